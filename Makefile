@@ -1,0 +1,79 @@
+# The only runner a fresh machine needs: git, make, a C compiler and Python >= 3.11.
+# `make install` builds .venv with everything in it; every other target depends on it.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+UV_VERSION := 0.13.9
+# uv brings its own TLS roots; a machine behind an inspecting proxy trusts the system's.
+export UV_SYSTEM_CERTS := 1
+export UV_PYTHON_DOWNLOADS := never
+export VIRTUAL_ENV := $(abspath $(VENV))
+export PATH := $(abspath $(BIN)):$(PATH)
+
+MEMBERS := libs/runtime libs/journal libs/kafka libs/rpc libs/s3stream libs/metadata \
+           services/controller services/broker services/gc libs/simulation cli
+GENERATED_FROM := $(shell find proto libs/kafka/schema libs/rpc/generate.py libs/kafka/generate.py -type f 2>/dev/null)
+
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/.uv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
+	@touch $@
+
+$(VENV)/.locked: $(VENV)/.uv requirements/dev.lock
+	$(UV) pip install --quiet --require-hashes -r requirements/dev.lock
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.locked pyproject.toml $(addsuffix /pyproject.toml,$(MEMBERS)) $(GENERATED_FROM)
+	$(UV) pip install --quiet --no-deps --no-build-isolation $(addprefix -e ,$(MEMBERS))
+	@touch $@
+
+install: $(VENV)/.ready ## make .venv: locked tools, all members, generated code
+
+run: install ## start a cluster on this machine; Kafka clients connect to 127.0.0.1:9092
+	exec $(BIN)/ponor up
+
+test: install ## everything that belongs to a change: unit, property, scenario, simulation, end-to-end tests
+	$(BIN)/pytest -q -n 2 --dist loadfile
+
+check: install ## lint, types, arrows, dependencies, spelling, protos
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@for member in $(MEMBERS); do (cd $$member && deptry . ) || exit 1; done
+	$(BIN)/codespell
+	$(BIN)/buf lint
+	@# Wire compatibility is promised from the first release on.
+	@if git describe --tags --abbrev=0 >/dev/null 2>&1; then \
+	  $(BIN)/buf breaking --against ".git#tag=$$(git describe --tags --abbrev=0)"; fi
+
+bench: install ## our own figures: CPU seconds per GB, requests/s, latency percentiles
+	$(BIN)/python -m tests.benchmarks.main
+
+simulate: install ## crash seeds under simulation: make simulate SEEDS=200
+	PONOR_SEEDS=$(or $(SEEDS),60) $(BIN)/pytest -q -n 2 tests/simulation
+
+format: install ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix-only -q .
+	$(BIN)/ruff format -q .
+
+lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
+	$(UV) lock --upgrade
+	$(UV) export --quiet --all-packages --all-groups --no-emit-workspace --no-annotate --no-header --no-emit-index-url \
+	  --format requirements.txt -o requirements/dev.lock
+	$(UV) export --quiet --all-packages --no-dev --no-emit-workspace --no-annotate --no-header --no-emit-index-url \
+	  --format requirements.txt -o requirements/runtime.lock
+	rm -f uv.lock
+
+clean: ## remove what the targets made, except data
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
+
+.PHONY: help install run test check bench simulate format lock clean

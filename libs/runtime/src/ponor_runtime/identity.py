@@ -1,0 +1,74 @@
+"""Identities: typed ids and the bits they are made of.
+
+What lives here: the `NewType`s that every member shares, and the rules that make ids unique across clusters, so that two clusters
+can share a bucket and hand over ownership by metadata alone (docs/architecture.md, "Identity").
+
+Stream, object and producer ids are int64 = `0 | cluster ordinal (14 bits) | sequence (49 bits)`.
+Broker node ids are int32 below 2^30 = `cluster ordinal (14 bits) << 16 | n (16 bits)`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NewType
+
+StreamId = NewType("StreamId", int)
+ObjectId = NewType("ObjectId", int)
+ProducerId = NewType("ProducerId", int)
+NodeId = NewType("NodeId", int)
+NodeEpoch = NewType("NodeEpoch", int)
+StreamEpoch = NewType("StreamEpoch", int)
+"""Also the leader epoch of a partition: the two are equal whenever a stream accepts appends."""
+ClusterOrdinal = NewType("ClusterOrdinal", int)
+TenantId = NewType("TenantId", str)
+DEFAULT_TENANT: Final = TenantId("")
+
+CLUSTER_ORDINAL_BITS: Final = 14
+SEQUENCE_BITS: Final = 49
+NODE_NUMBER_BITS: Final = 16
+CLUSTER_ORDINAL_MAX: Final = (1 << CLUSTER_ORDINAL_BITS) - 1
+SEQUENCE_MAX: Final = (1 << SEQUENCE_BITS) - 1
+NODE_NUMBER_MAX: Final = (1 << NODE_NUMBER_BITS) - 1
+
+
+def compose_id(ordinal: ClusterOrdinal, sequence: int) -> int:
+    """Build a stream, object or producer id.
+
+    Raises:
+        ValueError: a part is out of bounds.
+    """
+    if not 0 <= ordinal <= CLUSTER_ORDINAL_MAX:
+        raise ValueError(f"cluster ordinal {ordinal} is not within 0..{CLUSTER_ORDINAL_MAX}")
+    if not 0 <= sequence <= SEQUENCE_MAX:
+        raise ValueError(f"sequence {sequence} is not within 0..{SEQUENCE_MAX}")
+    return (ordinal << SEQUENCE_BITS) | sequence
+
+
+def cluster_of_id(composed: int) -> ClusterOrdinal:
+    """The cluster in which a stream, object or producer id was made."""
+    assert composed >= 0
+    return ClusterOrdinal(composed >> SEQUENCE_BITS)
+
+
+def sequence_of_id(composed: int) -> int:
+    """The part of an id that its cluster counted up."""
+    assert composed >= 0
+    return composed & SEQUENCE_MAX
+
+
+def compose_node_id(ordinal: ClusterOrdinal, number: int) -> NodeId:
+    """Build a node id; the result is below 2^30, as Kafka's clients and tools expect of small ids.
+
+    Raises:
+        ValueError: a part is out of bounds.
+    """
+    if not 0 <= ordinal <= CLUSTER_ORDINAL_MAX:
+        raise ValueError(f"cluster ordinal {ordinal} is not within 0..{CLUSTER_ORDINAL_MAX}")
+    if not 0 <= number <= NODE_NUMBER_MAX:
+        raise ValueError(f"node number {number} is not within 0..{NODE_NUMBER_MAX}")
+    return NodeId((ordinal << NODE_NUMBER_BITS) | number)
+
+
+def cluster_of_node(node_id: NodeId) -> ClusterOrdinal:
+    """The cluster to which a node id belongs."""
+    assert 0 <= node_id < 1 << 30
+    return ClusterOrdinal(node_id >> NODE_NUMBER_BITS)

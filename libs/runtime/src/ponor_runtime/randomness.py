@@ -1,0 +1,26 @@
+"""The randomness port: the only source of chance for service logic."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Protocol
+
+
+class Randomness(Protocol):
+    """Chance as seen by one process; seeded under simulation."""
+
+    def uniform(self, low: float, high: float) -> float:
+        """A float in [low, high)."""
+        ...
+
+    def below(self, bound: int) -> int:
+        """An integer in [0, bound)."""
+        ...
+
+    def token(self, length: int) -> bytes:
+        """Random bytes."""
+        ...
+
+    def uuid(self) -> uuid.UUID:
+        """A version 4 UUID."""
+        ...
