@@ -61,6 +61,9 @@ bench: install ## our own figures: CPU seconds per GB, requests/s, latency perce
 simulate: install ## crash seeds under simulation: make simulate SEEDS=200
 	PONOR_SEEDS=$(or $(SEEDS),60) $(BIN)/pytest -q -n 2 tests/simulation
 
+acceptance: install ## the promises at full size: a million records, dozens of kills, gigabytes; half an hour
+	$(BIN)/pytest -q -s -o norecursedirs=.venv tests/acceptance
+
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only -q .
 	$(BIN)/ruff format -q .
@@ -76,4 +79,4 @@ lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
 clean: ## remove what the targets made, except data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
 
-.PHONY: help install run test check bench simulate format lock clean
+.PHONY: help install run test check bench simulate acceptance format lock clean

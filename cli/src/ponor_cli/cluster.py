@@ -1,0 +1,68 @@
+"""`ponor cluster`: the cluster as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import ObjectState
+from ponor_runtime.identity import DEFAULT_TENANT
+
+from ponor_cli.cluster_file import ClusterFile
+from ponor_cli.directory import ClusterDirectory
+from ponor_cli.finding import BootstrapOption, ClusterAddress, DataOption, OutputOption, find_cluster
+from ponor_cli.image_reader import image_of
+from ponor_cli.output import OutputFormat, human_bytes, print_rows, print_value
+
+cluster_app = typer.Typer(help="Look at the cluster as a whole.", no_args_is_help=True)
+
+
+@cluster_app.command("info")
+def info(
+    data: DataOption = None, bootstrap: BootstrapOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Who the cluster is, what runs, how much it holds."""
+    cluster = find_cluster(data, bootstrap)
+    facts = describe_cluster(cluster, image_of(cluster))
+    processes = []
+    if bootstrap is None:
+        entries = ClusterFile.read(ClusterDirectory(data or Path("data"))).processes
+        processes = [
+            {"role": e.role, "id": e.id, "node_id": e.node_id, "state": e.state, "pid": e.pid, "restarts": e.restarts,
+             "metrics_url": e.metrics_url}
+            for e in entries
+        ]  # fmt: skip
+    if output is OutputFormat.JSON:
+        print_value({**facts, "processes": processes}, output)
+        return
+    print_value({**facts, "object_bytes": human_bytes(facts["object_bytes"])}, output)
+    if processes:
+        print()
+        print_rows(processes, ["role", "id", "node_id", "state", "pid", "restarts", "metrics_url"], output)
+
+
+def describe_cluster(cluster: ClusterAddress, image: MetadataImage) -> dict[str, Any]:
+    """The facts of the image."""
+    identity = next(iter(image.clusters), None)
+    tenant = image.tenants.get(DEFAULT_TENANT)
+    states = [row.state for row in image.objects]
+    return {
+        "bootstrap": cluster.bootstrap,
+        "controllers": cluster.controllers,
+        "object_store": cluster.object_store,
+        "cluster_id": identity.cluster_id if identity else None,
+        "cluster_ordinal": identity.cluster_ordinal if identity else None,
+        "namespace": identity.namespace if identity else None,
+        "kafka_cluster_id": tenant.cluster_id if tenant else None,
+        "log_index": image.index,
+        "nodes": len(image.nodes),
+        "topics": len(image.topics),
+        "partitions": len(image.partitions),
+        "streams": len(image.streams),
+        "objects_committed": states.count(ObjectState.COMMITTED),
+        "objects_prepared": states.count(ObjectState.PREPARED),
+        "objects_destroyed": states.count(ObjectState.DESTROYED),
+        "object_bytes": sum(row.size_bytes for row in image.objects if row.state is ObjectState.COMMITTED),
+    }

@@ -1,0 +1,78 @@
+"""`DIR/cluster.json`: what runs, for tools and tests. Rewritten atomically at every change by `ponor up`, read by everything else."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
+from ponor_cli.errors import CommandError
+
+
+@dataclass(slots=True)
+class ProcessEntry:
+    """One process. `pid` is None while it is down; `state` is one of starting, serving, stopped, dead, waiting."""
+
+    role: str
+    id: int
+    node_id: int
+    state: str = "starting"
+    pid: int | None = None
+    addresses: dict[str, str] = field(default_factory=dict)
+    metrics_url: str | None = None
+    config_file: str = ""
+    log_file: str = ""
+    restarts: int = 0
+
+    @property
+    def name(self) -> str:
+        """`ROLE-N`, as files and log lines call it."""
+        return f"{self.role}-{self.id}"
+
+
+@dataclass(slots=True)
+class ClusterFile:
+    """The whole file."""
+
+    bootstrap: str
+    controllers: list[str]
+    object_store: str
+    wal: str
+    supervisor_pid: int | None
+    processes: list[ProcessEntry]
+
+    def write(self, directory: ClusterDirectory) -> None:
+        """Replace the file."""
+        write_json_atomically(directory.cluster_file, asdict(self))
+
+    @classmethod
+    def read(cls, directory: ClusterDirectory) -> ClusterFile:
+        """Read the file.
+
+        Raises:
+            CommandError: there is none.
+        """
+        content = read_json(directory.cluster_file)
+        if content is None:
+            raise CommandError(
+                f"no cluster in {directory.root} (no cluster.json); start one with `ponor up --data {directory.root}`"
+            )
+        return cls.parse(content)
+
+    @classmethod
+    def parse(cls, content: dict[str, Any]) -> ClusterFile:
+        """Build from the JSON value."""
+        processes = [ProcessEntry(**entry) for entry in content["processes"]]
+        return cls(**{**content, "processes": processes})
+
+    def process(self, role: str, number: int) -> ProcessEntry:
+        """The entry of one process.
+
+        Raises:
+            CommandError: no such process.
+        """
+        for entry in self.processes:
+            if entry.role == role and entry.id == number:
+                return entry
+        known = ", ".join(f"{entry.role} {entry.id}" for entry in self.processes)
+        raise CommandError(f"there is no {role} {number} in this cluster; it has {known}")

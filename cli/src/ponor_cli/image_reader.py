@@ -1,0 +1,93 @@
+"""Reads the cluster for a command: subscribes to a controller, takes the image, leaves; or opens the object store for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NoReturn, TypeVar
+
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.subscription import SubscriptionClient
+from ponor_rpc.errors import OperationError
+from ponor_rpc.grpc_network import GrpcNetwork
+from ponor_runtime.object_store import ObjectStore, ObjectStoreError
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.system import SystemClock, SystemRandomness
+from ponor_runtime.system_disk import SystemDisk
+from ponor_runtime.telemetry import Telemetry
+from s3stream.stores.open_store import open_object_store
+
+from ponor_cli.errors import CommandError
+from ponor_cli.finding import ClusterAddress
+
+T = TypeVar("T")
+CURRENT_S_MAX = 20.0
+POLL_S = 0.01
+
+
+def image_of(cluster: ClusterAddress) -> MetadataImage:
+    """The committed metadata, as current as a controller's answer can be.
+
+    Raises:
+        CommandError: no controller answers.
+    """
+    return asyncio.run(_read_image(cluster))
+
+
+def with_store(
+    cluster: ClusterAddress, environment: dict[str, str], work: Callable[[ObjectStore], Awaitable[T]]
+) -> T:
+    """Run something that reads the cluster's object store.
+
+    Raises:
+        CommandError: the store refuses or does not answer.
+    """
+    return asyncio.run(_use_store(cluster, environment, work))
+
+
+async def _read_image(cluster: ClusterAddress) -> MetadataImage:
+    runtime = _system_runtime()
+    subscription = SubscriptionClient(
+        network=runtime.network,
+        clock=runtime.clock,
+        randomness=runtime.randomness,
+        telemetry=runtime.telemetry,
+        addresses=cluster.controllers,
+    )
+    following = asyncio.create_task(subscription.run())
+    try:
+        async with asyncio.timeout(CURRENT_S_MAX):
+            while subscription.staleness_ms is None and not following.done():
+                await asyncio.sleep(POLL_S)
+    except TimeoutError as error:
+        where = ", ".join(cluster.controllers)
+        raise CommandError(f"no controller answers at {where}; is the cluster running?") from error
+    finally:
+        await subscription.close()
+    try:
+        await following
+    except OperationError as error:
+        raise CommandError(f"the controller refuses: {error}") from error
+    return subscription.image
+
+
+async def _use_store(
+    cluster: ClusterAddress, environment: dict[str, str], work: Callable[[ObjectStore], Awaitable[T]]
+) -> T:
+    try:
+        store = await open_object_store(
+            cluster.object_store, runtime=_system_runtime(), environment=environment
+        )
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+    except ObjectStoreError as error:
+        raise CommandError(f"object store {cluster.object_store}: {error}") from error
+
+
+def _system_runtime() -> Runtime:
+    def fail_stop(what: str, error: BaseException) -> NoReturn:
+        raise CommandError(f"{what}: {error}") from error
+
+    return Runtime(SystemClock(), SystemRandomness(), SystemDisk(), GrpcNetwork(), Telemetry(), fail_stop)

@@ -1,0 +1,71 @@
+"""What commands print: tables for people, JSON for programs (`-o table|json`)."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+class OutputFormat(enum.StrEnum):
+    """Choices of `-o`."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: OutputFormat) -> None:
+    """Print rows; the table shows `columns` (numbers to the right), JSON shows everything."""
+    if output is OutputFormat.JSON:
+        print(json.dumps(list(rows), indent=2))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        numeric = bool(rows) and all(isinstance(row.get(column), int) for row in rows)
+        table.add_column(
+            column.upper().replace("_", " "), justify="right" if numeric else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*[_cell(row.get(column)) for column in columns])
+    console().print(table)
+
+
+def print_value(value: Mapping[str, Any], output: OutputFormat) -> None:
+    """Print one thing with its properties."""
+    if output is OutputFormat.JSON:
+        print(json.dumps(value, indent=2))
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, content in value.items():
+        table.add_row(name.replace("_", " "), _cell(content))
+    console().print(table)
+
+
+def console() -> Console:
+    """A terminal, or a wide page when the output is a pipe (so that rows stay on one line)."""
+    terminal = Console(highlight=False, soft_wrap=False)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=220)
+
+
+def human_bytes(count: int) -> str:
+    """1536 -> '1.5 KiB'."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def _cell(content: Any) -> str:
+    if content is None:
+        return "-"
+    if isinstance(content, list):
+        return ", ".join(map(str, content)) or "-"
+    return str(content)

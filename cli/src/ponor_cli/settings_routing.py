@@ -1,0 +1,54 @@
+"""`--set NAME=VALUE`: which services know the setting.
+
+The names are the fields of the services' settings classes; one name may belong to several services and then goes to each of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ponor_broker.settings import BrokerSettings
+from ponor_controller.settings import ControllerSettings
+from ponor_gc.settings import GcSettings
+from ponor_runtime.settings import SettingError, describe, load
+
+from ponor_cli.errors import CommandError
+
+SETTINGS_OF_ROLE: Mapping[str, type[Any]] = {
+    "controller": ControllerSettings,
+    "broker": BrokerSettings,
+    "gc": GcSettings,
+}
+
+
+def route_settings(assignments: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Sort NAME=VALUE texts by role and check them against the services' own types and bounds.
+
+    Raises:
+        CommandError: not NAME=VALUE, an unknown name, or a value out of bounds.
+    """
+    names = {role: {row.name for row in describe(settings)} for role, settings in SETTINGS_OF_ROLE.items()}
+    routed: dict[str, dict[str, str]] = {role: {} for role in SETTINGS_OF_ROLE}
+    for assignment in assignments:
+        name, separator, value = assignment.partition("=")
+        if not separator or not name:
+            raise CommandError(f"--set {assignment}: write NAME=VALUE")
+        roles = [role for role, known in names.items() if name in known]
+        if not roles:
+            raise CommandError(f"--set {name}: no such setting{_suggestion(name, names)}")
+        for role in roles:
+            routed[role][name] = value
+    for role, values in routed.items():
+        try:
+            load(SETTINGS_OF_ROLE[role], values)
+        except SettingError as error:
+            raise CommandError(f"--set: {error}") from error
+    return routed
+
+
+def _suggestion(name: str, names: Mapping[str, set[str]]) -> str:
+    known = sorted(set().union(*names.values()))
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"

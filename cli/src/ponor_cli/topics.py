@@ -1,0 +1,145 @@
+"""`ponor topic`: topics as Kafka's own protocol shows them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated
+
+import typer
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ponor_kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from ponor_kafka.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from ponor_kafka.messages.metadata import MetadataResponseTopic
+
+from ponor_cli.errors import CommandError
+from ponor_cli.finding import BootstrapOption, DataOption, OutputOption, find_bootstrap
+from ponor_cli.kafka_client import KafkaClient
+from ponor_cli.output import OutputFormat, print_rows
+
+topic_app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
+TIMEOUT_MS = 30_000
+_ERROR_NAMES = {int(code): code.name for code in ErrorCode}
+EARLIEST = -2
+LATEST = -1
+
+
+@topic_app.command("create")
+def create(
+    name: NameArgument,
+    partitions: Annotated[int, typer.Option(help="Number of partitions; -1 for the cluster's default.")] = -1,
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A topic setting; repeatable.")
+    ] = None,
+    data: DataOption = None,
+    bootstrap: BootstrapOption = None,
+) -> None:
+    """Make a topic."""
+    configs = [CreatableTopicConfig(name=key, value=value) for key, value in map(_pair, config or [])]
+    topic = CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=-1, assignments=[], configs=configs
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=False)
+    with KafkaClient(find_bootstrap(data, bootstrap)) as client:
+        response = client.call(request, CreateTopicsResponse)
+    result = response.topics[0]
+    _raise_for(result.error_code, f"topic {name}", result.error_message)
+    print(f"topic {name} created with {result.num_partitions} partitions")
+
+
+@topic_app.command("list")
+def list_topics(
+    data: DataOption = None, bootstrap: BootstrapOption = None, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """List topics."""
+    with KafkaClient(find_bootstrap(data, bootstrap)) as client:
+        topics = client.metadata(None).topics
+    rows = [
+        {
+            "name": topic.name,
+            "partitions": len(topic.partitions),
+            "internal": topic.is_internal,
+            "id": _uuid(topic),
+        }
+        for topic in sorted(topics, key=lambda topic: topic.name or "")
+    ]
+    print_rows(rows, ["name", "partitions", "internal", "id"], output)
+
+
+@topic_app.command("describe")
+def describe(
+    name: NameArgument,
+    data: DataOption = None,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show a topic's partitions: leader, epoch, and the offsets that are there."""
+    with KafkaClient(find_bootstrap(data, bootstrap)) as client:
+        topic = client.metadata([name]).topics[0]
+        _raise_for(topic.error_code, f"topic {name}", None)
+        starts = _offsets(client, topic, EARLIEST)
+        ends = _offsets(client, topic, LATEST)
+    rows = [
+        {
+            "partition": partition.partition_index,
+            "leader": partition.leader_id,
+            "leader_epoch": partition.leader_epoch,
+            "start_offset": starts.get(partition.partition_index),
+            "end_offset": ends.get(partition.partition_index),
+        }
+        for partition in sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    ]
+    print_rows(rows, ["partition", "leader", "leader_epoch", "start_offset", "end_offset"], output)
+
+
+@topic_app.command("delete")
+def delete(name: NameArgument, data: DataOption = None, bootstrap: BootstrapOption = None) -> None:
+    """Delete a topic with all its data."""
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=TIMEOUT_MS
+    )
+    with KafkaClient(find_bootstrap(data, bootstrap)) as client:
+        response = client.call(request, DeleteTopicsResponse)
+    result = response.responses[0]
+    _raise_for(result.error_code, f"topic {name}", result.error_message)
+    print(f"topic {name} deleted")
+
+
+def _offsets(client: KafkaClient, topic: MetadataResponseTopic, timestamp: int) -> dict[int, int]:
+    partitions = [
+        ListOffsetsPartition(
+            partition_index=partition.partition_index, current_leader_epoch=-1, timestamp=timestamp
+        )
+        for partition in topic.partitions
+    ]
+    wanted = ListOffsetsTopic(name=topic.name or "", partitions=partitions)
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[wanted])
+    response = client.call(request, ListOffsetsResponse)
+    return {row.partition_index: row.offset for row in response.topics[0].partitions if row.error_code == 0}
+
+
+def _raise_for(code: int, what: str, message: str | None) -> None:
+    if code != 0:
+        raise CommandError(f"{what}: {_ERROR_NAMES.get(code, code)}{f' ({message})' if message else ''}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise CommandError(f"--config {text}: write NAME=VALUE")
+    return name, value
+
+
+def _uuid(topic: MetadataResponseTopic) -> str:
+    return str(uuid.UUID(bytes=bytes(topic.topic_id)))

@@ -1,0 +1,125 @@
+"""`ponor up`: a whole cluster on this machine, as separate processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+from ponor_cli.cluster_file import ClusterFile, ProcessEntry
+from ponor_cli.control import ControlServer
+from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
+from ponor_cli.errors import CommandError
+from ponor_cli.plan import ProcessSpec, UpOptions, check_options, object_store_url, plan, ports_needed
+from ponor_cli.supervisor import Supervisor, install_stop_signals, say
+
+
+def run_up(options: UpOptions, *, restart: bool, ready_file: Path | None) -> None:
+    """Run a cluster until SIGINT or SIGTERM.
+
+    Raises:
+        CommandError: an option, a port, the directory or a process stands in the way.
+    """
+    check_options(options)
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+    options.directory.make()
+    with options.directory.lock():
+        store = object_store_url(options)
+        _refuse_other_store(options.directory, store)
+        _refuse_taken_kafka_ports(options)
+        specs = plan(options, free_ports(options.host, ports_needed(options)))
+        cluster = _describe(options, specs, store)
+        cluster.write(options.directory)
+        asyncio.run(_serve(options.directory, cluster, specs, restart=restart, ready_file=ready_file))
+
+
+async def _serve(
+    directory: ClusterDirectory,
+    cluster: ClusterFile,
+    specs: list[ProcessSpec],
+    *,
+    restart: bool,
+    ready_file: Path | None,
+) -> None:
+    stop = asyncio.Event()
+    install_stop_signals(stop.set)
+    supervisor = Supervisor(directory, cluster, specs, restart=restart)
+    control = ControlServer(directory, supervisor.control)
+    await control.start()
+    starting = asyncio.create_task(supervisor.start())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            say(f"ready bootstrap={cluster.bootstrap}")
+            if ready_file is not None:
+                write_json_atomically(ready_file, {"bootstrap": cluster.bootstrap, "pid": os.getpid()})
+            await stopping
+    finally:
+        starting.cancel()
+        stopping.cancel()
+        await asyncio.gather(starting, stopping, return_exceptions=True)
+        await control.close()
+        await supervisor.stop()
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+        say("ponor: stopped")
+
+
+def _describe(options: UpOptions, specs: list[ProcessSpec], store: str) -> ClusterFile:
+    entries = [
+        ProcessEntry(
+            role=spec.role,
+            id=spec.number,
+            node_id=spec.node_id,
+            config_file=str(options.directory.config_file(spec.name)),
+            log_file=str(options.directory.log_file(spec.name)),
+        )
+        for spec in specs
+    ]
+    return ClusterFile(
+        bootstrap=f"{options.host}:{options.kafka_port}",
+        controllers=[spec.config["listen"] for spec in specs if spec.role == "controller"],
+        object_store=store,
+        wal=options.wal,
+        supervisor_pid=os.getpid(),
+        processes=entries,
+    )
+
+
+def _refuse_other_store(directory: ClusterDirectory, store: str) -> None:
+    """Data written to one store is not found in another; a cluster stays with the store it began with."""
+    before = read_json(directory.cluster_file)
+    if before is not None and before.get("object_store") not in (None, store):
+        raise CommandError(
+            f"{directory.root} belongs to the object store {before['object_store']}, not {store}; "
+            "give that one with --object-store, or another --data"
+        )
+
+
+def _refuse_taken_kafka_ports(options: UpOptions) -> None:
+    for number in range(options.brokers):
+        port = options.kafka_port + number
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((options.host, port))
+            except OSError as error:
+                raise CommandError(
+                    f"port {port} on {options.host} cannot be used ({error.strerror}); choose another with --kafka-port"
+                ) from error
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Ports that nobody listens on now; held open together so that all differ."""
+    probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((host, 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

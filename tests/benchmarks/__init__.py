@@ -1,0 +1,1 @@
+"""Measurements of the broker from outside; see main.py."""

@@ -1,0 +1,227 @@
+"""Idempotent acks=all producers of three client families, unmodified, with the same interface.
+
+Each `produce_*` sends records [first, first + count) of one producer name, spread over the partitions, and returns the delivery
+reports [(number, partition, offset)]. A record whose delivery failed for good raises: under the tests' faults every send must live
+through. `rate_bytes` (bytes per second) keeps a load steady; None is as fast as it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from tests.e2e.load.records import LoadRecord, make_record
+
+Report: TypeAlias = tuple[int, int, int]
+CLIENT_FAMILIES = ("librdkafka", "aiokafka", "kafka-python")
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+DELIVERY_TIMEOUT_MS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one producer sends."""
+
+    bootstrap: str
+    topic: str
+    producer: str
+    first: int
+    count: int
+    partitions: int
+    compression: str = "none"
+    rate_bytes: float | None = None
+    stop_file: str | None = None
+    """When this file appears, sending ends early (delivery reports are still awaited)."""
+
+
+class Pace:
+    """Spreads sends over time."""
+
+    def __init__(self, rate_bytes: float | None) -> None:
+        self._rate = rate_bytes
+        self._began = time.monotonic()
+        self._sent = 0
+
+    def ahead_s(self, record: LoadRecord) -> float:
+        """How long to wait before the next send."""
+        if self._rate is None:
+            return 0.0
+        self._sent += len(record.value or b"") + 100
+        return max(0.0, self._began + self._sent / self._rate - time.monotonic())
+
+
+def produce(family: str, assignment: Assignment) -> list[Report]:
+    """Send with one family's client."""
+    senders: dict[str, Callable[[Assignment], list[Report]]] = {
+        "librdkafka": produce_librdkafka,
+        "aiokafka": lambda work: asyncio.run(produce_aiokafka(work)),
+        "kafka-python": produce_kafka_python,
+    }
+    return senders[family](assignment)
+
+
+def _numbers(assignment: Assignment) -> Any:
+    from pathlib import Path
+
+    stop = Path(assignment.stop_file) if assignment.stop_file else None
+    for number in range(assignment.first, assignment.first + assignment.count):
+        if stop is not None and number % 64 == 0 and stop.exists():
+            return
+        yield number
+
+
+def partition_of(number: int, partitions: int) -> int:
+    """Where a record goes; runs of a few stay together so that batches form."""
+    return (number // 7) % partitions
+
+
+def produce_librdkafka(assignment: Assignment) -> list[Report]:
+    """confluent_kafka.Producer."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": assignment.bootstrap,
+            "enable.idempotence": True,
+            "acks": "all",
+            "compression.type": assignment.compression,
+            "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
+            "linger.ms": 5,
+            "socket.connection.setup.timeout.ms": 5000,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 2,
+        }
+    )
+    reports: list[Report] = []
+    failures: list[str] = []
+
+    def delivered(number: int) -> Callable[[Any, Any], None]:
+        def report(error: Any, message: Any) -> None:
+            if error is not None:
+                failures.append(f"{assignment.producer}/{number}: {error}")
+            else:
+                reports.append((number, message.partition(), message.offset()))
+
+        return report
+
+    pace = Pace(assignment.rate_bytes)
+    for number in _numbers(assignment):
+        record = make_record(assignment.producer, number)
+        ahead = pace.ahead_s(record)
+        while ahead > 0.002:
+            before = time.monotonic()
+            producer.poll(ahead)
+            ahead -= time.monotonic() - before
+        while True:
+            try:
+                producer.produce(
+                    assignment.topic,
+                    key=record.key,
+                    value=record.value,
+                    headers=cast("Any", record.headers),
+                    partition=partition_of(number, assignment.partitions),
+                    on_delivery=delivered(number),
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+        assert not failures, failures[0]
+    left = producer.flush(DELIVERY_TIMEOUT_MS / 1000)
+    assert not failures, failures[0]
+    assert left == 0, f"{left} records were never reported"
+    return reports
+
+
+async def produce_aiokafka(assignment: Assignment) -> list[Report]:
+    """aiokafka.AIOKafkaProducer."""
+    from aiokafka import AIOKafkaProducer
+
+    producer = AIOKafkaProducer(
+        bootstrap_servers=assignment.bootstrap,
+        enable_idempotence=True,
+        acks="all",
+        compression_type=None if assignment.compression == "none" else assignment.compression,
+        linger_ms=5,
+        request_timeout_ms=60_000,
+        retry_backoff_ms=100,
+    )
+    await producer.start()
+    reports: list[Report] = []
+    waiting: list[tuple[int, asyncio.Future[Any]]] = []
+
+    async def collect() -> None:
+        for number, future in waiting:
+            metadata = await asyncio.wait_for(future, DELIVERY_TIMEOUT_MS / 1000)
+            reports.append((number, metadata.partition, metadata.offset))
+        waiting.clear()
+
+    try:
+        pace = Pace(assignment.rate_bytes)
+        for number in _numbers(assignment):
+            record = make_record(assignment.producer, number)
+            ahead = pace.ahead_s(record)
+            if ahead > 0.002:
+                await asyncio.sleep(ahead)
+            future = await producer.send(
+                assignment.topic,
+                key=record.key,
+                value=record.value,
+                headers=[(name, content) for name, content in record.headers],
+                partition=partition_of(number, assignment.partitions),
+            )
+            waiting.append((number, future))
+            if len(waiting) >= 5000:
+                await collect()
+        await collect()
+    finally:
+        await producer.stop()
+    return reports
+
+
+def produce_kafka_python(assignment: Assignment) -> list[Report]:
+    """kafka.KafkaProducer."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(
+        bootstrap_servers=assignment.bootstrap,
+        enable_idempotence=True,
+        acks="all",
+        compression_type=None if assignment.compression == "none" else assignment.compression,
+        linger_ms=5,
+        delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+        request_timeout_ms=60_000,
+        max_block_ms=120_000,
+    )
+    reports: list[Report] = []
+    waiting: list[tuple[int, Any]] = []
+
+    def collect() -> None:
+        for number, future in waiting:
+            metadata = future.get(timeout=DELIVERY_TIMEOUT_MS / 1000)
+            reports.append((number, metadata.partition, metadata.offset))
+        waiting.clear()
+
+    pace = Pace(assignment.rate_bytes)
+    for number in _numbers(assignment):
+        record = make_record(assignment.producer, number)
+        ahead = pace.ahead_s(record)
+        if ahead > 0.002:
+            time.sleep(ahead)
+        future = producer.send(
+            assignment.topic,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+            partition=partition_of(number, assignment.partitions),
+        )
+        waiting.append((number, future))
+        if len(waiting) >= 5000:
+            collect()
+    producer.flush(DELIVERY_TIMEOUT_MS / 1000)
+    collect()
+    producer.close()
+    return reports

@@ -1,0 +1,32 @@
+"""The object stores that end-to-end tests run on: the local directory, and a real S3 server process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.integration.seaweed_server import SeaweedServer
+
+STORES = ("directory", "s3")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreForTest:
+    """How `ponor up` is told about a store."""
+
+    arguments: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    server: SeaweedServer | None = None
+
+
+@contextmanager
+def store_for_test(kind: str, directory: Path) -> Iterator[StoreForTest]:
+    """A store that is there for the duration of a test."""
+    if kind == "directory":
+        yield StoreForTest()
+        return
+    with SeaweedServer(directory / "seaweed") as server:
+        url = f"s3://{server.bucket}/ponor?endpoint={server.endpoint}"
+        yield StoreForTest(["--object-store", url], server.environment, server)

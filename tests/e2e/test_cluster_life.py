@@ -1,0 +1,110 @@
+"""`ponor up` as an operator meets it: start, stop, start again, refuse, survive."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.load.cluster import LocalCluster, ponor
+from tests.e2e.load.producers import Assignment, produce
+from tests.e2e.load.readers import read_all
+from tests.e2e.scenarios import create_topic
+
+pytestmark = pytest.mark.e2e
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_stop_is_clean_and_the_next_up_goes_on_with_all_data(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path)
+    cluster.start()
+    create_topic(cluster, "t", 4)
+    produce("librdkafka", Assignment(cluster.bootstrap, "t", "p", 0, 2000, 4))
+    pids = [entry["pid"] for entry in cluster.describe()["processes"]]
+    assert cluster.stop() < 5.0
+    assert not any(alive(pid) for pid in pids)
+    assert not (tmp_path / "data" / "control.sock").exists()
+
+    cluster.start()
+    assert read_all("librdkafka", cluster.bootstrap, "t", 4).count == 2000
+    cluster.stop()
+
+
+def test_children_stop_by_themselves_when_up_is_killed_and_the_next_up_goes_on(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path)
+    cluster.start()
+    create_topic(cluster, "t", 4)
+    produce("librdkafka", Assignment(cluster.bootstrap, "t", "p", 0, 2000, 4))
+    pids = [entry["pid"] for entry in cluster.describe()["processes"]]
+    cluster.kill_supervisor()
+    deadline = time.monotonic() + 5.0
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, "children outlive a killed `ponor up` by more than 5 s"
+        time.sleep(0.05)
+    with cluster:
+        assert read_all("librdkafka", cluster.bootstrap, "t", 4).count == 2000
+
+
+def test_two_on_one_directory_are_refused(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path) as cluster:
+        command = [ponor(), "up", "--data", str(cluster.directory / "data"), "--kafka-port", "19999"]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert second.returncode == 1
+        assert "in use by another `ponor up`" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--controllers", "3"], "--controllers 3"),
+        (["--brokers", "2"], "--brokers 2"),
+        (["--compactors", "1"], "--compactors 1"),
+        (["--wal", "object"], "--wal object"),
+        (["--set", "log_cache_bytes_mex=1"], "did you mean log_cache_bytes_max"),
+        (["--set", "upload_interval_ms=soon"], "upload_interval_ms"),
+        (["--object-store", "ftp://x"], "ftp://x"),
+    ],
+)
+def test_what_is_not_built_or_makes_no_sense_is_refused_by_name(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    command = [ponor(), "up", "--data", str(tmp_path / "data"), *arguments]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert refused.returncode != 0
+    assert words in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_port_in_use_is_named_with_the_remedy(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        command = [ponor(), "up", "--data", str(tmp_path / "data"), "--kafka-port", str(port)]
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1
+    assert f"port {port}" in refused.stderr
+    assert "--kafka-port" in refused.stderr
+
+
+def test_a_stopped_node_stays_down_and_a_killed_one_comes_back(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path) as cluster:
+        cluster.run("node", "stop", "gc", "0")
+        time.sleep(0.5)
+        assert cluster.process("gc")["state"] == "stopped"
+        cluster.run("node", "start", "gc", "0")
+        assert cluster.process("gc")["state"] == "serving"
+        cluster.run("node", "kill", "broker", "0")
+        cluster.wait_serving("broker", after_restarts=1)
+        create_topic(cluster, "after", 1)

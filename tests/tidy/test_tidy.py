@@ -1,0 +1,100 @@
+"""The project's own rules about its text, checked as tests are: with the place and the remedy in the message.
+
+The idea is TigerBeetle's `tidy`: a rule that nobody runs is a wish.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE_LINES_MAX = 500
+TEST_FILE_LINES_MAX = 800
+FUNCTION_LINES_MAX = 60
+INIT_LINES_MAX = 40
+BAG_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
+MARKDOWN_LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)(?:#[^)]*)?\)")
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    """Files of the repository with these endings, those not yet committed included."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    paths = [ROOT / line for line in listed.stdout.splitlines()]
+    return [path for path in paths if path.suffix in suffixes and path.is_file()]
+
+
+PYTHON_FILES = tracked(".py")
+
+
+def is_test(path: Path) -> bool:
+    return "tests" in path.relative_to(ROOT).parts
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", PYTHON_FILES, ids=name_of)
+def test_file_knows_its_room(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    lines = text.count("\n")
+    bound = TEST_FILE_LINES_MAX if is_test(path) else FILE_LINES_MAX
+    assert lines <= bound, (
+        f"{name_of(path)} has {lines} lines; split it where two responsibilities live together (max {bound})"
+    )
+    assert path.stem not in BAG_NAMES, f"{name_of(path)}: name the file after what lives in it"
+    tree = ast.parse(text)
+    if path.name == "__init__.py":
+        assert lines <= INIT_LINES_MAX, f"{name_of(path)}: an __init__ holds a docstring and re-exports"
+    elif lines > 5:
+        assert ast.get_docstring(tree), f"{name_of(path)}: say in a module docstring what lives here"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            length = node.end_lineno - node.lineno + 1
+            place = f"{name_of(path)}:{node.lineno} {node.name}"
+            assert length <= FUNCTION_LINES_MAX, f"{place} has {length} lines (max {FUNCTION_LINES_MAX})"
+
+
+@pytest.mark.parametrize("path", tracked(".md"), ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in MARKDOWN_LINK.findall(path.read_text(encoding="utf-8")):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        assert (path.parent / target).exists(), f"{name_of(path)} links to {target}, which is not there"
+
+
+def test_locks_name_no_index() -> None:
+    for lock in (ROOT / "requirements").glob("*.lock"):
+        text = lock.read_text(encoding="utf-8")
+        assert "://" not in text, f"{name_of(lock)} names an index; write it with `make lock`"
+        assert "--hash=" in text, f"{name_of(lock)} has no hashes; write it with `make lock`"
+
+
+def test_every_decision_is_indexed() -> None:
+    decisions = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
+    for decision in decisions:
+        assert decision.name in index, f"docs/decisions/README.md does not list {decision.name}"
+
+
+def test_every_star_max_is_used() -> None:
+    """A bound that nothing reads bounds nothing."""
+    sources = {path: path.read_text(encoding="utf-8") for path in PYTHON_FILES if not is_test(path)}
+    defined = re.compile(r"^\s*([A-Za-z_]*(?:_max|_MAX))\s*(?::[^=\n]*)?=", re.MULTILINE)
+    everything = "\n".join(sources.values())
+    for path, text in sources.items():
+        for name in defined.findall(text):
+            uses = len(re.findall(rf"\b{name}\b", everything))
+            assert uses >= 2, f"{name_of(path)} defines {name}, and nothing reads it"
