@@ -48,7 +48,7 @@ check: install ## lint, types, arrows, dependencies, spelling, protos
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	@for member in $(MEMBERS); do (cd $$member && deptry . ) || exit 1; done
+	@for member in $(MEMBERS); do (cd $$member && deptry src --no-ansi --package-module-name-map "ponor-rpc=ponor_rpc|ponor") || exit 1; done
 	$(BIN)/codespell
 	$(BIN)/buf lint
 	@# Wire compatibility is promised from the first release on.

@@ -25,8 +25,11 @@ def generate() -> None:
         shutil.rmtree(target)
     protos = sorted(str(path.relative_to(PROTO_ROOT)) for path in PROTO_ROOT.rglob("*.proto"))
     include = str(files("grpc_tools") / "_proto")
-    arguments = ["protoc", f"-I{PROTO_ROOT}", f"-I{include}", f"--python_out={OUTPUT}", f"--mypy_out=quiet:{OUTPUT}"]
-    if protoc.main([*arguments, *protos]) != 0:
+    # Named outright: the interpreter's own directory need not be on PATH.
+    plugin = Path(sys.executable).parent / "protoc-gen-mypy"
+    arguments = ["protoc", f"-I{PROTO_ROOT}", f"-I{include}", f"--plugin=protoc-gen-mypy={plugin}"]
+    outputs = [f"--python_out={OUTPUT}", f"--mypy_out=quiet:{OUTPUT}"]
+    if protoc.main([*arguments, *outputs, *protos]) != 0:
         sys.exit("protoc failed; its complaint stands above")
     (target / "py.typed").touch()
     for directory in [target, *(path for path in target.rglob("*") if path.is_dir())]:

@@ -28,5 +28,4 @@ def store_for_test(kind: str, directory: Path) -> Iterator[StoreForTest]:
         yield StoreForTest()
         return
     with SeaweedServer(directory / "seaweed") as server:
-        url = f"s3://{server.bucket}/ponor?endpoint={server.endpoint}"
-        yield StoreForTest(["--object-store", url], server.environment, server)
+        yield StoreForTest(["--object-store", server.url("ponor")], server.environment, server)

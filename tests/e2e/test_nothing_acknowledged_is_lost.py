@@ -126,7 +126,7 @@ def test_garbage_of_interrupted_uploads_is_collected(tmp_path: Path) -> None:
                     for row in json.loads(cluster.run("object", "ls", "-o", "json"))
                     if row["state"] == "committed"
                 }
-                stored = {key.removeprefix("ponor/") for key in store.server.list_keys("ponor/")}
+                stored = {key.removeprefix("ponor/") for key in store.server.objects("ponor/")}
                 if stored == committed:
                     break
                 assert time.monotonic() < deadline, (

@@ -1,1 +1,5 @@
-"""Placeholder until the member is written."""
+"""A segmented journal on one disk: group commit, chained CRCs, proof of sync, recycled segments.
+
+The broker's write-ahead log and the controller's record log are both journals (docs/decisions/0002-one-journal.md). What an entry means
+is the owner's business: nothing here knows streams or records. The bytes are specified in docs/formats/journal.md.
+"""

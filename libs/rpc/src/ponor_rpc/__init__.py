@@ -1,1 +1,4 @@
-"""Placeholder until the member is written."""
+"""RPC: generated protobuf messages (package `ponor`), and gRPC as an adapter of the network port.
+
+No service logic lives here: services speak frames over `ponor_runtime.network`, and only this member knows that gRPC carries them.
+"""

@@ -39,6 +39,10 @@ class CommitRefusedError(S3StreamError):
     """The controller refused an upload commit: the node must stop."""
 
 
+class PreparedExpiredError(S3StreamError):
+    """The prepared ids of an upload are too old to be committed; nothing was, and the upload starts anew under fresh ids."""
+
+
 class ObjectCorruptError(S3StreamError):
     """An object's bytes break the format or a checksum; the message names object, position and rule."""
 

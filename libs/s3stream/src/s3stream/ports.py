@@ -115,11 +115,14 @@ class ObjectManager(Protocol):
         """Make objects visible and advance end offsets, atomically.
 
         Raises:
+            PreparedExpiredError: the ids' lease ran out; nothing was committed, and the upload starts anew.
             CommitRefusedError: the controller refused; the node must stop (its state and the controller's differ).
         """
         ...
 
-    async def find_objects(self, stream_id: StreamId, start_offset: int, end_offset: int) -> list[ObjectPiece]:
+    async def find_objects(
+        self, stream_id: StreamId, start_offset: int, end_offset: int
+    ) -> list[ObjectPiece]:
         """The read index: contiguous pieces from `start_offset` on, possibly ending short of `end_offset`.
 
         An empty answer while the stream reaches beyond `start_offset` means that the metadata lags: ask again.

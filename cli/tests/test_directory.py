@@ -1,0 +1,82 @@
+"""The data directory: one owner, truthful files."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from ponor_cli.cluster_file import ClusterFile, ProcessEntry
+from ponor_cli.control import ControlServer, send_control, socket_path
+from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
+from ponor_cli.errors import CommandError
+
+
+def test_one_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path)
+    directory.make()
+    with directory.lock(), pytest.raises(CommandError, match="in use by another `ponor up`"):
+        directory.lock()
+    directory.lock().close()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(CommandError, match="choose another with --data"):
+        ClusterDirectory(blocker / "data").make()
+
+
+def test_the_cluster_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path)
+    entry = ProcessEntry("broker", 0, 65536, state="serving", pid=4, addresses={"kafka": "127.0.0.1:9092"}, restarts=2)
+    written = ClusterFile("127.0.0.1:9092", ["127.0.0.1:7000"], "file:///o", "file", 1, [entry])
+    written.write(directory)
+    assert ClusterFile.read(directory) == written
+    assert written.process("broker", 0) is entry
+    with pytest.raises(CommandError, match="no broker 1"):
+        written.process("broker", 1)
+
+
+def test_no_cluster_is_said_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="ponor up --data"):
+        ClusterFile.read(ClusterDirectory(tmp_path))
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("{")
+    with pytest.raises(CommandError, match=r"x\.json is not valid JSON"):
+        read_json(path)
+    write_json_atomically(path, {"a": 1})
+    assert read_json(path) == {"a": 1}
+    assert [child.name for child in tmp_path.iterdir()] == ["x.json"]
+
+
+async def test_control_carries_requests_and_refusals(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path)
+    asked: list[tuple[str, str, int]] = []
+
+    async def handle(verb: str, role: str, number: int) -> str:
+        asked.append((verb, role, number))
+        if verb == "stop":
+            raise CommandError("not now")
+        return "done"
+
+    server = ControlServer(directory, handle)
+    await server.start()
+    loop = asyncio.get_running_loop()
+    assert await loop.run_in_executor(None, send_control, directory, "start", "gc", 1) == "done"
+    with pytest.raises(CommandError, match="not now"):
+        await loop.run_in_executor(None, send_control, directory, "stop", "gc", 1)
+    await server.close()
+    assert asked == [("start", "gc", 1), ("stop", "gc", 1)]
+    assert not socket_path(directory).exists()
+    with pytest.raises(CommandError, match="no `ponor up` answers"):
+        send_control(directory, "start", "gc", 0)
+
+
+def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
+    deep = ClusterDirectory(tmp_path / ("x" * 120))
+    assert len(str(socket_path(deep))) < 100
+    assert socket_path(deep) != socket_path(ClusterDirectory(tmp_path / ("y" * 120)))

@@ -1,0 +1,38 @@
+"""`--set`: every setting finds the services that know it."""
+
+from __future__ import annotations
+
+import pytest
+from ponor_cli.errors import CommandError
+from ponor_cli.settings_routing import route_settings
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("log_cache_bytes_max", "broker"),
+        ("block_cache_bytes_max", "broker"),
+        ("upload_size_bytes_max", "broker"),
+        ("upload_interval_ms", "broker"),
+        ("prepared_ttl_ms", "broker"),
+        ("destroy_delay_ms", "controller"),
+    ],
+)
+def test_the_promised_settings_are_there(name: str, role: str) -> None:
+    assert route_settings([f"{name}=67108864"])[role][name] == "67108864"
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(CommandError, match="did you mean log_cache_bytes_max"):
+        route_settings(["log_cache_byte_max=1"])
+
+
+@pytest.mark.parametrize("text", ["log_cache_bytes_max", "=1", ""])
+def test_what_is_not_an_assignment_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match="write NAME=VALUE"):
+        route_settings([text])
+
+
+def test_a_value_out_of_bounds_is_refused_before_anything_starts() -> None:
+    with pytest.raises(CommandError, match="upload_interval_ms"):
+        route_settings(["upload_interval_ms=-5"])

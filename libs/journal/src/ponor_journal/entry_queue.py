@@ -1,0 +1,81 @@
+"""Entries that were taken and are not yet durable: bounded, first in, first out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from ponor_runtime.disk import Buffer
+
+from ponor_journal.group import entry_cost_bytes
+
+
+class QueuedEntry:
+    """One entry and who waits for it. The buffers must not change before `durable` is done."""
+
+    __slots__ = ("buffers", "durable", "size_bytes")
+
+    def __init__(self, buffers: Sequence[Buffer], size_bytes: int, durable: asyncio.Future[None]) -> None:
+        self.buffers = buffers
+        self.size_bytes = size_bytes
+        self.durable = durable
+
+
+class EntryQueue:
+    """Waiting entries, and the group that is being written. Both count as queued until they are durable."""
+
+    def __init__(self, bytes_max: int, group_bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._group_bytes_max = group_bytes_max
+        self._waiting: deque[QueuedEntry] = deque()
+        self._group: list[QueuedEntry] = []
+        self.queued_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether an entry of this size would be taken; an empty queue takes any."""
+        return self.queued_bytes + size_bytes <= self._bytes_max or self.queued_bytes == 0
+
+    def put(self, entry: QueuedEntry) -> None:
+        """Add an entry for which there is room."""
+        self.queued_bytes += entry.size_bytes
+        self._waiting.append(entry)
+
+    def first_cost_bytes(self) -> int:
+        """What the first waiting entry takes of a frame's room."""
+        return entry_cost_bytes(self._waiting[0].size_bytes)
+
+    def take_group(self, room_bytes: int) -> list[QueuedEntry]:
+        """The entries that go into the next frame: as many as fit into room and group size, at least one."""
+        assert not self._group
+        room_bytes = min(room_bytes, max(self._group_bytes_max, self.first_cost_bytes()))
+        waiting, group = self._waiting, self._group
+        while waiting:
+            room_bytes -= entry_cost_bytes(waiting[0].size_bytes)
+            if room_bytes < 0:
+                break
+            group.append(waiting.popleft())
+        assert group, "the caller made room for the first entry"
+        return group
+
+    def group_is_durable(self) -> int:
+        """Complete the futures of the group in order; the number of entries."""
+        group, self._group = self._group, []
+        for entry in group:
+            self.queued_bytes -= entry.size_bytes
+            if not entry.durable.done():
+                entry.durable.set_result(None)
+        return len(group)
+
+    def fail(self, error: Exception) -> None:
+        """Complete every future with an error, in order."""
+        failed = [*self._group, *self._waiting]
+        self._group = []
+        self._waiting.clear()
+        self.queued_bytes = 0
+        for entry in failed:
+            if not entry.durable.done():
+                entry.durable.set_exception(error)

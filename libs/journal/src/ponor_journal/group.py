@@ -1,0 +1,75 @@
+"""Encoding of one group commit: the entries that one frame, and so one sync, makes durable."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+from ponor_runtime.disk import Buffer
+
+from ponor_journal.format import FRAME_HEADER_BYTES, LENGTH_BYTES, FrameKind, aligned, encode_header
+
+if TYPE_CHECKING:
+    from ponor_journal.entry_queue import QueuedEntry
+
+JOIN_BYTES_MAX: Final = 64 * 1024
+"""Up to here one copy is cheaper than a list of small buffers; above, the caller's buffers go to the disk as they are."""
+
+
+class EncodedGroup:
+    """The buffers of a data frame, padding included, and what the next frame needs to know of it."""
+
+    __slots__ = ("buffers", "crc", "frame_bytes")
+
+    def __init__(self, buffers: list[Buffer], frame_bytes: int, crc: int) -> None:
+        self.buffers = buffers
+        self.frame_bytes = frame_bytes
+        self.crc = crc
+
+
+def encode_group(
+    entries: Sequence[QueuedEntry],
+    seed: int,
+    *,
+    generation: int,
+    first_sequence: int,
+    synced_through: int,
+    previous_crc: int,
+) -> EncodedGroup:
+    """Encode entries as one data frame."""
+    table = struct.pack(f"<{len(entries)}I", *[entry.size_bytes for entry in entries])
+    body_bytes = len(table) + sum([entry.size_bytes for entry in entries])
+    body: list[Buffer] = [table]
+    for entry in entries:
+        body.extend(entry.buffers)
+    if body_bytes <= JOIN_BYTES_MAX:
+        body = [b"".join(body)]
+    body_crc = seed
+    for buffer in body:
+        body_crc = crc32c(buffer, body_crc)
+    header, crc = encode_header(
+        FrameKind.DATA,
+        seed,
+        generation=generation,
+        first_sequence=first_sequence,
+        entry_count=len(entries),
+        body_bytes=body_bytes,
+        synced_through=synced_through,
+        previous_crc=previous_crc,
+        body_crc=body_crc,
+    )
+    unpadded = FRAME_HEADER_BYTES + body_bytes
+    frame_bytes = aligned(unpadded)
+    return EncodedGroup([header, *body, bytes(frame_bytes - unpadded)], frame_bytes, crc)
+
+
+def group_room_bytes(room_bytes: int) -> int:
+    """How many bytes of entries and their lengths a frame of `room_bytes` holds."""
+    return room_bytes - FRAME_HEADER_BYTES
+
+
+def entry_cost_bytes(size_bytes: int) -> int:
+    """What an entry takes of a frame's room."""
+    return size_bytes + LENGTH_BYTES

@@ -1,0 +1,67 @@
+"""Sizes and delays of a journal, with the relations that must hold between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponor_runtime.disk import SECTOR_BYTES
+from ponor_runtime.settings import SettingError
+
+from ponor_journal.format import FRAME_HEADER_BYTES, LENGTH_BYTES, OPENING_FRAME_BYTES, PROOF_FRAME_BYTES
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """How large, how much at once, how soon proven.
+
+    Attributes:
+        segment_bytes: size of every segment file; a multiple of 512. Files of another size stay readable.
+        queue_bytes_max: entries taken and not yet durable; beyond it `append` refuses.
+        group_bytes_max: entries written by one sync; a larger entry is written alone.
+        entry_bytes_max: the largest entry; 0 = whatever fits into a fresh segment.
+        spares_max: recycled segments that are kept for reuse; others are removed.
+        proof_delay_ms: how long after the last group commit its proof of sync is written (not synced).
+
+    Raises:
+        SettingError: the values contradict each other.
+    """
+
+    segment_bytes: int = 64 * MIB
+    queue_bytes_max: int = 64 * MIB
+    group_bytes_max: int = 4 * MIB
+    entry_bytes_max: int = 0
+    spares_max: int = 2
+    proof_delay_ms: int = 100
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes % SECTOR_BYTES or self.segment_bytes < 4 * SECTOR_BYTES:
+            raise SettingError(
+                f"segment_bytes is {self.segment_bytes}; it must be a multiple of {SECTOR_BYTES} and at least {4 * SECTOR_BYTES}"
+            )
+        if self.entry_bytes_max > self.entry_room_bytes:
+            raise SettingError(
+                f"entry_bytes_max is {self.entry_bytes_max}, but a segment of {self.segment_bytes} bytes has room for "
+                f"{self.entry_room_bytes}; raise segment_bytes"
+            )
+        if (
+            self.queue_bytes_max < 1
+            or self.group_bytes_max < 1
+            or self.spares_max < 1
+            or self.proof_delay_ms < 0
+        ):
+            raise SettingError(
+                "queue_bytes_max, group_bytes_max and spares_max must be at least 1, proof_delay_ms at least 0"
+            )
+
+    @property
+    def entry_room_bytes(self) -> int:
+        """The largest entry that a fresh segment can hold: between its opening frame and the reserve for a proof, alone in a frame."""
+        reserved = OPENING_FRAME_BYTES + PROOF_FRAME_BYTES
+        return self.segment_bytes - reserved - FRAME_HEADER_BYTES - LENGTH_BYTES
+
+    @property
+    def entry_limit_bytes(self) -> int:
+        """The bound that holds: `entry_bytes_max`, or the room."""
+        return self.entry_bytes_max or self.entry_room_bytes

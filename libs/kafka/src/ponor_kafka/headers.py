@@ -1,0 +1,96 @@
+"""Request and response headers: what stands before every body, written by hand because every request passes here.
+
+The frame's four-byte length is not part of a header; `frames` strips it and `encode_frame` puts it on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct as PackedRun
+from typing import Final
+
+from ponor_kafka.api import request_header_version, response_header_version
+from ponor_kafka.errors import KafkaWireError
+from ponor_kafka.primitives import Buffer, skip_tagged_fields
+
+_FIXED: Final = PackedRun(">hhih")
+_INT32: Final = PackedRun(">i")
+_INT32_PAIR: Final = PackedRun(">ii")
+_INT32_PAIR_AND_TAGS: Final = PackedRun(">iix")
+
+
+@dataclass(slots=True)
+class RequestHeader:
+    """What a request says about itself; `body_position` is where its body starts in the frame."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_position: int
+
+
+def decode_request_header(buf: Buffer) -> RequestHeader:
+    """Read the header at the start of a frame (without its length).
+
+    Raises KafkaWireError when it is malformed or its API key is none that clients send. The version is not judged:
+    ApiVersions must be answered whatever version it is asked in.
+    """
+    if len(buf) < _FIXED.size:
+        raise KafkaWireError(f"a request of {len(buf)} bytes is shorter than its header")
+    api_key, api_version, correlation_id, client_id_length = _FIXED.unpack_from(buf)
+    header_version = request_header_version(api_key, api_version)
+    pos = _FIXED.size
+    client_id = None
+    if client_id_length >= 0:
+        end = pos + client_id_length
+        if end > len(buf):
+            raise KafkaWireError(
+                f"the client id claims {client_id_length} bytes where {len(buf) - pos} are left"
+            )
+        try:
+            client_id = str(buf[pos:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise KafkaWireError(f"the client id is not UTF-8: {error.reason}") from error
+        pos = end
+    if header_version == 2:
+        pos = skip_tagged_fields(buf, pos, len(buf))
+    return RequestHeader(api_key, api_version, correlation_id, client_id, pos)
+
+
+def encode_request_header(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None
+) -> bytes:
+    """Write a request header in the version that the API and its version ask for."""
+    name = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(name)
+    tags = b"\x00" if request_header_version(api_key, api_version) == 2 else b""
+    return _FIXED.pack(api_key, api_version, correlation_id, length) + name + tags
+
+
+def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
+    """Write a response header in the version that the API and its version ask for."""
+    tags = b"\x00" if response_header_version(api_key, api_version) else b""
+    return _INT32.pack(correlation_id) + tags
+
+
+def decode_response_header(api_key: int, api_version: int, buf: Buffer) -> tuple[int, int]:
+    """Read a response header. Returns the correlation id and the position of the body."""
+    if len(buf) < _INT32.size:
+        raise KafkaWireError(f"a response of {len(buf)} bytes is shorter than its header")
+    correlation_id: int = _INT32.unpack_from(buf)[0]
+    pos = _INT32.size
+    if response_header_version(api_key, api_version):
+        pos = skip_tagged_fields(buf, pos, len(buf))
+    return correlation_id, pos
+
+
+def encode_response_frame(
+    api_key: int, api_version: int, correlation_id: int, body: Sequence[Buffer]
+) -> list[Buffer]:
+    """Length, header and body of a response as buffers ready to be written to a connection; the body is not copied."""
+    size = sum(map(len, body))
+    if response_header_version(api_key, api_version):
+        head = _INT32_PAIR_AND_TAGS.pack(size + 5, correlation_id)
+    else:
+        head = _INT32_PAIR.pack(size + 4, correlation_id)
+    return [head, *body]

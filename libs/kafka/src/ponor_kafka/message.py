@@ -1,0 +1,44 @@
+"""The base of every generated message and struct: equality and a readable form by field, and nothing else.
+
+Instances are plain slots; the generated constructors take every field in wire order, each with the protocol's default.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+ZERO_UUID: Final = bytes(16)
+"""The id that means "no topic id": Kafka ids are the 16 raw bytes of a UUID everywhere in this package."""
+
+
+class Struct:
+    """A struct of the protocol. Sequences compare by content, whether list or tuple."""
+
+    __slots__: Sequence[str] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_same(getattr(self, name), getattr(other, name)) for name in type(self).__slots__)
+
+    __hash__ = None  # type: ignore[assignment]  # fields change; two equal structs may differ a moment later
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in type(self).__slots__)
+        return f"{type(self).__name__}({fields})"
+
+
+class Message(Struct):
+    """A struct that is encoded by itself: a request, a response, a header or a record body."""
+
+    __slots__ = ()
+
+    API_KEY: ClassVar[int] = -1
+    VERSION_MIN: ClassVar[int] = 0
+    VERSION_MAX: ClassVar[int] = 0
+    FLEXIBLE_MIN: ClassVar[int] = 1 << 15
+
+
+def _same(mine: object, theirs: object) -> bool:
+    if isinstance(mine, list | tuple) and isinstance(theirs, list | tuple):
+        return len(mine) == len(theirs) and all(map(_same, mine, theirs))
+    return mine == theirs

@@ -1,0 +1,116 @@
+"""The variable-width integers of the protocol, and the buffer types that all modules share.
+
+Unsigned varints carry lengths and tags in flexible versions (KIP-482); zigzag varints and varlongs carry everything
+inside a record of a batch. Functions that read return the value and the position after it.
+"""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from ponor_kafka.errors import KafkaEncodeError, KafkaWireError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Records: TypeAlias = Buffer | Sequence[Buffer]
+"""Record batches on their way: one memoryview when decoded, any buffer or a list of buffers when encoded."""
+
+UNSIGNED_VARINT_BYTES_MAX: Final = 5
+VARLONG_BYTES_MAX: Final = 10
+COMPACT_STRING_BYTES_MAX: Final = 32767
+
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
+
+
+def decode_unsigned_varint(buf: Buffer, pos: int) -> tuple[int, int]:
+    """Read an unsigned varint of at most five bytes."""
+    if not 0 <= pos < len(buf):
+        raise KafkaWireError(f"an unsigned varint should start at byte {pos}, where the data ends")
+    first = buf[pos]
+    if first < 0x80:
+        return first, pos + 1
+    return decode_unsigned_varint_tail(buf, pos + 1, first)
+
+
+def decode_unsigned_varint_tail(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
+    """Read the rest of an unsigned varint whose first byte has its continuation bit set and is before `pos`."""
+    value = first & 0x7F
+    shift = 7
+    for _ in range(UNSIGNED_VARINT_BYTES_MAX - 1):
+        if pos >= len(buf):
+            raise KafkaWireError(f"an unsigned varint runs past the end of the data at byte {pos}")
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0x7FFF_FFFF:
+                raise KafkaWireError(f"the unsigned varint before byte {pos} does not fit into 31 bits")
+            return value, pos
+        shift += 7
+    raise KafkaWireError(
+        f"an unsigned varint before byte {pos} is longer than {UNSIGNED_VARINT_BYTES_MAX} bytes"
+    )
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    """Write an unsigned varint."""
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
+    if not 0 <= value <= 0x7FFF_FFFF:
+        raise KafkaEncodeError(f"{value} does not fit into an unsigned varint of 31 bits")
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_compact_string_length(length_plus_one: int) -> bytes:
+    """Write the length prefix of a compact string; strings are never longer than 32767 bytes."""
+    if length_plus_one - 1 > COMPACT_STRING_BYTES_MAX:
+        raise KafkaEncodeError(
+            f"a string of {length_plus_one - 1} bytes is longer than {COMPACT_STRING_BYTES_MAX}"
+        )
+    return encode_unsigned_varint(length_plus_one)
+
+
+def decode_varlong(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
+    """Read a zigzag varint or varlong of at most ten bytes that ends at or before `end`."""
+    value = shift = 0
+    limit = min(end, pos + VARLONG_BYTES_MAX)
+    while pos < limit:
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            # Ten bytes carry 70 bits; a long has 64, and the excess is cut off as Java's shift does.
+            value &= 0xFFFF_FFFF_FFFF_FFFF
+            return (value >> 1) ^ -(value & 1), pos
+        shift += 7
+    if pos >= end:
+        raise KafkaWireError(f"a varint runs past the end of its data at byte {end}")
+    raise KafkaWireError(f"the varint before byte {pos} is longer than {VARLONG_BYTES_MAX} bytes")
+
+
+def append_varlong(out: bytearray, value: int) -> None:
+    """Write a signed value in zigzag form behind `out`; the same bytes for varint and varlong."""
+    zigzag = (value << 1) ^ (value >> 63)
+    if not 0 <= zigzag <= 0xFFFF_FFFF_FFFF_FFFF:
+        raise KafkaEncodeError(f"{value} does not fit into a varlong of 64 bits")
+    while zigzag >= 0x80:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+
+
+def skip_tagged_fields(buf: Buffer, pos: int, end: int) -> int:
+    """Skip a tag buffer, whatever its tags, by their sizes. Returns the position behind it."""
+    count, pos = decode_unsigned_varint(buf, pos)
+    for _ in range(count):
+        _, pos = decode_unsigned_varint(buf, pos)
+        size, pos = decode_unsigned_varint(buf, pos)
+        pos += size
+        if pos > end:
+            raise KafkaWireError(
+                f"a tagged field of {size} bytes runs {pos - end} bytes past the end of the data"
+            )
+    return pos

@@ -1,0 +1,158 @@
+"""The fast paths of Produce and Fetch say exactly what the generic codec says, in every version."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from ponor_kafka.api import ApiKey
+from ponor_kafka.codec import decode, encode
+from ponor_kafka.errors import KafkaEncodeError, KafkaWireError
+from ponor_kafka.fetch_response import FetchedPartition, FetchedTopic, FetchNodeEndpoint, build_fetch_response
+from ponor_kafka.message import Message
+from ponor_kafka.messages import fetch
+from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ponor_kafka.produce_walk import Partition, ProduceWalk, walk_produce
+
+MakeMessage = Callable[[type[Message], int, random.Random], Message]
+PRODUCE_VERSIONS = range(3, 14)
+FETCH_VERSIONS = range(4, 19)
+
+
+def flattened(request: Message) -> ProduceWalk:
+    """What a walk should say of a generically decoded request."""
+    assert isinstance(request, ProduceRequest)
+    partitions: list[Partition] = []
+    for topic in request.topic_data:
+        for one in topic.partition_data:
+            assert one.records is None or isinstance(one.records, memoryview)
+            partitions.append((topic.name, topic.topic_id, one.index, one.records))
+    return ProduceWalk(request.transactional_id, request.acks, request.timeout_ms, partitions)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_a_walk_finds_what_the_codec_finds(version: int, make_message: MakeMessage) -> None:
+    for seed in range(30):
+        wire = encode(make_message(ProduceRequest, version, random.Random(f"walk {version} {seed}")), version)
+        frame = memoryview(bytearray(b"header" + wire + b"behind"))
+        request, end = decode(ApiKey.PRODUCE, version, frame, 6)
+
+        assert walk_produce(version, frame, 6) == (flattened(request), end)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_walk_and_codec_refuse_the_same_bytes(version: int, make_message: MakeMessage) -> None:
+    rng = random.Random(f"hostile {version}")
+    for _ in range(20):
+        wire = encode(make_message(ProduceRequest, version, rng), version)
+        for _ in range(40):
+            mutated = bytearray(wire)
+            for _ in range(rng.randrange(1, 3)):
+                mutated[rng.randrange(len(mutated))] = rng.choice(
+                    (0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256))
+                )
+            frame = memoryview(mutated)[: rng.choice((len(mutated), rng.randrange(len(mutated) + 1)))]
+            try:
+                request, end = decode(ApiKey.PRODUCE, version, frame)
+            except KafkaWireError:
+                with pytest.raises(KafkaWireError):
+                    walk_produce(version, frame, 0)
+            else:
+                assert walk_produce(version, frame, 0) == (flattened(request), end)
+
+
+def test_a_walks_records_can_be_stamped_in_place() -> None:
+    topics = [TopicProduceData("t", partition_data=[PartitionProduceData(0, b"0123456789")])]
+    frame = bytearray(encode(ProduceRequest(None, -1, 1000, topics), 9))
+    walk, _ = walk_produce(9, memoryview(frame), 0)
+    ((_, _, _, records),) = walk.partitions
+    assert records is not None
+    records[:4] = b"WXYZ"
+    assert b"WXYZ456789" in frame
+
+
+@pytest.mark.parametrize("version", [-1, 2, 14])
+def test_a_walk_knows_its_versions(version: int) -> None:
+    with pytest.raises(KafkaWireError):
+        walk_produce(version, memoryview(b""), 0)
+
+
+def random_partition(rng: random.Random) -> FetchedPartition:
+    return FetchedPartition(
+        index=rng.randrange(1000),
+        error_code=rng.choice((0, 6, 74)),
+        high_watermark=rng.randrange(1 << 40),
+        last_stable_offset=rng.randrange(1 << 40),
+        log_start_offset=rng.randrange(1 << 40),
+        aborted_transactions=rng.choice((None, [], [(7, 100), (8, 200)])),
+        preferred_read_replica=rng.choice((-1, 3)),
+        diverging_epoch=rng.choice((None, (4, 900))),
+        current_leader=rng.choice((None, (2, 5))),
+        records=[rng.randbytes(rng.choice((0, 1, 100, 127, 3000))) for _ in range(rng.randrange(4))],
+    )
+
+
+def generic_partition(partition: FetchedPartition, version: int) -> fetch.PartitionData:
+    diverging, leader = partition.diverging_epoch, partition.current_leader
+    aborted = partition.aborted_transactions
+    return fetch.PartitionData(
+        partition.index,
+        partition.error_code,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log_start_offset,
+        fetch.EpochEndOffset(*diverging) if diverging and version >= 12 else None,
+        fetch.LeaderIdAndEpoch(*leader) if leader and version >= 12 else None,
+        None,
+        None if aborted is None else [fetch.AbortedTransaction(*one) for one in aborted],
+        partition.preferred_read_replica if version >= 11 else -1,
+        list(partition.records),
+    )
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_a_fetch_response_is_what_the_codec_writes(version: int) -> None:
+    for seed in range(30):
+        rng = random.Random(f"fetch {version} {seed}")
+        topics = [
+            FetchedTopic(
+                [random_partition(rng) for _ in range(rng.choice((0, 1, 3, 130)))],
+                name=rng.choice(("orders", "ü" * 100)),
+                topic_id=rng.randbytes(16),
+            )
+            for _ in range(rng.randrange(3))
+        ]
+        endpoints = rng.choice(
+            ([], [FetchNodeEndpoint(2, "host", 9092), FetchNodeEndpoint(3, "h" * 200, 1, "rack")])
+        )
+        buffers = build_fetch_response(
+            version, topics, throttle_time_ms=5, error_code=0, session_id=9, node_endpoints=endpoints
+        )
+        generic = fetch.FetchResponse(
+            5,
+            0,
+            9 if version >= 7 else 0,
+            [
+                fetch.FetchableTopicResponse(
+                    topic.name, topic.topic_id, [generic_partition(one, version) for one in topic.partitions]
+                )
+                for topic in topics
+            ],
+            [fetch.NodeEndpoint(one.node_id, one.host, one.port, one.rack) for one in endpoints]
+            if version >= 16
+            else (),
+        )
+        assert b"".join(buffers) == encode(generic, version)
+
+
+def test_record_data_is_passed_on_uncopied() -> None:
+    cached = memoryview(bytearray(100_000))
+    buffers = build_fetch_response(13, [FetchedTopic([FetchedPartition(0, records=[cached, cached[:10]])])])
+
+    assert sum(one is cached for one in buffers) == 1
+    assert len(buffers) == 4
+
+
+@pytest.mark.parametrize("version", [3, 19])
+def test_a_fetch_response_knows_its_versions(version: int) -> None:
+    with pytest.raises(KafkaEncodeError):
+        build_fetch_response(version, [])

@@ -1,0 +1,74 @@
+"""Apply: records become rows, deterministically, by the same code on every process.
+
+What lives here: the dispatch from record kind to its rule. The rules stand in apply_cluster (cluster, nodes, keys, topics, results),
+apply_streams and apply_objects. A rule trusts the leader, which validated the request; its asserts state what validation promised, so that
+a broken promise stops the process instead of spreading. No rule reads a clock or anything else outside of view and record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ponor.metadata.v1.records_pb2 import RecordBatch
+
+from ponor_metadata import apply_cluster, apply_objects, apply_streams
+from ponor_metadata.view import View
+
+Rule = Callable[[View, Any], None]
+
+
+class UnknownRecordError(Exception):
+    """A record kind that this build does not know: it is older than the log's feature level, and must not run."""
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "cluster_formatted": apply_cluster.cluster_formatted,
+    "feature_level_set": apply_cluster.feature_level_set,
+    "tenant_created": apply_cluster.tenant_created,
+    "node_registered": apply_cluster.node_registered,
+    "node_fenced": apply_cluster.node_fenced,
+    "stream_created": apply_streams.stream_created,
+    "stream_opened": apply_streams.stream_opened,
+    "stream_closed": apply_streams.stream_closed,
+    "stream_trimmed": apply_streams.stream_trimmed,
+    "stream_deleted": apply_streams.stream_deleted,
+    "objects_prepared": apply_objects.objects_prepared,
+    "stream_object_committed": apply_objects.stream_object_committed,
+    "stream_set_object_committed": apply_objects.stream_set_object_committed,
+    "objects_destroyed": apply_objects.objects_destroyed,
+    "objects_claimed": apply_objects.objects_claimed,
+    "objects_removed": apply_objects.objects_removed,
+    "key_put": apply_cluster.key_put,
+    "key_deleted": apply_cluster.key_deleted,
+    "topic_created": apply_cluster.topic_created,
+    "topic_deleted": apply_cluster.topic_deleted,
+    "partition_changed": apply_cluster.partition_changed,
+    "producer_ids_allocated": apply_cluster.producer_ids_allocated,
+    "operation_completed": apply_cluster.operation_completed,
+}
+"""By name of the `kind` oneof of ponor.metadata.v1.Record."""
+
+
+def apply_batch(view: View, batch: RecordBatch) -> None:
+    """Apply all records of the next batch.
+
+    Raises:
+        UnknownRecordError: a record kind is unknown; nothing of the batch was applied.
+        AssertionError: the batch breaks an invariant; the view is of no use any more.
+    """
+    rules = [(_rule_of(record.WhichOneof("kind"), batch.index), record) for record in batch.records]
+    assert batch.index == view.index + 1, f"batch {batch.index} does not follow {view.index}"
+    assert batch.cluster_time_ms >= view.cluster_time_ms, f"batch {batch.index}: the cluster clock went back"
+    view.begin(batch)
+    for (kind, rule), record in rules:
+        rule(view, getattr(record, kind))
+
+
+def _rule_of(kind: str | None, index: int) -> tuple[str, Rule]:
+    # A record of a newer kind decodes as a record without a kind: protobuf keeps the field as unknown.
+    if kind is None or kind not in RULES:
+        raise UnknownRecordError(
+            f"batch {index} holds a record of kind {kind or 'unknown'!r}; run a build that knows the log's feature level"
+        )
+    return kind, RULES[kind]

@@ -1,0 +1,153 @@
+"""Rules of apply for everything that holds no data: cluster, features, tenants, nodes, keys, topics, partitions, results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ponor.metadata.v1 import records_pb2 as records
+from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal, NodeEpoch, NodeId, TenantId
+
+from ponor_metadata import counters
+from ponor_metadata.rows import (
+    NO_EPOCH,
+    ClusterRow,
+    FeatureRow,
+    KeyRow,
+    NodeRole,
+    NodeRow,
+    OperationRow,
+    PartitionRow,
+    TenantRow,
+    TopicRow,
+)
+from ponor_metadata.tables import OPERATIONS_OF, PARTITIONS_OF, TOPICS_NAMED
+from ponor_metadata.view import View, is_current
+
+NODE_ID_LIMIT = 1 << 30
+TOPIC_ID_BYTES = 16
+
+
+def cluster_formatted(view: View, record: records.ClusterFormatted) -> None:
+    """The first record of every log."""
+    assert view.index == 1, f"batch {view.index} formats a cluster that exists"
+    assert len(view.clusters) == 0, "the cluster was formatted before"
+    assert 1 <= record.cluster_ordinal <= CLUSTER_ORDINAL_MAX, f"cluster ordinal {record.cluster_ordinal}"
+    view.clusters.put(ClusterRow(record.cluster_id, ClusterOrdinal(record.cluster_ordinal), record.namespace))
+
+
+def feature_level_set(view: View, record: records.FeatureLevelSet) -> None:
+    """Levels only rise."""
+    present = view.features.get(record.name)
+    assert present is None or record.level > present.level, f"feature {record.name} would fall"
+    view.features.put(FeatureRow(record.name, record.level))
+
+
+def tenant_created(view: View, record: records.TenantCreated) -> None:
+    """A tenant's cluster.id never changes."""
+    tenant_id = TenantId(record.tenant_id)
+    assert tenant_id not in view.tenants, f"tenant {tenant_id!r} exists"
+    view.tenants.put(TenantRow(tenant_id, record.cluster_id))
+
+
+def node_registered(view: View, record: records.NodeRegistered) -> None:
+    """A newer process takes the node id; the results of the older one die with its epoch."""
+    node_id = NodeId(record.node_id)
+    present = view.nodes.get(node_id)
+    before = NO_EPOCH if present is None else present.node_epoch
+    assert 0 <= node_id < NODE_ID_LIMIT, f"node id {node_id} is not below 2^30"
+    assert record.node_epoch > before, f"node {node_id}: epoch {record.node_epoch} is not above {before}"
+    for operation in list(view.operations.find(OPERATIONS_OF, node_id)):
+        view.operations.delete((node_id, operation.request_id))
+    view.nodes.put(
+        NodeRow(
+            node_id=node_id,
+            node_epoch=NodeEpoch(record.node_epoch),
+            role=NodeRole(record.role),
+            incarnation=record.incarnation,
+            kafka_host=record.kafka_host,
+            kafka_port=record.kafka_port,
+            registered_at_ms=record.registered_at_ms,
+            fenced=False,
+            first_incomplete_id=0,
+        )
+    )
+
+
+def node_fenced(view: View, record: records.NodeFenced) -> None:
+    """Only the newest epoch can be fenced: older ones are by being older."""
+    node = view.nodes.get(NodeId(record.node_id))
+    assert node is not None, f"node {record.node_id} is unknown"
+    assert node.node_epoch == record.node_epoch, f"node {record.node_id} is at epoch {node.node_epoch}"
+    view.nodes.put(replace(node, fenced=True))
+
+
+def key_put(view: View, record: records.KeyPut) -> None:
+    """Insert or replace."""
+    view.keys.put(KeyRow(record.key, record.value))
+
+
+def key_deleted(view: View, record: records.KeyDeleted) -> None:
+    """The key must be there."""
+    assert record.key in view.keys, f"key {record.key!r} does not exist"
+    view.keys.delete(record.key)
+
+
+def topic_created(view: View, record: records.TopicCreated) -> None:
+    """Unique by id and by (tenant, name)."""
+    tenant_id = TenantId(record.tenant_id)
+    assert len(record.topic_id) == TOPIC_ID_BYTES, "a topic id is a UUID of 16 bytes"
+    assert record.topic_id not in view.topics, f"topic {record.topic_id.hex()} exists"
+    assert tenant_id in view.tenants, f"tenant {tenant_id!r} does not exist"
+    assert not view.topics.find(TOPICS_NAMED, (tenant_id, record.name)), f"topic {record.name!r} exists"
+    view.topics.put(
+        TopicRow(record.topic_id, tenant_id, record.name, record.replication_factor, dict(record.configs))
+    )
+
+
+def topic_deleted(view: View, record: records.TopicDeleted) -> None:
+    """Its partitions go with it; streams and keys have records of their own in the batch."""
+    assert record.topic_id in view.topics, f"topic {record.topic_id.hex()} does not exist"
+    for partition in list(view.partitions.find(PARTITIONS_OF, record.topic_id)):
+        view.partitions.delete((record.topic_id, partition.partition))
+    view.topics.delete(record.topic_id)
+
+
+def partition_changed(view: View, record: records.PartitionChanged) -> None:
+    """The leader epoch never falls, and rises with every change of leader."""
+    assert record.topic_id in view.topics, f"topic {record.topic_id.hex()} does not exist"
+    leader_id = NodeId(record.leader_id)
+    present = view.partitions.get((record.topic_id, record.partition))
+    if present is None:
+        made = len(view.partitions.find(PARTITIONS_OF, record.topic_id))
+        assert record.partition == made, f"partition {record.partition} is made before {made}"
+    else:
+        rises = record.leader_epoch > present.leader_epoch
+        same = (record.leader_epoch, leader_id) == (present.leader_epoch, present.leader_id)
+        assert rises or same, f"leader epoch {present.leader_epoch} does not rise with a new leader"
+    replicas = tuple(NodeId(replica) for replica in record.replicas)
+    view.partitions.put(
+        PartitionRow(record.topic_id, record.partition, leader_id, record.leader_epoch, replicas)
+    )
+
+
+def producer_ids_allocated(view: View, record: records.ProducerIdsAllocated) -> None:
+    """Who holds a block is of no interest later; that nobody gets it again is."""
+    counters.take(view, counters.PRODUCER, record.first_producer_id, record.count)
+
+
+def operation_completed(view: View, record: records.OperationCompleted) -> None:
+    """Keep the result until its node says that it has it."""
+    node_id = NodeId(record.node_id)
+    assert is_current(view, node_id, record.node_epoch), f"node {node_id} epoch {record.node_epoch} is stale"
+    node = view.nodes.get(node_id)
+    assert node is not None
+    floor = max(node.first_incomplete_id, record.first_incomplete_id)
+    assert record.request_id >= floor, f"request {record.request_id} is below {floor}: answered long ago"
+    assert (node_id, record.request_id) not in view.operations, f"request {record.request_id} is repeated"
+    if floor > node.first_incomplete_id:
+        view.nodes.put(replace(node, first_incomplete_id=floor))
+    for operation in list(view.operations.find(OPERATIONS_OF, node_id)):
+        if operation.request_id >= floor:
+            break
+        view.operations.delete((node_id, operation.request_id))
+    view.operations.put(OperationRow(node_id, record.request_id, record.digest, record.result, view.index))

@@ -1,0 +1,115 @@
+"""Rules of apply for the life of streams: create, open, close, trim, delete, and how their end advances."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ponor.metadata.v1 import records_pb2 as records
+from ponor_runtime.identity import NodeEpoch, NodeId, StreamEpoch, StreamId
+
+from ponor_metadata import counters
+from ponor_metadata.rows import NO_EPOCH, NO_NODE, RangeRow, StreamRow
+from ponor_metadata.tables import STREAM_OBJECTS_OF
+from ponor_metadata.view import View, is_current
+
+
+def stream_created(view: View, record: records.StreamCreated) -> None:
+    """Closed, empty, at epoch -1, without a range."""
+    stream_id = StreamId(record.stream_id)
+    assert stream_id not in view.streams, f"stream {stream_id} exists"
+    counters.take(view, counters.STREAM, stream_id)
+    view.streams.put(
+        StreamRow(
+            stream_id=stream_id,
+            stream_epoch=StreamEpoch(-1),
+            open=False,
+            start_offset=0,
+            end_offset=0,
+            node_id=NO_NODE,
+            node_epoch=NO_EPOCH,
+            ranges=(),
+            tags=dict(record.tags),
+        )
+    )
+
+
+def stream_opened(view: View, record: records.StreamOpened) -> None:
+    """A new range [end, end) of the new owner. An empty range before it says nothing about any offset, and goes."""
+    stream = _stream(view, record.stream_id)
+    node_id = NodeId(record.node_id)
+    assert not stream.open, f"stream {stream.stream_id} is open at epoch {stream.stream_epoch}"
+    assert record.stream_epoch > stream.stream_epoch, f"stream {stream.stream_id}: the epoch does not rise"
+    assert is_current(view, node_id, record.node_epoch), f"node {node_id} epoch {record.node_epoch} is stale"
+    ranges = stream.ranges
+    if ranges and ranges[-1].start_offset == ranges[-1].end_offset:
+        ranges = ranges[:-1]
+    epoch = StreamEpoch(record.stream_epoch)
+    view.streams.put(
+        replace(
+            stream,
+            stream_epoch=epoch,
+            open=True,
+            node_id=node_id,
+            node_epoch=NodeEpoch(record.node_epoch),
+            ranges=(*ranges, RangeRow(epoch, node_id, stream.end_offset, stream.end_offset)),
+        )
+    )
+
+
+def stream_closed(view: View, record: records.StreamClosed) -> None:
+    """The range is sealed where the stream ends."""
+    stream = _stream(view, record.stream_id)
+    assert stream.open, f"stream {stream.stream_id} is closed"
+    assert record.stream_epoch == stream.stream_epoch, (
+        f"stream {stream.stream_id} is at epoch {stream.stream_epoch}"
+    )
+    view.streams.put(replace(stream, open=False))
+
+
+def stream_trimmed(view: View, record: records.StreamTrimmed) -> None:
+    """The start rises, at most to the committed end. Ranges and stream objects that lie wholly below go."""
+    stream = _stream(view, record.stream_id)
+    start = record.start_offset
+    assert stream.start_offset < start <= stream.end_offset, (
+        f"stream {stream.stream_id}: trim to {start} is outside of ({stream.start_offset}, {stream.end_offset}]"
+    )
+    for row in list(view.stream_objects.find(STREAM_OBJECTS_OF, stream.stream_id)):
+        if row.end_offset > start:
+            break
+        view.stream_objects.delete(row.object_id)
+    kept = tuple(piece for piece in stream.ranges[:-1] if piece.end_offset > start)
+    view.streams.put(replace(stream, start_offset=start, ranges=(*kept, stream.ranges[-1])))
+
+
+def stream_deleted(view: View, record: records.StreamDeleted) -> None:
+    """Stream and stream-object rows go; the batch destroys the objects."""
+    stream = _stream(view, record.stream_id)
+    for row in list(view.stream_objects.find(STREAM_OBJECTS_OF, stream.stream_id)):
+        view.stream_objects.delete(row.object_id)
+    view.streams.delete(stream.stream_id)
+
+
+def advance(view: View, stream_id: StreamId, start_offset: int, end_offset: int) -> StreamRow:
+    """[start_offset, end_offset) of a stream was committed; answers the stream as it is now.
+
+    Above the present end it must begin exactly there and the stream must be open: nobody commits for a closed stream. At or below the
+    end it replaces what other objects hold (compaction), and the end stays.
+    """
+    stream = _stream(view, stream_id)
+    assert start_offset < end_offset, f"stream {stream_id}: an empty commit at {start_offset}"
+    if end_offset <= stream.end_offset:
+        return stream
+    assert stream.open, f"stream {stream_id} is closed; its end cannot advance"
+    assert start_offset == stream.end_offset, (
+        f"stream {stream_id}: a commit at {start_offset} leaves the end {stream.end_offset} behind or overlaps it"
+    )
+    last = replace(stream.ranges[-1], end_offset=end_offset)
+    advanced = replace(stream, end_offset=end_offset, ranges=(*stream.ranges[:-1], last))
+    view.streams.put(advanced)
+    return advanced
+
+
+def _stream(view: View, stream_id: int) -> StreamRow:
+    stream = view.streams.get(StreamId(stream_id))
+    assert stream is not None, f"stream {stream_id} does not exist"
+    return stream

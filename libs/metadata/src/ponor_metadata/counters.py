@@ -1,0 +1,41 @@
+"""Counters: numbers that are handed out once and never again, even after their last holder is gone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ponor_runtime.identity import cluster_of_id, compose_id
+
+from ponor_metadata.rows import CounterRow
+from ponor_metadata.view import View, cluster_of
+
+STREAM: Final = "stream"
+OBJECT: Final = "object"
+PRODUCER: Final = "producer"
+COMMIT_ORDER: Final = "stream_set_object_order"
+ID_COUNTERS: Final = (STREAM, OBJECT, PRODUCER)
+FIRST_SEQUENCE: Final = 1
+"""Sequence 0 is never used: an id of 0 stays free to mean "none" on the wire."""
+
+
+def next_value(view: View, name: str) -> int:
+    """The next id of a kind, composed with the cluster's ordinal; or the next commit order."""
+    row = view.counters.get(name)
+    if row is not None:
+        return row.next_value
+    cluster = cluster_of(view)
+    assert cluster is not None, "the first record must be ClusterFormatted"
+    return 0 if name == COMMIT_ORDER else compose_id(cluster.cluster_ordinal, FIRST_SEQUENCE)
+
+
+def take(view: View, name: str, first: int, count: int = 1) -> None:
+    """Mark [first, first + count) as handed out. Ids that another cluster made do not move our counter."""
+    following = next_value(view, name)
+    cluster = cluster_of(view)
+    assert cluster is not None
+    if name != COMMIT_ORDER and cluster_of_id(first) != cluster.cluster_ordinal:
+        return
+    assert count > 0, f"{name}: a run of {count}"
+    assert first >= following, f"{name} {first} was handed out before; the next is {following}"
+    assert name == COMMIT_ORDER or cluster_of_id(first + count - 1) == cluster.cluster_ordinal
+    view.counters.put(CounterRow(name, first + count))

@@ -1,0 +1,35 @@
+"""Errors of the two clients. What the controller refuses is an `OperationError` of ponor_rpc."""
+
+from __future__ import annotations
+
+
+class NodeFencedError(Exception):
+    """This process lost its node id: a newer process registered, or the controller fenced it. It must stop at once."""
+
+
+class SessionClosedError(Exception):
+    """The session was closed on this side; the outcome of what was in flight is unknown."""
+
+
+class OperationTimeoutError(Exception):
+    """The deadline passed before the outcome was known.
+
+    Attributes:
+        sent: False = the operation never left and has no effect; True = it may still be carried out.
+    """
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class OperationTooLargeError(ValueError):
+    """An operation alone is larger than all that may be in flight; split it."""
+
+
+class MetadataLagError(Exception):
+    """The image did not reach the wanted index before the deadline."""
+
+
+class ProtocolError(Exception):
+    """The peer broke the protocol; the connection is given up and made anew."""

@@ -1,0 +1,182 @@
+"""Which pieces of which streams a stream set object holds: the packed form of log and image, and a decoded one to search in.
+
+Layout (docs/formats/records.md): pieces sorted by (stream id, start offset), no overlaps; per piece three unsigned LEB128 numbers of at most
+9 bytes, each the shortest possible: the stream id minus the previous piece's (the first: minus 0); the start offset, minus the
+previous piece's end if the stream is the same; the count of offsets, at least 1. So a blob has exactly one list, and a list one blob.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ponor_runtime.identity import StreamId
+
+INT64_MAX: Final = (1 << 63) - 1
+
+
+class RangesCorruptError(ValueError):
+    """A packed form breaks the layout; the message says where and how."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamPiece:
+    """[start_offset, end_offset) of a stream."""
+
+    stream_id: StreamId
+    start_offset: int
+    end_offset: int
+
+
+class DecodedRanges:
+    """Pieces as three parallel int64 arrays, to be searched by bisection."""
+
+    __slots__ = ("_ends", "_starts", "_stream_ids")
+
+    def __init__(self, stream_ids: array[int], starts: array[int], ends: array[int]) -> None:
+        assert len(stream_ids) == len(starts) == len(ends)
+        self._stream_ids = stream_ids
+        self._starts = starts
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[StreamPiece]:
+        for stream_id, start, end in zip(self._stream_ids, self._starts, self._ends, strict=True):
+            yield StreamPiece(StreamId(stream_id), start, end)
+
+    def stream_ids(self) -> Iterator[StreamId]:
+        """Each stream once, in order."""
+        previous = -1
+        for stream_id in self._stream_ids:
+            if stream_id != previous:
+                previous = stream_id
+                yield StreamId(stream_id)
+
+    def of_stream(self, stream_id: StreamId) -> Iterator[StreamPiece]:
+        """The pieces of one stream, in offset order."""
+        for i in range(*self._bounds(stream_id)):
+            yield StreamPiece(stream_id, self._starts[i], self._ends[i])
+
+    def end_of(self, stream_id: StreamId) -> int | None:
+        """The end of the stream's last piece; None if there is none."""
+        low, high = self._bounds(stream_id)
+        return self._ends[high - 1] if low < high else None
+
+    def find(self, stream_id: StreamId, offset: int) -> StreamPiece | None:
+        """The piece that holds the offset of the stream."""
+        low, high = self._bounds(stream_id)
+        i = bisect_right(self._starts, offset, low, high) - 1
+        if i < low or self._ends[i] <= offset:
+            return None
+        return StreamPiece(stream_id, self._starts[i], self._ends[i])
+
+    def _bounds(self, stream_id: StreamId) -> tuple[int, int]:
+        low = bisect_left(self._stream_ids, stream_id)
+        return low, bisect_right(self._stream_ids, stream_id, low)
+
+
+class PackedRanges:
+    """A packed form that decodes itself when it is first searched. Immutable; equal if the bytes are."""
+
+    __slots__ = ("_decoded", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._decoded: DecodedRanges | None = None
+
+    @property
+    def decoded(self) -> DecodedRanges:
+        """The searchable form.
+
+        Raises:
+            RangesCorruptError: the bytes break the layout.
+        """
+        if self._decoded is None:
+            self._decoded = decode_ranges(self.data)
+        return self._decoded
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedRanges) and self.data == other.data
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+    def __repr__(self) -> str:
+        return f"PackedRanges({len(self.data)} bytes)"
+
+
+def encode_ranges(pieces: Iterable[StreamPiece]) -> bytes:
+    """Pack pieces, which must be sorted by (stream id, start offset) and not overlap.
+
+    Raises:
+        ValueError: they are not, or a number is outside of int64, or a piece is empty.
+    """
+    packed = bytearray()
+    previous = StreamPiece(StreamId(0), 0, 0)
+    for piece in pieces:
+        if not 0 <= piece.start_offset < piece.end_offset <= INT64_MAX:
+            raise ValueError(f"{piece} is empty or outside of int64")
+        same_stream = piece.stream_id == previous.stream_id
+        start_delta = piece.start_offset - (previous.end_offset if same_stream else 0)
+        if piece.stream_id < previous.stream_id or start_delta < 0 or piece.stream_id > INT64_MAX:
+            raise ValueError(f"{piece} does not come after {previous}")
+        _append_varint(packed, piece.stream_id - previous.stream_id)
+        _append_varint(packed, start_delta)
+        _append_varint(packed, piece.end_offset - piece.start_offset)
+        previous = piece
+    return bytes(packed)
+
+
+def decode_ranges(data: bytes) -> DecodedRanges:
+    """Unpack; the inverse of `encode_ranges`.
+
+    Raises:
+        RangesCorruptError: the bytes break the layout.
+    """
+    stream_ids, starts, ends = array("q"), array("q"), array("q")
+    stream_id = end = position = 0
+    while position < len(data):
+        stream_delta, position = _read_varint(data, position)
+        start_delta, position = _read_varint(data, position)
+        count, position = _read_varint(data, position)
+        start = start_delta if stream_delta else end + start_delta
+        stream_id += stream_delta
+        end = start + count
+        if count == 0 or stream_id > INT64_MAX or end > INT64_MAX:
+            raise RangesCorruptError(
+                f"packed ranges: the piece before byte {position} is empty or outside of int64"
+            )
+        stream_ids.append(stream_id)
+        starts.append(start)
+        ends.append(end)
+    return DecodedRanges(stream_ids, starts, ends)
+
+
+def _append_varint(packed: bytearray, value: int) -> None:
+    while value > 0x7F:
+        packed.append(value & 0x7F | 0x80)
+        value >>= 7
+    packed.append(value)
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > 56:
+            fault = "ends inside of a number" if position >= len(data) else "has a number above int64"
+            raise RangesCorruptError(f"packed ranges: {fault} at byte {position}")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if byte == 0 and shift:
+                raise RangesCorruptError(
+                    f"packed ranges: a number before byte {position} is not the shortest form"
+                )
+            return value, position
+        shift += 7

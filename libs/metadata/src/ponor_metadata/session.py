@@ -1,0 +1,392 @@
+"""The session: how a node changes metadata.
+
+What lives here: one connection to the leading controller, made anew whenever it ends, over which operations travel in batches and are sent
+again under the same ids until their outcome is known. What an operation means is the controller's business; what to do with its
+outcome is the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from ponor.common.v1.error_pb2 import ERROR_CODE_NOT_LEADER
+from ponor.controller.v1.session_service_pb2 import (
+    Heartbeat,
+    Hello,
+    Operation,
+    OperationResult,
+    SessionRequest,
+    SessionResponse,
+    Welcome,
+)
+from ponor.metadata.v1 import records_pb2
+from ponor_rpc.errors import NODE_MUST_STOP, RETRY_SAME_OPERATION, OperationError
+from ponor_rpc.methods import SESSION
+from ponor_runtime.clock import Clock
+from ponor_runtime.identity import NodeEpoch, NodeId
+from ponor_runtime.network import Connection, ConnectionClosedError, Network
+from ponor_runtime.randomness import Randomness
+from ponor_runtime.telemetry import Telemetry
+
+from ponor_metadata.backoff import ReconnectBackoff
+from ponor_metadata.errors import (
+    NodeFencedError,
+    OperationTimeoutError,
+    OperationTooLargeError,
+    ProtocolError,
+    SessionClosedError,
+)
+from ponor_metadata.operation_window import ENVELOPE_BYTES, OperationWindow
+from ponor_metadata.rows import NodeRole
+
+__all__ = ["NodeFencedError", "NodeIdentity", "SessionClient", "SessionSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who says Hello. `incarnation`: 16 random bytes, drawn once at process start."""
+
+    node_id: NodeId
+    role: NodeRole
+    incarnation: bytes
+    cluster_id: str = ""
+    kafka_host: str = ""
+    kafka_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Bounds of a session. The first three are the protocol's own."""
+
+    frame_bytes_max: int = 256 * 1024
+    operations_in_flight_max: int = 1_024
+    bytes_in_flight_max: int = 1024 * 1024
+    welcome_timeout_ms: int = 10_000
+    reconnect_backoff_ms_min: int = 50
+    reconnect_backoff_ms_max: int = 2_000
+    overloaded_backoff_ms_max: int = 1_000
+
+
+class SessionClient:
+    """One node's session. The owner runs `run()` as a task; everything else may be called at any time.
+
+    Attributes:
+        fenced: set when this process lost its node id; the service must stop.
+        cluster_time_ms: the controller's cluster clock as last heard; 0 before.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: Network,
+        clock: Clock,
+        randomness: Randomness,
+        telemetry: Telemetry,
+        identity: NodeIdentity,
+        addresses: Sequence[str],
+        settings: SessionSettings | None = None,
+        applied_index: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Build it; nothing is sent before `run`.
+
+        `addresses` are the controllers, HOST:PORT each; `applied_index` tells the newest index of the node's image, for heartbeats.
+        """
+        assert addresses, "a session needs the address of at least one controller"
+        self._network = network
+        self._clock = clock
+        self._identity = identity
+        self._addresses = tuple(addresses)
+        self._settings = settings or SessionSettings()
+        self._applied_index = applied_index
+        self._window = OperationWindow(
+            self._settings.operations_in_flight_max,
+            self._settings.bytes_in_flight_max,
+            self._settings.frame_bytes_max,
+        )
+        self._reconnect_backoff = ReconnectBackoff(
+            randomness,
+            ms_min=self._settings.reconnect_backoff_ms_min,
+            ms_max=self._settings.reconnect_backoff_ms_max,
+        )
+        self._overloaded_backoff = ReconnectBackoff(
+            randomness, ms_min=20, ms_max=self._settings.overloaded_backoff_ms_max
+        )
+        self._reconnects = telemetry.counter("ponor_session_reconnects_total")
+        telemetry.gauge("ponor_session_operations_in_flight", lambda: len(self._window))
+        self._connection: Connection | None = None
+        self._welcome: Welcome | None = None
+        self._wake_sender = asyncio.Event()
+        self._pause_before_send = 0.0
+        self._last_sent_ns = 0
+        self._closing = asyncio.Event()
+        self._settled = asyncio.Event()  # welcomed for the first time, fenced, or over
+        self._running: asyncio.Task[None] | None = None
+        self._end: Exception | None = None
+        self.fenced = asyncio.Event()
+        self.cluster_time_ms = 0
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """Who this session belongs to."""
+        return self._identity
+
+    @property
+    def node_epoch(self) -> NodeEpoch:
+        """The epoch under which this process acts; known once `ready` returned."""
+        assert self._welcome is not None, "the session was not welcomed yet"
+        return NodeEpoch(self._welcome.node_epoch)
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster; known once `ready` returned."""
+        assert self._welcome is not None, "the session was not welcomed yet"
+        return self._welcome.cluster_id
+
+    @property
+    def registered_index(self) -> int:
+        """The image must reach this index before the node acts on what it owns; known once `ready` returned."""
+        assert self._welcome is not None, "the session was not welcomed yet"
+        return self._welcome.registered_index
+
+    async def ready(self) -> Welcome:
+        """Wait until this process is registered.
+
+        Raises:
+            NodeFencedError, SessionClosedError: it never will be.
+        """
+        await self._settled.wait()
+        if self._end is not None:
+            raise self._end
+        assert self._welcome is not None
+        return self._welcome
+
+    async def submit(self, operation: Operation, *, deadline_ms: int | None = None) -> OperationResult:
+        """Have an operation carried out exactly once; returns when the outcome is known, however often the connection fails.
+
+        `operation.request_id` is given by the session. Waits for room first (backpressure).
+
+        Args:
+            operation: what to do; not changed.
+            deadline_ms: give up after this time; None: never.
+
+        Raises:
+            OperationError: the controller refused; nothing was changed.
+            OperationTimeoutError: the deadline passed; `sent` tells whether it may still be carried out.
+            OperationTooLargeError: it does not fit into a frame.
+            NodeFencedError: this process lost its node id and must stop.
+            SessionClosedError: `close` was called.
+        """
+        self._refuse_too_large(operation)
+        pending = None
+        try:
+            async with asyncio.timeout(None if deadline_ms is None else deadline_ms / 1000):
+                if self._end is not None:
+                    raise self._end
+                pending = await self._window.admit(operation)
+                self._wake_sender.set()
+                result = await pending.answer
+        except TimeoutError:
+            sent = pending is not None and pending.sent
+            kind = operation.WhichOneof("kind")
+            raise OperationTimeoutError(f"{kind}: no answer within {deadline_ms} ms", sent=sent) from None
+        finally:
+            if pending is not None:
+                self._window.abandon(pending)
+        if result.WhichOneof("outcome") == "error":
+            raise OperationError.from_proto(result.error)
+        return result
+
+    async def run(self) -> None:
+        """Keep the session up until `close` or until the node is fenced.
+
+        Raises:
+            OperationError: the controller will never accept this node (another cluster, say); the message tells the remedy.
+        """
+        assert self._running is None, "the session runs already"
+        self._running = asyncio.current_task()
+        failures = 0
+        try:
+            while not self._closing.is_set() and not self.fenced.is_set():
+                address = self._addresses[failures % len(self._addresses)]
+                try:
+                    await self._converse(address)
+                except (ConnectionClosedError, ProtocolError, DecodeError, TimeoutError):
+                    failures += 1
+                    self._reconnects.add()
+                await self._back_off()
+        finally:
+            self._finish(SessionClosedError(f"the session of node {self._identity.node_id} was closed"))
+            if self._connection is not None:
+                await self._connection.close()
+
+    async def close(self) -> None:
+        """End the session; what is in flight ends with SessionClosedError. Idempotent."""
+        self._closing.set()
+        if self._connection is not None:
+            await self._connection.close()
+        if self._running is not None and self._running is not asyncio.current_task():
+            await asyncio.wait((self._running,))
+        self._finish(SessionClosedError(f"the session of node {self._identity.node_id} was closed"))
+
+    async def _back_off(self) -> None:
+        if self.fenced.is_set():
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._reconnect_backoff.next_seconds()):
+                await self._closing.wait()
+
+    async def _converse(self, address: str) -> None:
+        """One connection, from Hello to its end, which is an exception; returns only when fenced."""
+        connection = self._connection = await self._network.connect(address, SESSION)
+        try:
+            async with asyncio.timeout(self._settings.welcome_timeout_ms / 1000):
+                await self._send(connection, SessionRequest(hello=self._hello()).SerializeToString())
+                welcome = SessionResponse.FromString(await connection.receive())
+            self._take_first_frame(welcome)
+            if self.fenced.is_set():
+                return
+            self._window.send_all_again()
+            self._wake_sender.set()
+            await _until_one_ends(
+                self._receive(connection),
+                self._send_operations(connection),
+                self._send_heartbeats(connection),
+            )
+        finally:
+            self._connection = None
+            await connection.close()
+
+    def _hello(self) -> Hello:
+        identity = self._identity
+        return Hello(
+            cluster_id=identity.cluster_id if self._welcome is None else self._welcome.cluster_id,
+            node_id=identity.node_id,
+            role=records_pb2.NodeRole.ValueType(identity.role),
+            incarnation=identity.incarnation,
+            kafka_host=identity.kafka_host,
+            kafka_port=identity.kafka_port,
+            node_epoch=0 if self._welcome is None else self._welcome.node_epoch,
+        )
+
+    def _take_first_frame(self, frame: SessionResponse) -> None:
+        if frame.WhichOneof("frame") == "refused":
+            self._refused(OperationError.from_proto(frame.refused))
+            return
+        if frame.WhichOneof("frame") != "welcome":
+            raise ProtocolError(
+                f"the first frame of a controller is Welcome, not {frame.WhichOneof('frame')}"
+            )
+        if self._welcome is not None and frame.welcome.node_epoch != self._welcome.node_epoch:
+            self._fence(f"node epoch {self._welcome.node_epoch} was replaced by {frame.welcome.node_epoch}")
+            return
+        self._welcome = frame.welcome
+        self.cluster_time_ms = max(self.cluster_time_ms, frame.welcome.cluster_time_ms)
+        self._reconnect_backoff.reset()
+        self._settled.set()
+
+    async def _receive(self, connection: Connection) -> None:
+        assert self._welcome is not None
+        silence_seconds = self._welcome.session_timeout_ms / 1000
+        while not self.fenced.is_set():
+            async with asyncio.timeout(silence_seconds):
+                encoded = await connection.receive()
+            frame = SessionResponse.FromString(encoded)
+            match frame.WhichOneof("frame"):
+                case "results":
+                    for result in frame.results.results:
+                        self._take_result(result)
+                case "heartbeat":
+                    self.cluster_time_ms = max(self.cluster_time_ms, frame.heartbeat.cluster_time_ms)
+                case "refused":
+                    self._refused(OperationError.from_proto(frame.refused))
+                case other:
+                    raise ProtocolError(f"a controller sent {other} in the middle of a session")
+
+    def _take_result(self, result: OperationResult) -> None:
+        code = result.error.code if result.WhichOneof("outcome") == "error" else None
+        if code in NODE_MUST_STOP:
+            self._fence(result.error.message)
+        elif code == ERROR_CODE_NOT_LEADER:
+            raise ProtocolError(
+                "the controller stopped leading"
+            )  # everything unanswered goes to the next one
+        elif code in RETRY_SAME_OPERATION:
+            self._window.send_again(result.request_id)
+            self._pause_before_send = self._overloaded_backoff.next_seconds()
+            self._wake_sender.set()
+        else:
+            self._overloaded_backoff.reset()
+            pending = self._window.complete(result.request_id)
+            if pending is not None and not pending.answer.done():
+                pending.answer.set_result(result)
+
+    async def _send_operations(self, connection: Connection) -> None:
+        """Whatever was submitted in one turn of the loop leaves in one frame, if it fits."""
+        while True:
+            await self._wake_sender.wait()
+            if self._pause_before_send:
+                pause, self._pause_before_send = self._pause_before_send, 0.0
+                await self._clock.sleep(pause)
+            self._wake_sender.clear()
+            while (frame := self._window.next_frame()) is not None:
+                await self._send(connection, frame)
+
+    async def _send_heartbeats(self, connection: Connection) -> None:
+        assert self._welcome is not None
+        interval_ns = self._welcome.session_timeout_ms * 1_000_000 // 3
+        while True:
+            silent_ns = self._clock.monotonic_ns() - self._last_sent_ns
+            if silent_ns >= interval_ns:
+                beat = SessionRequest(heartbeat=Heartbeat(index=self._applied_index()))
+                await self._send(connection, beat.SerializeToString())
+                silent_ns = 0
+            await self._clock.sleep((interval_ns - silent_ns) / 1e9)
+
+    async def _send(self, connection: Connection, frame: bytes) -> None:
+        await connection.send(frame)
+        self._last_sent_ns = self._clock.monotonic_ns()
+
+    def _refused(self, error: OperationError) -> None:
+        if error.code in NODE_MUST_STOP:
+            self._fence(error.message)
+        elif error.code in RETRY_SAME_OPERATION:
+            raise ProtocolError(f"the controller cannot serve this session now: {error}")
+        else:
+            raise error
+
+    def _fence(self, reason: str) -> None:
+        self.fenced.set()
+        self._finish(NodeFencedError(f"node {self._identity.node_id} must stop: {reason}"))
+
+    def _finish(self, end: Exception) -> None:
+        if self._end is None:
+            self._end = end
+            self._window.fail_all(end)
+            self._settled.set()
+
+    def _refuse_too_large(self, operation: Operation) -> None:
+        size_bytes = operation.ByteSize() + 2 * ENVELOPE_BYTES
+        if size_bytes > self._settings.bytes_in_flight_max:
+            raise OperationTooLargeError(
+                f"{operation.WhichOneof('kind')} of {size_bytes} bytes is larger than all that may be in flight "
+                f"({self._settings.bytes_in_flight_max}); split it"
+            )
+
+
+async def _until_one_ends(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Run all until the first ends, cancel the others, and raise what any of them raised (the first named first)."""
+    tasks = [asyncio.get_running_loop().create_task(each, name="session-half") for each in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome

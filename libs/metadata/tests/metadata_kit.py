@@ -1,0 +1,198 @@
+"""What the tests of this member share: a log that validates itself after each batch, records in one line, comparison of views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ponor.metadata.v1 import records_pb2 as pb
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.ranges import StreamPiece, encode_ranges
+from ponor_metadata.snapshot import TABLE_CODECS
+from ponor_metadata.validate import validate
+from ponor_metadata.view import View
+from ponor_runtime.identity import ClusterOrdinal, NodeId, ObjectId, StreamId, compose_id, compose_node_id
+
+ORDINAL = ClusterOrdinal(7)
+NODE_A = compose_node_id(ORDINAL, 1)
+NODE_B = compose_node_id(ORDINAL, 2)
+GC_NODE = compose_node_id(ORDINAL, 9)
+TTL_MS = 1_000
+
+
+def stream(number: int) -> StreamId:
+    return StreamId(compose_id(ORDINAL, number))
+
+
+def obj(number: int) -> ObjectId:
+    return ObjectId(compose_id(ORDINAL, number))
+
+
+def record(**kind: Any) -> pb.Record:
+    return pb.Record(**kind)
+
+
+def formatted() -> pb.Record:
+    return record(
+        cluster_formatted=pb.ClusterFormatted(cluster_id="c-1", cluster_ordinal=ORDINAL, namespace="ns-1")
+    )
+
+
+def tenant(tenant_id: str = "", cluster_id: str = "kafka-1") -> pb.Record:
+    return record(tenant_created=pb.TenantCreated(tenant_id=tenant_id, cluster_id=cluster_id))
+
+
+def registered(node_id: NodeId, node_epoch: int = 1, role: int = 1) -> pb.Record:
+    return record(
+        node_registered=pb.NodeRegistered(
+            node_id=node_id,
+            node_epoch=node_epoch,
+            role=role,  # type: ignore[arg-type]
+            incarnation=b"%016d" % node_epoch,
+            kafka_host="127.0.0.1",
+            kafka_port=9092,
+        )
+    )
+
+
+def created(stream_id: StreamId, **tags: str) -> pb.Record:
+    return record(stream_created=pb.StreamCreated(stream_id=stream_id, tags=tags))
+
+
+def opened(stream_id: StreamId, epoch: int, node_id: NodeId = NODE_A, node_epoch: int = 1) -> pb.Record:
+    return record(
+        stream_opened=pb.StreamOpened(
+            stream_id=stream_id, stream_epoch=epoch, node_id=node_id, node_epoch=node_epoch
+        )
+    )
+
+
+def closed(stream_id: StreamId, epoch: int) -> pb.Record:
+    return record(stream_closed=pb.StreamClosed(stream_id=stream_id, stream_epoch=epoch))
+
+
+def trimmed(stream_id: StreamId, start: int) -> pb.Record:
+    return record(stream_trimmed=pb.StreamTrimmed(stream_id=stream_id, start_offset=start))
+
+
+def prepared(
+    first: ObjectId, count: int, node_id: NodeId = NODE_A, node_epoch: int = 1, expires_at_ms: int = TTL_MS
+) -> pb.Record:
+    return record(
+        objects_prepared=pb.ObjectsPrepared(
+            first_object_id=first,
+            count=count,
+            node_id=node_id,
+            node_epoch=node_epoch,
+            expires_at_ms=expires_at_ms,
+            namespace="ns-1",
+        )
+    )
+
+
+def so(object_id: ObjectId, stream_id: StreamId, start: int, end: int) -> pb.Record:
+    return record(
+        stream_object_committed=pb.StreamObjectCommitted(
+            object_id=object_id, size_bytes=10, stream_id=stream_id, start_offset=start, end_offset=end
+        )
+    )
+
+
+def sso(object_id: ObjectId, *pieces: tuple[StreamId, int, int], node_id: NodeId = NODE_A) -> pb.Record:
+    packed = encode_ranges(StreamPiece(*piece) for piece in sorted(pieces))
+    return record(
+        stream_set_object_committed=pb.StreamSetObjectCommitted(
+            object_id=object_id, size_bytes=10, node_id=node_id, packed_ranges=packed
+        )
+    )
+
+
+def destroyed(*object_ids: ObjectId, at_ms: int = 0) -> pb.Record:
+    return record(objects_destroyed=pb.ObjectsDestroyed(object_ids=object_ids, destroyed_at_ms=at_ms))
+
+
+def claimed(*object_ids: ObjectId, until_ms: int = 10_000, node_id: NodeId = GC_NODE) -> pb.Record:
+    return record(
+        objects_claimed=pb.ObjectsClaimed(
+            object_ids=object_ids, node_id=node_id, node_epoch=1, claimed_until_ms=until_ms
+        )
+    )
+
+
+def removed(*object_ids: ObjectId) -> pb.Record:
+    return record(objects_removed=pb.ObjectsRemoved(object_ids=object_ids))
+
+
+def topic_created(topic_id: bytes, name: str, tenant_id: str = "") -> pb.Record:
+    return record(
+        topic_created=pb.TopicCreated(
+            topic_id=topic_id, name=name, tenant_id=tenant_id, replication_factor=-1
+        )
+    )
+
+
+def partition_changed(topic_id: bytes, number: int, leader: NodeId = NODE_A, epoch: int = 0) -> pb.Record:
+    return record(
+        partition_changed=pb.PartitionChanged(
+            topic_id=topic_id, partition=number, leader_id=leader, leader_epoch=epoch, replicas=[leader]
+        )
+    )
+
+
+def completed(
+    request_id: int, *, first_incomplete_id: int = 1, node_id: NodeId = NODE_A, node_epoch: int = 1
+) -> pb.Record:
+    return record(
+        operation_completed=pb.OperationCompleted(
+            node_id=node_id,
+            node_epoch=node_epoch,
+            first_incomplete_id=first_incomplete_id,
+            request_id=request_id,
+            digest=b"12345678",
+            result=b"result %d" % request_id,
+        )
+    )
+
+
+def batch_of(records: Iterable[pb.Record], index: int, cluster_time_ms: int) -> pb.RecordBatch:
+    return pb.RecordBatch(index=index, term=1, cluster_time_ms=cluster_time_ms, records=records)
+
+
+class Log:
+    """Committed batches and the image they make; every batch is validated."""
+
+    def __init__(self, *, nodes: Iterable[NodeId] = (NODE_A, NODE_B)) -> None:
+        self.image = MetadataImage()
+        self.encoded: list[bytes] = []
+        self.commit(formatted(), tenant())
+        for node_id in nodes:
+            self.commit(registered(node_id))
+
+    def commit(self, *records: pb.Record, at_ms: int | None = None) -> pb.RecordBatch:
+        now_ms = self.image.cluster_time_ms + 1 if at_ms is None else at_ms
+        batch = batch_of(records, self.image.index + 1, now_ms)
+        encoded = batch.SerializeToString(deterministic=True)
+        self.image.apply_committed(encoded)
+        validate(self.image)
+        self.encoded.append(encoded)
+        return batch
+
+
+def contents(view: View) -> dict[str, list[Any]]:
+    """Every row of every table, for comparison."""
+    return {codec.field: list(getattr(view, codec.field)) for codec in TABLE_CODECS}
+
+
+def dead_objects(view: View, new_starts: Mapping[StreamId, int | None]) -> list[ObjectId]:
+    """Objects without a live offset once the streams begin there (None: deleted), found the slow way."""
+
+    def live(stream_id: StreamId, end: int) -> bool:
+        row = view.streams.get(stream_id)
+        start = None if row is None else new_starts.get(stream_id, row.start_offset)
+        return start is not None and end > start
+
+    dead = [row.object_id for row in view.stream_objects if not live(row.stream_id, row.end_offset)]
+    for row in view.stream_set_objects:
+        if not any(live(piece.stream_id, piece.end_offset) for piece in row.ranges.decoded):
+            dead.append(row.object_id)
+    return dead

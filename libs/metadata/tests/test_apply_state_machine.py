@@ -1,0 +1,322 @@
+"""Random valid histories: every invariant after every transition, commits, drops, snapshots and replays.
+
+The machine plays the leader: it proposes batches to the overlay, commits some prefix of them, or loses its office and drops them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from metadata_kit import (
+    GC_NODE,
+    NODE_A,
+    NODE_B,
+    claimed,
+    closed,
+    completed,
+    contents,
+    created,
+    dead_objects,
+    destroyed,
+    formatted,
+    opened,
+    partition_changed,
+    prepared,
+    record,
+    registered,
+    removed,
+    so,
+    sso,
+    tenant,
+    topic_created,
+    trimmed,
+)
+from ponor.metadata.v1 import records_pb2 as pb
+from ponor_metadata import counters, snapshot
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.overlay import Overlay
+from ponor_metadata.read_index import find_pieces
+from ponor_metadata.rows import ObjectState, StreamRow
+from ponor_metadata.tables import OBJECTS_WAITING, OPERATIONS_OF
+from ponor_metadata.validate import validate
+from ponor_metadata.view import is_current
+from ponor_runtime.identity import NodeId, ObjectId, StreamId
+
+NODES = (NODE_A, NODE_B)
+picks = st.integers(0, 1_000_000)
+
+
+class MetadataMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = MetadataImage()
+        self.overlay = Overlay(self.image)
+        self.log: list[bytes] = []
+        self.snapshot: tuple[int, bytes] | None = None
+        self.unproposed: dict[str, list[Any]] = {}
+        self.next_request = dict.fromkeys((*NODES, GC_NODE), 1)
+        self.topics = 0
+        self.propose(formatted(), tenant())
+        for node_id in (*NODES, GC_NODE):
+            self.propose(registered(node_id))
+        self.create_streams(4)
+        for number in range(4):
+            self.open_stream(NODES[number % 2], number, 1)
+        self.commit_all()
+
+    def propose(self, *records: pb.Record, passes_ms: int = 1) -> None:
+        batch = pb.RecordBatch(
+            index=self.overlay.index + 1,
+            term=1,
+            cluster_time_ms=self.overlay.cluster_time_ms + passes_ms,
+            records=records,
+        )
+        self.log.append(self.overlay.propose(batch))
+
+    def pick(self, candidates: list[Any], pick: int) -> Any:
+        return candidates[pick % len(candidates)] if candidates else None
+
+    def epoch_of(self, node_id: NodeId) -> int:
+        node = self.overlay.nodes.get(node_id)
+        assert node is not None
+        return node.node_epoch
+
+    def open_streams_of(self, node_id: NodeId) -> list[StreamRow]:
+        epoch = self.epoch_of(node_id)
+        return [
+            row
+            for row in self.overlay.streams
+            if row.open and row.node_id == node_id and row.node_epoch == epoch
+        ]
+
+    # Nodes
+
+    @precondition(lambda self: any(row.fenced for row in self.overlay.nodes) or self.overlay.index % 8 == 0)
+    @rule(node_id=st.sampled_from(NODES))
+    def register_again(self, node_id: NodeId) -> None:
+        epoch = self.epoch_of(node_id) + 1
+        raised = [
+            partition_changed(row.topic_id, row.partition, node_id, row.leader_epoch + 1)
+            for row in self.overlay.partitions
+            if row.leader_id == node_id
+        ]
+        self.propose(registered(node_id, epoch), *raised)
+        self.next_request[node_id] = 1
+
+    @precondition(lambda self: self.overlay.index % 8 == 0)
+    @rule(node_id=st.sampled_from(NODES))
+    def fence(self, node_id: NodeId) -> None:
+        fenced = pb.NodeFenced(node_id=node_id, node_epoch=self.epoch_of(node_id))
+        self.propose(record(node_fenced=fenced))
+
+    # Streams
+
+    @rule(count=st.integers(1, 3))
+    def create_streams(self, count: int) -> None:
+        first = counters.next_value(self.overlay, counters.STREAM)
+        self.propose(*(created(StreamId(first + i), partition=str(i)) for i in range(count)))
+
+    @rule(node_id=st.sampled_from(NODES), pick=picks, raise_by=st.integers(1, 3))
+    def open_stream(self, node_id: NodeId, pick: int, raise_by: int) -> None:
+        row = self.pick([row for row in self.overlay.streams if not row.open], pick)
+        epoch = self.epoch_of(node_id)
+        if row is not None and is_current(self.overlay, node_id, epoch):
+            self.propose(opened(row.stream_id, row.stream_epoch + raise_by, node_id, epoch))
+
+    @rule(pick=picks)
+    def close_stream(self, pick: int) -> None:
+        row = self.pick([row for row in self.overlay.streams if row.open], pick)
+        if row is not None:
+            self.propose(closed(row.stream_id, row.stream_epoch))
+
+    @rule(pick=picks, part=st.integers(1, 10))
+    def trim_stream(self, pick: int, part: int) -> None:
+        row = self.pick([row for row in self.overlay.streams if row.start_offset < row.end_offset], pick)
+        if row is None:
+            return
+        start = row.start_offset + max(1, (row.end_offset - row.start_offset) * part // 10)
+        dead = dead_objects(self.overlay, {row.stream_id: start})
+        self.propose(trimmed(row.stream_id, start), *([destroyed(*dead)] if dead else []))
+
+    @rule(pick=picks)
+    def delete_stream(self, pick: int) -> None:
+        row = self.pick(list(self.overlay.streams), pick)
+        if row is not None:
+            dead = dead_objects(self.overlay, {row.stream_id: None})
+            deleted = record(stream_deleted=pb.StreamDeleted(stream_id=row.stream_id))
+            self.propose(deleted, *([destroyed(*dead)] if dead else []))
+
+    # Objects
+
+    @rule(node_id=st.sampled_from(NODES), count=st.integers(1, 4), ttl_ms=st.integers(1, 50))
+    def prepare(self, node_id: NodeId, count: int, ttl_ms: int) -> None:
+        epoch = self.epoch_of(node_id)
+        if is_current(self.overlay, node_id, epoch):
+            first = ObjectId(counters.next_value(self.overlay, counters.OBJECT))
+            expires_at_ms = self.overlay.cluster_time_ms + ttl_ms
+            self.propose(prepared(first, count, node_id, epoch, expires_at_ms))
+
+    @rule(node_id=st.sampled_from(NODES), lengths=st.lists(st.integers(0, 30), min_size=1, max_size=6))
+    def commit_upload(self, node_id: NodeId, lengths: list[int]) -> None:
+        """Long runs become stream objects, the rest one stream set object, as the broker's upload does it."""
+        ready = [
+            row.object_id
+            for row in self.overlay.objects.find(OBJECTS_WAITING, ObjectState.PREPARED)
+            if row.node_id == node_id
+        ]
+        epoch = self.epoch_of(node_id)
+        if len(ready) < len(lengths) + 1:
+            if is_current(self.overlay, node_id, epoch):
+                self.prepare(node_id, len(lengths) + 1 - len(ready), 50)
+            return
+        runs = [
+            (row.stream_id, row.end_offset, row.end_offset + length)
+            for row, length in zip(self.open_streams_of(node_id), lengths, strict=False)
+            if length
+        ]
+        large = [run for run in runs if run[2] - run[1] > 15]
+        small = [run for run in runs if run not in large]
+        if not runs:
+            return
+        records = [so(ready.pop(), *run) for run in large]
+        if small:
+            records.append(sso(ready.pop(), *small, node_id=node_id))
+        self.propose(*records)
+
+    @rule(count=st.integers(1, 5), waits_ms=st.integers(1, 60))
+    def claim(self, count: int, waits_ms: int) -> None:
+        now_ms = self.overlay.cluster_time_ms + waits_ms
+        expired = [
+            row
+            for row in self.overlay.objects.find(OBJECTS_WAITING, ObjectState.PREPARED)
+            if row.expires_at_ms <= now_ms
+        ]
+        free = [*expired, *self.overlay.objects.find(OBJECTS_WAITING, ObjectState.DESTROYED)][:count]
+        if free:
+            ids = [row.object_id for row in free]
+            self.propose(claimed(*ids, until_ms=now_ms + 20), passes_ms=waits_ms)
+
+    @rule(count=st.integers(1, 5))
+    def remove(self, count: int) -> None:
+        done = [
+            row.object_id
+            for row in self.overlay.objects.find(OBJECTS_WAITING, ObjectState.DESTROYED)
+            if row.claim_node_id == GC_NODE
+        ]
+        if done:
+            self.propose(removed(*done[:count]))
+
+    # Keys, topics, results
+
+    @rule(key=st.sampled_from("abc"), value=st.binary(max_size=4))
+    def put_key(self, key: str, value: bytes) -> None:
+        self.propose(record(key_put=pb.KeyPut(key=key, value=value)))
+
+    @rule(pick=picks)
+    def delete_key(self, pick: int) -> None:
+        row = self.pick(list(self.overlay.keys), pick)
+        if row is not None:
+            self.propose(record(key_deleted=pb.KeyDeleted(key=row.key)))
+
+    @rule(partitions=st.integers(1, 4))
+    def create_topic(self, partitions: int) -> None:
+        self.topics += 1
+        topic_id = self.topics.to_bytes(16, "big")
+        changes = [partition_changed(topic_id, number, NODES[number % 2]) for number in range(partitions)]
+        self.propose(topic_created(topic_id, f"topic-{self.topics}"), *changes)
+
+    @rule(pick=picks)
+    def delete_topic(self, pick: int) -> None:
+        row = self.pick(list(self.overlay.topics), pick)
+        if row is not None:
+            self.propose(record(topic_deleted=pb.TopicDeleted(topic_id=row.topic_id)))
+
+    @rule(node_id=st.sampled_from(NODES), answered=st.integers(0, 3))
+    def complete_operation(self, node_id: NodeId, answered: int) -> None:
+        epoch = self.epoch_of(node_id)
+        if not is_current(self.overlay, node_id, epoch):
+            return
+        kept = [row.request_id for row in self.overlay.operations.find(OPERATIONS_OF, node_id)]
+        node = self.overlay.nodes.get(node_id)
+        assert node is not None
+        request_id = max([*kept, node.first_incomplete_id, self.next_request[node_id]]) + 1
+        self.next_request[node_id] = request_id
+        floor = kept[min(answered, len(kept) - 1)] if kept else request_id
+        self.propose(completed(request_id, first_incomplete_id=floor, node_id=node_id, node_epoch=epoch))
+
+    # The leader's road
+
+    @rule()
+    def commit_all(self) -> None:
+        self.overlay.commit(self.overlay.index)
+        assert (self.overlay.proposed_batches, self.overlay.touched_rows) == (0, 0)
+        assert contents(self.overlay) == contents(self.image)
+
+    @precondition(lambda self: self.overlay.proposed_batches > 1)
+    @rule(pick=picks)
+    def commit_some(self, pick: int) -> None:
+        before = contents(self.overlay)
+        index = self.image.index + 1 + pick % self.overlay.proposed_batches
+        committed = self.overlay.commit(index)
+        assert [each.encoded for each in committed] == self.log[index - len(committed) : index]
+        assert self.image.index == index
+        assert contents(self.overlay) == before
+
+    @rule()
+    def lose_office(self) -> None:
+        before = contents(self.image)
+        self.overlay.drop()
+        del self.log[self.image.index :]
+        assert self.overlay.touched_rows == 0
+        assert contents(self.image) == before
+        assert contents(self.overlay) == before
+        assert (self.overlay.index, self.overlay.cluster_time_ms) == (
+            self.image.index,
+            self.image.cluster_time_ms,
+        )
+        self.topics = max([self.topics, *(int.from_bytes(row.topic_id, "big") for row in self.image.topics)])
+
+    @rule()
+    def take_snapshot(self) -> None:
+        self.snapshot = (self.image.index, snapshot.encode(self.image))
+
+    @invariant()
+    def everything_holds(self) -> None:
+        validate(self.image)
+        validate(self.overlay)
+
+    @invariant()
+    def every_committed_offset_is_found(self) -> None:
+        for row in self.overlay.streams:
+            offset = row.start_offset
+            for piece in find_pieces(
+                self.overlay, row.stream_id, row.start_offset, row.end_offset, limit=1_000
+            ):
+                assert piece.start_offset == offset
+                offset = piece.end_offset
+            assert offset == row.end_offset
+
+    def teardown(self) -> None:
+        self.overlay.commit(self.overlay.index)
+        replayed = MetadataImage()
+        for encoded in self.log:
+            replayed.apply_committed(encoded)
+        assert snapshot.encode(replayed) == snapshot.encode(self.image)
+        assert replayed.digest == self.image.digest
+        if self.snapshot is not None:
+            index, data = self.snapshot
+            restored = snapshot.decode(data)
+            assert restored.index == index
+            for encoded in self.log[index:]:
+                restored.apply_committed(encoded)
+            assert snapshot.encode(restored) == snapshot.encode(self.image)
+            assert restored.digest == self.image.digest
+
+
+TestMetadataMachine = MetadataMachine.TestCase
+TestMetadataMachine.settings = settings(
+    max_examples=50, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,100 @@
+"""The packed ranges of stream set objects: exact, canonical, searchable."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor_metadata.ranges import (
+    INT64_MAX,
+    PackedRanges,
+    RangesCorruptError,
+    StreamPiece,
+    decode_ranges,
+    encode_ranges,
+)
+from ponor_runtime.identity import StreamId
+
+pieces_lists = st.dictionaries(
+    st.one_of(st.integers(0, 20), st.integers(0, INT64_MAX)),
+    st.lists(st.one_of(st.integers(0, 50), st.integers(0, INT64_MAX)), min_size=2, max_size=8, unique=True),
+    max_size=8,
+).map(
+    lambda streams: [
+        StreamPiece(StreamId(stream_id), start, end)
+        for stream_id, cuts in sorted(streams.items())
+        for start, end in zip(sorted(cuts), sorted(cuts)[1:], strict=False)
+    ]
+)
+
+
+@given(pieces_lists)
+def test_what_was_packed_is_unpacked(pieces: list[StreamPiece]) -> None:
+    assert list(decode_ranges(encode_ranges(pieces))) == pieces
+
+
+@given(st.binary(max_size=60))
+def test_bytes_are_refused_or_are_the_only_form_of_what_they_mean(data: bytes) -> None:
+    try:
+        decoded = decode_ranges(data)
+    except RangesCorruptError:
+        return
+    assert encode_ranges(decoded) == data
+
+
+@given(pieces_lists, st.integers(0, 21), st.integers(0, 60))
+def test_search_agrees_with_reading_all(pieces: list[StreamPiece], stream_id: int, offset: int) -> None:
+    decoded = PackedRanges(encode_ranges(pieces)).decoded
+    mine = [piece for piece in pieces if piece.stream_id == stream_id]
+    holding = [piece for piece in mine if piece.start_offset <= offset < piece.end_offset]
+    assert decoded.find(StreamId(stream_id), offset) == (holding[0] if holding else None)
+    assert list(decoded.of_stream(StreamId(stream_id))) == mine
+    assert decoded.end_of(StreamId(stream_id)) == (mine[-1].end_offset if mine else None)
+    assert list(decoded.stream_ids()) == sorted({piece.stream_id for piece in pieces})
+
+
+@given(pieces_lists.filter(bool), st.data())
+def test_a_truncated_form_never_passes_for_the_whole(pieces: list[StreamPiece], data: st.DataObject) -> None:
+    packed = encode_ranges(pieces)
+    cut = packed[: data.draw(st.integers(0, len(packed) - 1))]
+    with suppress(RangesCorruptError):
+        assert list(decode_ranges(cut)) != pieces
+
+
+def test_the_worked_example_of_the_format_document() -> None:
+    pieces = [
+        StreamPiece(StreamId(5), 100, 110),
+        StreamPiece(StreamId(5), 300, 301),
+        StreamPiece(StreamId(6), 0, 2),
+    ]
+    assert encode_ranges(pieces) == bytes.fromhex("05 64 0a  00 be 01 01  01 00 02")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [(1, 5, 5)],
+        [(1, -1, 5)],
+        [(2, 0, 1), (1, 0, 1)],
+        [(1, 0, 10), (1, 9, 12)],
+        [(1, 0, INT64_MAX + 1)],
+        [(INT64_MAX + 1, 0, 1)],
+    ],
+)
+def test_what_cannot_be_packed_is_refused(pieces: list[tuple[int, int, int]]) -> None:
+    with pytest.raises(ValueError, match="StreamPiece"):
+        encode_ranges(StreamPiece(StreamId(stream_id), start, end) for stream_id, start, end in pieces)
+
+
+@pytest.mark.parametrize("damaged", ["80", "0100", "010000", "018000 01", "ff" * 10, "01" + "ff" * 9 + "01"])
+def test_damage_is_named(damaged: str) -> None:
+    with pytest.raises(RangesCorruptError, match="packed ranges"):
+        decode_ranges(bytes.fromhex(damaged))
+
+
+def test_packed_forms_are_values() -> None:
+    assert PackedRanges(b"\x01\x00\x01") == PackedRanges(b"\x01\x00\x01")
+    assert hash(PackedRanges(b"")) == hash(PackedRanges(b""))
+    assert PackedRanges(b"\x01\x00\x01") != PackedRanges(b"\x01\x00\x02")

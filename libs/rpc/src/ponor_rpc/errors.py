@@ -1,0 +1,55 @@
+"""The error model: one exception for every operation that was refused, beside its message on the wire.
+
+What lives here: the translation between `ponor.common.v1.Error` and an exception. What a code means stands in
+proto/ponor/common/v1/error.proto and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ponor.common.v1.error_pb2 import (
+    ERROR_CODE_NODE_EPOCH_STALE,
+    ERROR_CODE_NODE_FENCED,
+    ERROR_CODE_NOT_LEADER,
+    ERROR_CODE_OVERLOADED,
+    Error,
+    ErrorCode,
+)
+
+RETRY_SAME_OPERATION: Final = (ERROR_CODE_OVERLOADED, ERROR_CODE_NOT_LEADER)
+"""Codes after which the same operation, under the same id, is simply sent again later."""
+
+NODE_MUST_STOP: Final = (ERROR_CODE_NODE_EPOCH_STALE, ERROR_CODE_NODE_FENCED)
+"""Codes after which the process has no rights left."""
+
+
+class OperationError(Exception):
+    """An operation was refused and changed nothing.
+
+    Attributes:
+        code: a value of `ponor.common.v1.ErrorCode`.
+        message: one line that names the thing and the remedy.
+    """
+
+    def __init__(self, code: ErrorCode.ValueType, message: str) -> None:
+        super().__init__(f"{error_name(code)}: {message}")
+        self.code = code
+        self.message = message
+
+    @classmethod
+    def from_proto(cls, error: Error) -> OperationError:
+        """The exception for an error that came over the wire."""
+        return cls(error.code, error.message)
+
+    def to_proto(self) -> Error:
+        """The message that carries this error over the wire."""
+        return Error(code=self.code, message=self.message)
+
+
+def error_name(code: ErrorCode.ValueType) -> str:
+    """The code without its prefix, such as "STREAM_FENCED"; a code of a newer peer is shown as its number."""
+    try:
+        return ErrorCode.Name(code).removeprefix("ERROR_CODE_")
+    except ValueError:
+        return f"ERROR_{int(code)}"

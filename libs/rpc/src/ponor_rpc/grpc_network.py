@@ -1,0 +1,191 @@
+"""The network port over gRPC: every connection is one bidirectional call, so that any gRPC client can talk to the services.
+
+What lives here: where calls come from (servers and channels) and their options. Frames are bytes; nothing here knows a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from ponor_runtime.network import FRAME_BYTES_MAX, Connection, ConnectionClosedError, Handler, Listener
+from ponor_runtime.tasks import FailStop, report_to_loop
+
+from ponor_rpc.frame_stream import CLOSE_GRACE_SECONDS, ClientStream, ServerStream
+from ponor_rpc.health import health_handler
+from ponor_rpc.methods import HEALTH_CHECK
+
+COMMON_OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
+    ("grpc.max_send_message_length", FRAME_BYTES_MAX),
+    ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+SERVER_OPTIONS: Final = (
+    *COMMON_OPTIONS,
+    # Two processes on one port would share the calls between them; a taken port must be an error instead.
+    ("grpc.so_reuseport", 0),
+    # Below the clients' ping interval, else the server answers their pings with GOAWAY "too_many_pings".
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+)
+CHANNEL_OPTIONS: Final = (
+    *COMMON_OPTIONS,
+    # Callers back off themselves, and a proxy of the environment is for the Internet, not for the cluster.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+)
+HANDLER_STOP_SECONDS: Final = 1.0
+"""How long a closing listener waits for handlers to see the end of their connection before it cancels them."""
+
+
+class GrpcNetwork:
+    """Fulfils `ponor_runtime.network.Network`. One channel per address is shared by its connections and closed with the last one."""
+
+    def __init__(self, *, fail_stop: FailStop = report_to_loop) -> None:
+        self._fail_stop = fail_stop
+        self._channels: dict[str, _SharedChannel] = {}
+        self._listeners: list[GrpcListener] = []
+
+    async def connect(self, address: str, method: str) -> Connection:
+        """See `Network.connect`. Returns before the peer is known to be there."""
+        shared = self._channels.get(address)
+        if shared is None:
+            shared = _SharedChannel(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS))
+            self._channels[address] = shared
+        shared.users += 1
+        # No serializers: frames are bytes already.
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = shared.channel.stream_stream(method)()
+        return ClientStream(call, address, lambda: self._release(address, shared))
+
+    async def _release(self, address: str, shared: _SharedChannel) -> None:
+        shared.users -= 1
+        if shared.users == 0:
+            if self._channels.get(address) is shared:
+                del self._channels[address]
+            await shared.channel.close()
+
+    async def listen(self, address: str, handlers: Mapping[str, Handler]) -> Listener:
+        """See `Network.listen`. Beside `handlers`, health checks are answered."""
+        listener = GrpcListener(dict(handlers), self._fail_stop)
+        await listener.start(address)
+        self._listeners.append(listener)
+        return listener
+
+    async def close(self) -> None:
+        """Close every listener and channel that is still open. Idempotent."""
+        for listener in self._listeners:
+            await listener.close()
+        self._listeners.clear()
+        for shared in list(self._channels.values()):
+            await shared.channel.close()
+        self._channels.clear()
+
+
+@dataclass(slots=True)
+class _SharedChannel:
+    channel: grpc.aio.Channel
+    users: int = 0
+
+
+class GrpcListener(grpc.GenericRpcHandler):
+    """Fulfils `ponor_runtime.network.Listener`: a server whose every method is a handler of connections."""
+
+    def __init__(self, handlers: Mapping[str, Handler], fail_stop: FailStop) -> None:
+        self._fail_stop = fail_stop
+        self._methods = {path: self._method(handler) for path, handler in handlers.items()}
+        self._methods[HEALTH_CHECK] = health_handler(handlers)
+        # Dicts, not sets: closed in the order of arrival.
+        self._connections: dict[ServerStream, None] = {}
+        self._handler_tasks: dict[asyncio.Task[None], None] = {}
+        self._server: grpc.aio.Server | None = None
+        self._closing = False
+        self._address = ""
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def start(self, address: str) -> None:
+        """Bind and serve.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        server.add_generic_rpc_handlers((self,))
+        try:
+            port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            await server.stop(None)
+            raise OSError(
+                errno.EADDRINUSE,
+                f"cannot listen on {address}: is another process using it, or is it no address of this machine? ({error})",
+            ) from None
+        await server.start()
+        self._server = server
+        self._address = f"{address.rpartition(':')[0]}:{port}"
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        """Find the handler of a call (called by gRPC); None answers UNIMPLEMENTED."""
+        return self._methods.get(str(handler_call_details.method))
+
+    def _method(self, handler: Handler) -> grpc.RpcMethodHandler[bytes, bytes]:
+        async def serve(_requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+            await self._serve(handler, context)
+
+        return grpc.stream_stream_rpc_method_handler(serve)
+
+    async def _serve(self, handler: Handler, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        """One call, from its first byte to its status. The handler runs in a task of its own: gRPC's cancellation of this one is
+        a network event (the peer is gone), which the handler must see as the end of its connection.
+        """
+        if self._closing:
+            return
+        connection = ServerStream(context)
+        self._connections[connection] = None
+        task = asyncio.get_running_loop().create_task(self._handle(handler, connection), name="rpc-handler")
+        self._handler_tasks[task] = None
+        task.add_done_callback(self._handler_tasks.pop)
+        try:
+            await connection.over.wait()
+        finally:
+            connection.end("the peer is gone")
+            del self._connections[connection]
+            await connection.settle()
+
+    async def _handle(self, handler: Handler, connection: ServerStream) -> None:
+        try:
+            await handler(connection)
+        except ConnectionClosedError:
+            pass  # how most connections end
+        except Exception as error:  # noqa: BLE001 -- a handler's bug ends the process, not only this call
+            self._fail_stop("rpc handler", error)
+        finally:
+            connection.end("closed on this side")
+
+    async def close(self) -> None:
+        if self._closing or self._server is None:
+            return
+        self._closing = True
+        for connection in list(self._connections):
+            connection.end("the listener was closed")
+        tasks = list(self._handler_tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=HANDLER_STOP_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.wait(tasks)
+        await self._server.stop(CLOSE_GRACE_SECONDS)

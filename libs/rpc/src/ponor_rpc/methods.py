@@ -1,0 +1,14 @@
+"""Paths of the methods that services serve; each is one bidirectional stream of frames. See proto/ for the frames."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SESSION: Final = "/ponor.controller.v1.SessionService/Session"
+"""Frames `SessionRequest` / `SessionResponse`."""
+
+SUBSCRIBE: Final = "/ponor.controller.v1.SubscriptionService/Subscribe"
+"""Frames `SubscribeRequest` / `SubscribeResponse`."""
+
+HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
+"""gRPC's health checking protocol; a single call, not a stream of frames."""

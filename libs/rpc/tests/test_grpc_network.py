@@ -1,0 +1,171 @@
+"""GrpcNetwork over real loopback sockets: the conformance suite, and what only gRPC has."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.util
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import grpc
+import grpc.aio
+import pytest
+
+from ponor.common.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from ponor_rpc.grpc_network import GrpcNetwork
+from ponor_rpc.methods import HEALTH_CHECK, SESSION
+from ponor_runtime.network import Connection, ConnectionClosedError
+
+
+def load_conformance() -> ModuleType:
+    path = Path(__file__).with_name("network_conformance.py")
+    spec = importlib.util.spec_from_file_location("network_conformance", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+conformance = load_conformance()
+
+
+async def assert_nothing_left() -> None:
+    for _ in range(20):
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        if not left:
+            break
+        await asyncio.sleep(0.01)
+    assert not left, f"tasks outlive the network: {left}"
+    gc.collect()
+
+
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+async def test_conformance(check: conformance.Check) -> None:
+    network = GrpcNetwork()
+    await check(network, "127.0.0.1:0")
+    await network.close()
+    await assert_nothing_left()
+
+
+async def test_close_of_the_network_ends_what_callers_forgot() -> None:
+    network = GrpcNetwork()
+    listener = await network.listen("127.0.0.1:0", {SESSION: conformance.echo})
+    connection = await network.connect(listener.address, SESSION)
+    await connection.send(b"frame")
+    assert await connection.receive() == b"frame"
+    waiting = asyncio.create_task(connection.receive())
+    await asyncio.sleep(0)
+    await network.close()
+    await network.close()
+    with pytest.raises(ConnectionClosedError):
+        await waiting
+    await connection.close()
+    await assert_nothing_left()
+
+
+async def test_a_handler_bug_reaches_fail_stop() -> None:
+    failures: list[tuple[str, str]] = []
+    network = GrpcNetwork(fail_stop=lambda what, error: failures.append((what, str(error))))
+
+    async def broken(connection: Connection) -> None:
+        await connection.receive()
+        raise LookupError("a bug of the service")
+
+    listener = await network.listen("127.0.0.1:0", {SESSION: broken})
+    connection = await network.connect(listener.address, SESSION)
+    await connection.send(b"go")
+    with pytest.raises(ConnectionClosedError):
+        await connection.receive()
+    assert failures == [("rpc handler", "a bug of the service")]
+    await connection.close()
+    await network.close()
+    await assert_nothing_left()
+
+
+async def test_health_knows_the_services() -> None:
+    network = GrpcNetwork()
+    listener = await network.listen("127.0.0.1:0", {SESSION: conformance.echo})
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        check = channel.unary_unary(HEALTH_CHECK)
+        for service in ("", "ponor.controller.v1.SessionService"):
+            answer = await check(HealthCheckRequest(service=service).SerializeToString())
+            status = HealthCheckResponse.FromString(answer).status
+            assert status == HealthCheckResponse.SERVING_STATUS_SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await check(HealthCheckRequest(service="nobody").SerializeToString())
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await check(b"\xff\xff")
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await network.close()
+
+
+PEER = """
+import asyncio, sys
+from ponor_rpc.grpc_network import GrpcNetwork
+
+async def echo(connection):
+    while True:
+        await connection.send(await connection.receive())
+
+async def main():
+    listener = await GrpcNetwork().listen("127.0.0.1:0", {"/test.v1.S/M": echo})
+    print(listener.address, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_peer_is_a_closed_connection() -> None:
+    peer = subprocess.Popen([sys.executable, "-c", PEER], stdout=subprocess.PIPE, text=True)
+    network = GrpcNetwork()
+    try:
+        assert peer.stdout is not None
+        address = (await asyncio.to_thread(peer.stdout.readline)).strip()
+        connection = await network.connect(address, "/test.v1.S/M")
+        await connection.send(b"alive?")
+        assert await connection.receive() == b"alive?"
+        waiting = asyncio.create_task(connection.receive())
+        await asyncio.sleep(0)
+        peer.send_signal(signal.SIGKILL)
+        with pytest.raises(ConnectionClosedError, match=address):
+            await waiting
+        with pytest.raises(ConnectionClosedError):
+            await connection.send(b"alive?")
+        await connection.close()
+        again = await network.connect(address, "/test.v1.S/M")
+        with pytest.raises(ConnectionClosedError, match="UNAVAILABLE"):
+            await again.receive()
+        await again.close()
+    finally:
+        peer.kill()
+        peer.wait()
+        assert peer.stdout is not None
+        peer.stdout.close()
+        await network.close()
+    await assert_nothing_left()
+
+
+async def test_a_hostile_frame_ends_only_its_own_connection() -> None:
+    network = GrpcNetwork()
+    listener = await network.listen("127.0.0.1:0", {SESSION: conformance.echo})
+    polite = await network.connect(listener.address, SESSION)
+    async with grpc.aio.insecure_channel(
+        listener.address, options=[("grpc.max_send_message_length", -1)]
+    ) as channel:
+        call = channel.stream_stream(SESSION)()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call.write(b"x" * (conformance.FRAME_BYTES_MAX + 1))
+            assert await call.read() is grpc.aio.EOF
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await polite.send(b"still served")
+    assert await polite.receive() == b"still served"
+    await polite.close()
+    await network.close()
+    await assert_nothing_left()

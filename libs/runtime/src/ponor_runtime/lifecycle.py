@@ -1,0 +1,154 @@
+"""The life of a service process: loop, signals, death of the parent, fail-stop.
+
+What lives here: what stands around a service's `main` in a process of its own, the same for all services. Exit codes: 0 after a stop,
+1 for an error that a person can remedy (one line names it), 70 for a fail-stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NoReturn, TypeAlias
+
+from ponor_runtime.network import Network
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.settings import SettingError
+from ponor_runtime.system import SystemClock, SystemRandomness
+from ponor_runtime.system_disk import SystemDisk
+from ponor_runtime.telemetry import Telemetry
+
+PARENT_FD_VARIABLE: Final = "PONOR_PARENT_FD"
+"""The read end of a pipe whose write end only the parent holds: its end of file means that the parent is gone."""
+EXIT_REFUSED: Final = 1
+EXIT_FAIL_STOP: Final = 70
+STOP_SECONDS_MAX: Final = 4.0
+"""A service that has not closed everything this long after it was told to stop is ended anyway: what was acknowledged is durable."""
+
+ServiceMain: TypeAlias = Callable[[Runtime, asyncio.Event], Awaitable[None]]
+"""Serves until the event is set, then closes everything in order and returns."""
+
+
+class StartRefusedError(Exception):
+    """A service cannot start, or go on, until a person changes something; the message says what."""
+
+
+def run_service(
+    main: ServiceMain,
+    *,
+    name: str,
+    network: Callable[[], Network],
+    remediable: tuple[type[BaseException], ...] = (),
+) -> int:
+    """Run a service in this process until it is told to stop; returns the exit code.
+
+    Args:
+        main: the service.
+        name: how it calls itself in its lines on stderr.
+        network: builds the network port; called on the running loop.
+        remediable: errors besides `StartRefusedError`, `SettingError` and `OSError` whose message is all that a person needs.
+    """
+    import uvloop
+
+    refused: tuple[type[BaseException], ...] = (StartRefusedError, SettingError, OSError, *remediable)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(main, name, network))
+    except refused as error:
+        _say(f"{name}: {error}")
+        return EXIT_REFUSED
+    except Exception as error:  # noqa: BLE001 - the last line of defence: a bug is shown in full
+        traceback.print_exception(error)
+        _say(f"{name}: stopped by an unexpected {type(error).__name__}: {error}")
+        return EXIT_FAIL_STOP
+    return 0
+
+
+async def _serve(main: ServiceMain, name: str, network: Callable[[], Network]) -> None:
+    loop = asyncio.get_running_loop()
+    fail_stop = functools.partial(_fail_stop, name)
+    loop.set_exception_handler(functools.partial(_on_loop_error, fail_stop))
+    stop = asyncio.Event()
+    begin_stop = functools.partial(_begin_stop, loop, name, stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, begin_stop)
+    watched = _watch_parent(loop, name, begin_stop)
+    try:
+        runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), network(), Telemetry(), fail_stop)
+        await main(runtime, stop)
+    finally:
+        if watched is not None:
+            loop.remove_reader(watched)
+
+
+def _begin_stop(loop: asyncio.AbstractEventLoop, name: str, stop: asyncio.Event) -> None:
+    if stop.is_set():
+        return
+    stop.set()
+
+    def give_up() -> None:
+        _say(
+            f"{name}: not closed {STOP_SECONDS_MAX:g} s after it was told to stop; ends now, the next start recovers"
+        )
+        os._exit(EXIT_REFUSED)
+
+    loop.call_later(STOP_SECONDS_MAX, give_up)
+
+
+def _watch_parent(loop: asyncio.AbstractEventLoop, name: str, begin_stop: Callable[[], None]) -> int | None:
+    text = os.environ.get(PARENT_FD_VARIABLE)
+    if text is None:
+        return None
+    try:
+        descriptor = int(text)
+        os.set_blocking(descriptor, False)
+        os.set_inheritable(descriptor, False)
+    except (ValueError, OSError) as error:
+        raise StartRefusedError(f"{PARENT_FD_VARIABLE}={text!r} names no open pipe: {error}") from error
+
+    def readable() -> None:
+        try:
+            if os.read(descriptor, 1024):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        loop.remove_reader(descriptor)
+        _say(f"{name}: the process that started this one is gone; stopping")
+        begin_stop()
+
+    loop.add_reader(descriptor, readable)
+    return descriptor
+
+
+def _on_loop_error(
+    fail_stop: Callable[[str, BaseException], NoReturn], _: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
+    """Fail-stop for an error that no task handled; only a loud line where one connection or nothing at all is affected.
+
+    One connection: the loop has closed the transport it names. Nothing: a warning without an exception, and gRPC's poller, which may
+    find its wake-up pipe read already (BlockingIOError) and polls again.
+    """
+    error = context.get("exception")
+    what = str(context.get("message", "the event loop"))
+    if "transport" in context or not isinstance(error, Exception) or isinstance(error, BlockingIOError):
+        _say(f"{what}: {type(error).__name__}: {error}" if error is not None else what)
+        return
+    fail_stop(what, error)
+
+
+def _fail_stop(name: str, what: str, error: BaseException) -> NoReturn:
+    """End the process at once: no handler may run on state that is known to be wrong."""
+    traceback.print_exception(error)
+    _say(f"{name}: FAIL-STOP: {what}: {type(error).__name__}: {error}")
+    os._exit(EXIT_FAIL_STOP)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

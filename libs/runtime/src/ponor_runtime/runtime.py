@@ -1,0 +1,32 @@
+"""The bundle of ports that every service is given.
+
+What lives here: the one value that a composition root (`app.py`) receives. Object stores are not part of it: they are built from a
+URL, and a controller has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.disk import Disk
+from ponor_runtime.network import Network
+from ponor_runtime.randomness import Randomness
+from ponor_runtime.tasks import FailStop, report_to_loop
+from ponor_runtime.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Everything of the outside world that one process may touch.
+
+    `fail_stop(what, error)` ends the process at once, without clean-up: for failed writes and broken invariants, after which nothing
+    that the process says may be trusted.
+    """
+
+    clock: Clock
+    randomness: Randomness
+    disk: Disk
+    network: Network
+    telemetry: Telemetry
+    fail_stop: FailStop = report_to_loop

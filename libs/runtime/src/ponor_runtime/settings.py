@@ -1,0 +1,173 @@
+"""Settings: frozen dataclasses, read from text, checked against stated bounds.
+
+What lives here: how a value comes from `--set NAME=VALUE` or a configuration file into a typed field, and what a wrong one is told.
+Which settings there are is said by each service and library in its own dataclass; this file knows none of them.
+
+A field states its bounds and meaning by `setting(default, minimum=.., maximum=.., unit=.., doc=..)` or by the same keys in
+`field(metadata={"min", "max", "unit", "doc", "choices"})`. A field whose type is itself a settings dataclass is read from the same
+flat names, so that a service can hold the settings of its libraries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeVar, get_type_hints
+
+_T = TypeVar("_T")
+_BYTE_UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class SettingError(ValueError):
+    """A setting is unknown, cannot be read, or is out of its bounds; the message names it and what is accepted."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One setting as the documentation and `ponor` show it."""
+
+    name: str
+    kind: str
+    default: object
+    minimum: object
+    maximum: object
+    unit: str
+    doc: str
+
+
+def setting(
+    default: Any,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    unit: str = "",
+    doc: str = "",
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A dataclass field with bounds; typed `Any` like `dataclasses.field`, so that it can stand as the default of any type."""
+    metadata = {"min": minimum, "max": maximum, "unit": unit, "doc": doc, "choices": choices}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def load(cls: type[_T], values: Mapping[str, object], *, accept_others: bool = False) -> _T:
+    """Build settings from named values: text, or numbers and booleans as JSON gives them.
+
+    Args:
+        cls: a frozen dataclass.
+        values: by setting name; absent names keep their default.
+        accept_others: ignore names that are not of this class, because the caller has checked them against all services.
+
+    Raises:
+        SettingError: naming the setting and, for an unknown one, the nearest known name.
+    """
+    known = {name: (kind, field) for name, kind, field in _fields_of(cls)}
+    if not accept_others:
+        check_names(values, tuple(known))
+    return _build(cls, {name: _read(name, *known[name], values[name]) for name in values if name in known})
+
+
+def check_names(values: Mapping[str, object], known: tuple[str, ...]) -> None:
+    """Refuse names that nobody knows.
+
+    Raises:
+        SettingError: naming the first unknown name and the nearest known one.
+    """
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known settings: {', '.join(sorted(known))}"
+            raise SettingError(f"unknown setting {name!r}; {hint}")
+
+
+def describe(cls: type[Any]) -> list[SettingRow]:
+    """Every setting of a class, in order of declaration."""
+    return [
+        SettingRow(
+            name=name,
+            kind=kind.__name__,
+            default=field.default,
+            minimum=field.metadata.get("min"),
+            maximum=field.metadata.get("max"),
+            unit=field.metadata.get("unit", ""),
+            doc=field.metadata.get("doc", ""),
+        )
+        for name, kind, field in _fields_of(cls)
+    ]
+
+
+def _fields_of(cls: type[Any]) -> Iterator[tuple[str, type[Any], dataclasses.Field[Any]]]:
+    hints = get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        kind = hints[field.name]
+        if dataclasses.is_dataclass(kind):
+            assert isinstance(kind, type)
+            yield from _fields_of(kind)
+        else:
+            yield field.name, kind, field
+
+
+def _build(cls: type[_T], read: Mapping[str, object]) -> _T:
+    hints = get_type_hints(cls)
+    arguments: dict[str, Any] = {}
+    assert dataclasses.is_dataclass(cls)
+    for field in dataclasses.fields(cls):
+        kind = hints[field.name]
+        if dataclasses.is_dataclass(kind):
+            assert isinstance(kind, type)
+            arguments[field.name] = _build(kind, read)
+        elif field.name in read:
+            arguments[field.name] = read[field.name]
+    return cls(**arguments)
+
+
+def _read(name: str, kind: type[Any], field: dataclasses.Field[Any], value: object) -> object:
+    read = _parse(name, kind, value)
+    minimum, maximum = field.metadata.get("min"), field.metadata.get("max")
+    unit = field.metadata.get("unit", "")
+    if (minimum is not None and read < minimum) or (maximum is not None and read > maximum):
+        low = "" if minimum is None else f"at least {minimum}"
+        high = "" if maximum is None else f"at most {maximum}"
+        bounds = " and ".join(part for part in (low, high) if part)
+        raise SettingError(f"setting {name!r} is {read}{' ' + unit if unit else ''}; it must be {bounds}")
+    choices = field.metadata.get("choices", ())
+    if choices and read not in choices:
+        raise SettingError(f"setting {name!r} is {read!r}; it must be one of {', '.join(choices)}")
+    return read
+
+
+def _parse(name: str, kind: type[Any], value: object) -> Any:
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        truth = _TRUTHS.get(str(value).strip().lower())
+        if truth is None:
+            raise SettingError(f"setting {name!r} is {value!r}; it must be true or false")
+        return truth
+    if kind is str:
+        return str(value)
+    if kind not in {int, float}:
+        raise TypeError(f"setting {name!r} has the type {kind}; settings are int, float, bool or str")
+    try:
+        return _parse_number(kind, value)
+    except (ValueError, TypeError, OverflowError):
+        what = "a whole number, with KiB, MiB or GiB after it if it is a size" if kind is int else "a number"
+        raise SettingError(f"setting {name!r} is {value!r}; it must be {what}") from None
+
+
+def _parse_number(kind: type[Any], value: object) -> int | float:
+    if isinstance(value, bool):
+        raise TypeError(value)
+    if kind is float:
+        number = float(str(value))
+        if number != number or number in {float("inf"), float("-inf")}:  # noqa: PLR0124 - only NaN differs from itself
+            raise ValueError(value)
+        return number
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(value)
+    if isinstance(value, int | float):
+        return int(value)
+    text = str(value).strip()
+    factor = _BYTE_UNITS.get(text[-3:], 1)
+    return int(text[:-3] if factor > 1 else text) * factor

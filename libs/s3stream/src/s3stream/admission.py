@@ -1,0 +1,95 @@
+"""Admission of appends: straight to the log while memory and log have room, into a bounded waiting room after that, refused at the end.
+
+The waiting room is a part of the log cache's budget, not an addition to it: an append that waits is charged from the moment it is taken.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from s3stream.errors import AppendBackpressureError
+from s3stream.group_commit import GroupCommit, PendingAppend
+from s3stream.log_cache import LogCache
+from s3stream.settings import RECORD_OVERHEAD_BYTES, StorageSettings
+
+
+class Admission:
+    """The door that every append goes through, in order."""
+
+    def __init__(self, *, cache: LogCache, commit: GroupCommit, settings: StorageSettings) -> None:
+        self._cache = cache
+        self._commit = commit
+        self._bytes_max = settings.log_cache_bytes_max
+        self._direct_bytes_max = settings.direct_bytes_max
+        self._record_bytes_max = settings.append_bytes_max
+        self._waiting: deque[PendingAppend] = deque()
+        self._waiting_bytes = 0
+
+    @property
+    def waiting(self) -> int:
+        """Appends that wait."""
+        return len(self._waiting)
+
+    def charge(self, size_bytes: int) -> bool:
+        """Charge an append of so many encoded bytes.
+
+        Returns:
+            Whether it may go to the log at once; otherwise it must `wait`.
+
+        Raises:
+            AppendBackpressureError: no room anywhere; nothing is charged.
+            ValueError: the record is larger than the log cache allows at all.
+        """
+        if size_bytes > self._record_bytes_max:
+            raise ValueError(
+                f"a record of {size_bytes} bytes exceeds the {self._record_bytes_max} that log cache and write-ahead log can"
+                " take; raise log_cache_bytes_max and wal_bytes_max"
+            )
+        charge_bytes = size_bytes + RECORD_OVERHEAD_BYTES
+        cache = self._cache
+        if (
+            not self._waiting
+            and self._commit.has_room(size_bytes)
+            and cache.reserve(charge_bytes, within_bytes=self._direct_bytes_max)
+        ):
+            return True
+        if self._waiting_bytes + charge_bytes > self._bytes_max - self._direct_bytes_max or not cache.reserve(
+            charge_bytes, within_bytes=self._bytes_max
+        ):
+            raise AppendBackpressureError(
+                f"{cache.pinned_bytes} of {self._bytes_max} bytes of the log cache wait for the log or for upload, and"
+                f" {len(self._waiting)} appends wait for room; try again later"
+            )
+        return False
+
+    def charge_unconditionally(self, size_bytes: int) -> None:
+        """Charge what an upload hook appends: it must travel with the block whose upload makes room."""
+        self._cache.charge(size_bytes + RECORD_OVERHEAD_BYTES)
+
+    def wait(self, append: PendingAppend) -> None:
+        """Queue an append that was charged."""
+        self._waiting.append(append)
+        self._waiting_bytes += append[2] + RECORD_OVERHEAD_BYTES
+
+    def next_admitted(self, *, unconditionally: bool = False) -> PendingAppend | None:
+        """The oldest waiting append, if it may go to the log now."""
+        if not self._waiting:
+            return None
+        size_bytes = self._waiting[0][2]
+        if not unconditionally and not (self._commit.has_room(size_bytes) and self._fits_direct(size_bytes)):
+            return None
+        self._waiting_bytes -= size_bytes + RECORD_OVERHEAD_BYTES
+        return self._waiting.popleft()
+
+    def abandon(self) -> list[PendingAppend]:
+        """Take everything out, because nothing will be admitted any more."""
+        abandoned, self._waiting, self._waiting_bytes = list(self._waiting), deque(), 0
+        return abandoned
+
+    def _fits_direct(self, size_bytes: int) -> bool:
+        """Whether all that is charged but waits behind the oldest leaves it room within the direct part."""
+        others_bytes = self._waiting_bytes - size_bytes - RECORD_OVERHEAD_BYTES
+        return (
+            self._cache.evict_to(self._direct_bytes_max + others_bytes)
+            <= self._direct_bytes_max + others_bytes
+        )

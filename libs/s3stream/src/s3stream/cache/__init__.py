@@ -1,0 +1,1 @@
+"""What reads of objects keep in memory: indexes and data blocks, both bounded by bytes."""

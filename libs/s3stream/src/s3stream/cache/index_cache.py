@@ -1,0 +1,80 @@
+"""Indexes of opened objects: bounded, least recently used first out, one GET however many readers open the same object at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from contextlib import suppress
+from typing import Final
+
+from ponor_runtime.object_store import ObjectStore
+
+from s3stream.errors import ObjectCorruptError
+from s3stream.objects.index import ObjectIndex
+from s3stream.objects.reader import READ_TRIES_MAX, read_index
+
+
+class ObjectIndexCache:
+    """Opens objects of one store. Objects are immutable, so an index never goes stale; it may outlive its object."""
+
+    def __init__(self, store: ObjectStore, *, bytes_max: int) -> None:
+        self._store = store
+        self._bytes_max: Final = bytes_max
+        self._indexes: OrderedDict[str, ObjectIndex] = OrderedDict()
+        self._opening: dict[str, asyncio.Task[ObjectIndex]] = {}
+        self._held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What the kept indexes cost."""
+        return self._held_bytes
+
+    async def open(self, key: str, size_bytes: int) -> ObjectIndex:
+        """The proven index of an object.
+
+        Raises:
+            ObjectNotFoundError: no such object.
+            ObjectCorruptError: it breaks the format, however often it is fetched.
+            ObjectStoreError: the store failed.
+        """
+        index = self._indexes.get(key)
+        if index is not None:
+            self._indexes.move_to_end(key)
+            return index
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = asyncio.create_task(self._open(key, size_bytes), name=f"open {key}")
+            self._opening[key] = opening
+            opening.add_done_callback(lambda done: self._opened(key, done))
+        # A reader that gives up must not take the others' GET with it.
+        return await asyncio.shield(opening)
+
+    def forget(self, key: str) -> None:
+        """Drop the index of an object that has vanished from the store."""
+        index = self._indexes.pop(key, None)
+        if index is not None:
+            self._held_bytes -= index.memory_bytes
+
+    async def close(self) -> None:
+        """Stop opening objects."""
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+
+    async def _open(self, key: str, size_bytes: int) -> ObjectIndex:
+        for _ in range(READ_TRIES_MAX - 1):
+            with suppress(ObjectCorruptError):
+                return await read_index(self._store, key, size_bytes)
+        return await read_index(self._store, key, size_bytes)
+
+    def _opened(self, key: str, opening: asyncio.Task[ObjectIndex]) -> None:
+        del self._opening[key]
+        if opening.cancelled() or opening.exception() is not None:
+            return
+        index = opening.result()
+        self._indexes[key] = index
+        self._held_bytes += index.memory_bytes
+        while self._held_bytes > self._bytes_max:
+            _, dropped = self._indexes.popitem(last=False)
+            self._held_bytes -= dropped.memory_bytes

@@ -1,0 +1,212 @@
+"""The client: a node's door to all of its streams. Builds the write side and the read side, recovers, opens, closes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from ponor_runtime.identity import StreamEpoch, StreamId
+from ponor_runtime.object_store import ObjectStore
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+
+from s3stream.errors import StorageFailedError, StreamClosedError, StreamFencedError
+from s3stream.object_upload import ObjectUploader
+from s3stream.open_stream import OpenStream
+from s3stream.ports import ObjectManager, StreamManager, StreamState
+from s3stream.reader import ObjectStreamReader
+from s3stream.recovery import STREAMS_PER_CALL_MAX, Recovery, RecoveryReport
+from s3stream.settings import StorageSettings
+from s3stream.storage import Storage
+from s3stream.stream import Stream
+from s3stream.wal import WriteAheadLog
+
+
+class StreamClient:
+    """All streams of one node. Built with `start`; whoever starts it closes it."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        wal: WriteAheadLog,
+        streams: StreamManager,
+        storage: Storage,
+        reader: ObjectStreamReader,
+        recovery: RecoveryReport,
+    ) -> None:
+        self._runtime = runtime
+        self._wal = wal
+        self._streams = streams
+        self._storage = storage
+        self._reader = reader
+        self._open: dict[StreamId, Stream] = {}
+        self._closed = False
+        self.recovery = recovery
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        runtime: Runtime,
+        store: ObjectStore,
+        wal: WriteAheadLog,
+        streams: StreamManager,
+        objects: ObjectManager,
+        settings: StorageSettings,
+        tasks: BackgroundTasks,
+    ) -> StreamClient:
+        """Recover what an earlier process of this node left, then be ready. The client closes the log, not the store.
+
+        Raises:
+            WalCorruptError: see `recovery`.
+            CommitRefusedError: this process is not the owner of its streams any more.
+        """
+        uploader = ObjectUploader(
+            store=store,
+            objects=objects,
+            clock=runtime.clock,
+            randomness=runtime.randomness,
+            telemetry=runtime.telemetry,
+            settings=settings,
+        )
+        with runtime.telemetry.span("ponor.recovery"):
+            report = await Recovery(
+                runtime=runtime, wal=wal, streams=streams, uploader=uploader, settings=settings
+            ).run()
+        runtime.telemetry.gauge("ponor_wal_recovery_us", lambda: report.duration_ms * 1000)
+        runtime.telemetry.gauge("ponor_wal_recovered_bytes", lambda: report.bytes)
+        storage = Storage(
+            runtime=runtime, wal=wal, uploader=uploader, streams=streams, settings=settings, tasks=tasks
+        )
+        storage.start()
+        reader = ObjectStreamReader(
+            store=store,
+            objects=objects,
+            clock=runtime.clock,
+            telemetry=runtime.telemetry,
+            block_cache_bytes_max=settings.block_cache_bytes_max,
+            timeout_ms=settings.fetch_timeout_ms,
+        )
+        return cls(runtime=runtime, wal=wal, streams=streams, storage=storage, reader=reader, recovery=report)
+
+    async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]:
+        """Make closed, empty streams, one per set of tags."""
+        created: list[StreamId] = []
+        for start in range(0, len(tags), STREAMS_PER_CALL_MAX):
+            created.extend(await self._streams.create_streams(tags[start : start + STREAMS_PER_CALL_MAX]))
+        return created
+
+    async def open_streams(self, wanted: Sequence[tuple[StreamId, StreamEpoch]]) -> list[Stream]:
+        """Own streams at new epochs, in the order asked for. One that is open here at that epoch is returned as it is.
+
+        All or none per 1,000 streams.
+
+        Raises:
+            StreamFencedError: one is at a newer epoch already.
+            StreamNotClosedError: one is still open at an older epoch.
+            StreamNotFoundError: one does not exist.
+            StreamClosedError: the client was closed.
+        """
+        missing = [(stream_id, epoch) for stream_id, epoch in wanted if not self._holds(stream_id, epoch)]
+        for start in range(0, len(missing), STREAMS_PER_CALL_MAX):
+            self._check_open()
+            for state in await self._streams.open_streams(missing[start : start + STREAMS_PER_CALL_MAX]):
+                if not self._holds(state.stream_id, state.epoch):  # a concurrent call may have been first
+                    self._add(state)
+        self._check_open()
+        return [self._open[stream_id] for stream_id, _ in wanted]
+
+    async def delete_streams(self, ids: Sequence[StreamId]) -> None:
+        """Delete streams; absent ones count as deleted. Un-uploaded data of them is dropped."""
+        for start in range(0, len(ids), STREAMS_PER_CALL_MAX):
+            await self._streams.delete_streams(ids[start : start + STREAMS_PER_CALL_MAX])
+        for stream_id in ids:
+            if (stream := self._open.get(stream_id)) is not None:
+                stream.abandon()
+
+    def on_upload(self, stream_id: StreamId, hook: Callable[[], None]) -> None:
+        """Call `hook` just before a block that holds data of this stream is sealed; what it appends travels in that block.
+
+        It runs synchronously, may append to open streams, must not raise, and does not run for what hooks appended.
+
+        Raises:
+            StreamClosedError: the stream is not open here.
+        """
+        stream = self._open.get(stream_id)
+        if stream is None or stream.closed:
+            raise StreamClosedError(f"stream {stream_id} is not open at this node")
+        stream.on_upload(hook)
+
+    async def force_upload(self) -> None:
+        """Return when everything appended before this call is in committed objects."""
+        await self._storage.force_upload()
+
+    async def close(self, *, upload_timeout_ms: int | None = None) -> bool:
+        """Take nothing any more, upload everything, close all streams, and leave the log clean and trimmed. Idempotent.
+
+        Args:
+            upload_timeout_ms: longest time for the upload; after it the streams stay open, and the next start of this node
+                recovers them from the log. Nothing acknowledged is lost either way.
+
+        Returns:
+            Whether the streams were closed.
+        """
+        if self._closed:
+            return not self._open
+        self._closed = True
+        closing = [stream for stream in self._open.values() if stream.closed]
+        streams = [stream for stream in self._open.values() if not stream.closed]
+        for stream in streams:
+            stream.refuse_appends()
+        uploaded = await self._upload_all(upload_timeout_ms)
+        if uploaded:
+            await self._close_streams(streams)
+            for stream in closing:
+                with suppress(StreamFencedError):  # its own caller is told
+                    await stream.close()
+            self._storage.trim_wal()
+        await self._storage.stop()
+        await self._reader.close()
+        await self._wal.close()
+        return uploaded
+
+    async def _upload_all(self, timeout_ms: int | None) -> bool:
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self._storage.force_upload()
+        except (TimeoutError, StorageFailedError):
+            return False
+        return True
+
+    async def _close_streams(self, streams: Sequence[Stream]) -> None:
+        for start in range(0, len(streams), STREAMS_PER_CALL_MAX):
+            chunk = streams[start : start + STREAMS_PER_CALL_MAX]
+            await self._streams.close_streams([stream.end() for stream in chunk])
+            for stream in chunk:
+                stream.abandon()
+
+    def _add(self, state: StreamState) -> None:
+        opened = OpenStream(state)
+        self._storage.register(opened)
+        self._open[state.stream_id] = Stream(
+            opened,
+            storage=self._storage,
+            streams=self._streams,
+            reader=self._reader,
+            telemetry=self._runtime.telemetry,
+            on_abandoned=self._forget,
+        )
+
+    def _forget(self, stream: Stream) -> None:
+        if self._open.get(stream.stream_id) is stream:
+            del self._open[stream.stream_id]
+
+    def _holds(self, stream_id: StreamId, epoch: StreamEpoch) -> bool:
+        stream = self._open.get(stream_id)
+        return stream is not None and stream.epoch == epoch and not stream.closed
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StreamClosedError("the stream client was closed")

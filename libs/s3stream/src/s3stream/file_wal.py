@@ -1,0 +1,107 @@
+"""The write-ahead log on a local disk: a journal whose entries are encoded stream records (docs/formats/wal.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import PurePath
+from typing import Final
+
+from ponor_journal.errors import JournalClosedError, JournalCorruptError, JournalFailedError
+from ponor_journal.journal import Journal
+from ponor_journal.settings import JournalSettings
+from ponor_runtime.disk import Buffer, Disk
+from ponor_runtime.telemetry import Telemetry
+
+from s3stream.errors import ObjectCorruptError, StorageFailedError, WalCorruptError
+from s3stream.records import StreamRecord, decode_records
+from s3stream.settings import StorageSettings
+
+
+class FileWal:
+    """`WriteAheadLog` on a journal. Build it with `open`; one process at a time has the directory."""
+
+    def __init__(self, journal: Journal, directory: PurePath, settings: StorageSettings) -> None:
+        self._journal = journal
+        self._directory = directory
+        self._window_bytes_max: Final = settings.wal_bytes_max
+        self._queue_bytes_max: Final = settings.wal_queue_bytes_max
+
+    @classmethod
+    async def open(
+        cls,
+        disk: Disk,
+        directory: PurePath,
+        *,
+        identity: bytes,
+        settings: StorageSettings,
+        telemetry: Telemetry,
+    ) -> FileWal:
+        """Verify the log in a directory, or begin one in it.
+
+        Args:
+            disk: where.
+            directory: of this log alone.
+            identity: 16 bytes that name the node and its cluster; the directory of another one is refused.
+            settings: sizes.
+            telemetry: where the journal counts.
+
+        Raises:
+            WalCorruptError: bytes below the newest proof of sync are damaged; nothing was changed.
+            JournalIdentityError: the directory belongs to another node or cluster.
+            BlockingIOError: another process has the directory.
+            OSError: the disk failed.
+        """
+        journal_settings = JournalSettings(
+            segment_bytes=settings.wal_segment_bytes,
+            # What is queued is held by the log cache, whose budget is the real bound; hooks may exceed that a little.
+            queue_bytes_max=2 * settings.log_cache_bytes_max,
+        )
+        try:
+            journal = await Journal.open(
+                disk, directory, identity=identity, settings=journal_settings, telemetry=telemetry
+            )
+        except JournalCorruptError as error:
+            raise WalCorruptError(str(error)) from error
+        return cls(journal, directory, settings)
+
+    @property
+    def created(self) -> bool:
+        return self._journal.recovery.created
+
+    @property
+    def retained_bytes(self) -> int:
+        return self._journal.retained_bytes
+
+    @property
+    def next_sequence(self) -> int:
+        return self._journal.next_sequence
+
+    @property
+    def room_bytes(self) -> int:
+        journal = self._journal
+        queued_bytes = journal.queued_bytes
+        window_room_bytes = self._window_bytes_max - journal.retained_bytes - queued_bytes
+        if queued_bytes == 0:
+            return window_room_bytes  # an entry larger than the queue may have it for itself
+        return min(window_room_bytes, self._queue_bytes_max - queued_bytes)
+
+    def append(self, buffers: Sequence[Buffer]) -> tuple[int, asyncio.Future[None]]:
+        try:
+            return self._journal.append(buffers)
+        except (JournalFailedError, JournalClosedError) as error:
+            raise StorageFailedError(f"{self._directory}: {error}") from error
+
+    async def recover(self) -> AsyncIterator[tuple[int, StreamRecord]]:
+        try:
+            async for sequence, entry in self._journal.entries():
+                for record in decode_records(entry, source=f"{self._directory}, entry {sequence}"):
+                    yield sequence, record
+        except (JournalCorruptError, ObjectCorruptError) as error:
+            raise WalCorruptError(str(error)) from error
+
+    def trim(self, before_sequence: int) -> None:
+        self._journal.trim(before_sequence)
+
+    async def close(self) -> None:
+        await self._journal.close()

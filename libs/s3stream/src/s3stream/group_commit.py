@@ -1,0 +1,129 @@
+"""Group commit: the appends of one turn of the event loop become one entry of the write-ahead log, and one callback.
+
+Keeps the order of appends, and lets a caller mark a cut: an action that runs exactly between what was appended before it and what
+comes after, once the former is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.disk import Buffer
+
+from s3stream.errors import StorageFailedError
+from s3stream.open_stream import OpenStream
+from s3stream.records import StreamRecord
+from s3stream.wal import WriteAheadLog
+
+PendingAppend: TypeAlias = tuple[OpenStream, StreamRecord, int, "asyncio.Future[None]"]
+"""Stream, record, its encoded size in bytes, and the future of whoever appended it."""
+
+
+class DurableSink(Protocol):
+    """Who is told what became of appends."""
+
+    def on_durable(self, appends: list[PendingAppend], sequence: int, started_ns: int) -> None:
+        """These are durable in this WAL entry, whose first append came at `started_ns`."""
+        ...
+
+    def on_wal_failed(self, appends: list[PendingAppend], error: BaseException) -> None:
+        """These will never be known to be durable, nor will any later one."""
+        ...
+
+
+class _Entry:
+    __slots__ = ("appends", "buffers", "cuts", "durable", "sequence", "size_bytes", "started_ns")
+
+    def __init__(self, started_ns: int) -> None:
+        self.appends: list[PendingAppend] = []
+        self.buffers: list[Buffer] = []
+        self.cuts: list[Callable[[], None]] = []
+        self.size_bytes = 0
+        self.sequence = -1
+        self.durable: asyncio.Future[None] | None = None
+        self.started_ns = started_ns
+
+
+class GroupCommit:
+    """Appends on their way to the log, in order."""
+
+    def __init__(self, wal: WriteAheadLog, sink: DurableSink, clock: Clock, *, entry_bytes_max: int) -> None:
+        self._wal = wal
+        self._entry_bytes_max = entry_bytes_max
+        self._sink = sink
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._gathering: _Entry | None = None
+        self._room_bytes = 0
+        """Of the log, when the gathering entry was begun: asking costs more than an append may."""
+        self._in_flight: deque[_Entry] = deque()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is on its way."""
+        return self._gathering is None and not self._in_flight
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether the log takes so many more bytes without growing beyond its bounds."""
+        gathering = self._gathering
+        if gathering is None:
+            self._room_bytes = self._wal.room_bytes
+            return size_bytes <= self._room_bytes
+        return gathering.size_bytes + size_bytes <= self._room_bytes
+
+    def add(
+        self, stream: OpenStream, record: StreamRecord, size_bytes: int, future: asyncio.Future[None]
+    ) -> None:
+        """Take an append; it is handed to the log at the end of this turn of the loop."""
+        entry = self._gathering
+        if entry is not None and entry.size_bytes + size_bytes > self._entry_bytes_max:
+            self._hand_over(entry)
+            entry = None
+        if entry is None:
+            self._room_bytes = self._wal.room_bytes
+            entry = self._gathering = _Entry(self._clock.monotonic_ns())
+            self._loop.call_soon(self._hand_over, entry)
+        entry.appends.append((stream, record, size_bytes, future))
+        entry.buffers.append(record.encode_header())
+        entry.buffers.append(record.payload)
+        entry.size_bytes += size_bytes
+
+    def cut(self, action: Callable[[], None]) -> None:
+        """Run `action` as soon as everything appended so far is durable and acknowledged, and before anything later is."""
+        entry = self._gathering
+        if entry is not None:
+            entry.cuts.append(action)
+            self._hand_over(entry)
+        elif self._in_flight:
+            self._in_flight[-1].cuts.append(action)
+        else:
+            action()
+
+    def _hand_over(self, entry: _Entry) -> None:
+        if entry is not self._gathering:
+            return  # handed over before the turn ended
+        self._gathering = None
+        self._in_flight.append(entry)
+        try:
+            entry.sequence, entry.durable = self._wal.append(entry.buffers)
+        except StorageFailedError as error:
+            self._in_flight.pop()
+            self._sink.on_wal_failed(entry.appends, error)
+            return
+        entry.durable.add_done_callback(self._on_done)
+
+    def _on_done(self, _: asyncio.Future[None]) -> None:
+        """Acknowledge from the front; several entries may be done at once, and their callbacks come in any order."""
+        while self._in_flight and (durable := self._in_flight[0].durable) is not None and durable.done():
+            entry = self._in_flight.popleft()
+            error = asyncio.CancelledError() if durable.cancelled() else durable.exception()
+            if error is not None:
+                self._sink.on_wal_failed(entry.appends, error)
+                continue
+            self._sink.on_durable(entry.appends, entry.sequence, entry.started_ns)
+            for action in entry.cuts:
+                action()

@@ -1,0 +1,301 @@
+"""The log cache: records between their append and their eviction, as blocks to upload and as runs to read.
+
+Two views of the same records. A *block* is what is uploaded together: the active one fills, sealed ones wait for their commit, free
+ones serve readers until their memory is wanted. A *chain* is what one stream has here: its runs in offset order, one per block. Blocks
+become free in the order they were sealed and are evicted in that order, so a chain only ever loses runs at its front.
+
+Nothing here waits or does I/O. When to seal is `sealing`'s decision, what becomes of a sealed block `upload_plan`'s.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Collection, Iterator
+from itertools import pairwise
+
+from ponor_runtime.identity import StreamEpoch, StreamId
+
+from s3stream.records import RECORD_HEADER_BYTES, StreamRecord
+from s3stream.settings import RECORD_OVERHEAD_BYTES
+from s3stream.upload_plan import StreamPiece
+
+
+class StreamRun:
+    """Records of one stream in one block, without a hole between them. Never empty once it is in a chain."""
+
+    __slots__ = ("base_offsets", "chain", "first_sequence", "oldest_ns", "records", "size_bytes")
+
+    def __init__(self, chain: StreamChain, first_sequence: int, oldest_ns: int) -> None:
+        self.chain = chain
+        self.first_sequence = first_sequence
+        self.oldest_ns = oldest_ns
+        self.records: list[StreamRecord] = []
+        self.base_offsets: list[int] = []
+        self.size_bytes = 0
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last offset."""
+        return self.records[-1].end_offset
+
+    @property
+    def charged_bytes(self) -> int:
+        """What the run costs of the cache's budget."""
+        return self.size_bytes + len(self.records) * RECORD_OVERHEAD_BYTES
+
+
+class StreamChain:
+    """What the cache holds of one stream, from `first_offset` to the newest record."""
+
+    __slots__ = ("active", "runs", "stream_id")
+
+    def __init__(self, stream_id: StreamId) -> None:
+        self.stream_id = stream_id
+        self.runs: list[StreamRun] = []
+        self.active: StreamRun | None = None
+
+    @property
+    def first_offset(self) -> int | None:
+        """The first offset held; None when nothing is."""
+        return self.runs[0].base_offsets[0] if self.runs else None
+
+    def fetch(self, start_offset: int, max_bytes: int) -> list[StreamRecord] | None:
+        """Records from the one that contains `start_offset` on, without copying.
+
+        Returns:
+            At least one record however big, then as many as have encoded sizes within `max_bytes` together; [] when `start_offset` is
+            behind the last record; None when the record is not held.
+        """
+        runs = self.runs
+        at = len(runs) - 1
+        while at >= 0 and runs[at].base_offsets[0] > start_offset:
+            at -= 1
+        if at < 0:
+            return None
+        run = runs[at]
+        index = bisect_right(run.base_offsets, start_offset) - 1
+        if run.records[index].end_offset <= start_offset:
+            return []
+        found: list[StreamRecord] = []
+        room_bytes = max_bytes
+        while True:
+            records = run.records
+            for number in range(index, len(records)):
+                record = records[number]
+                room_bytes -= len(record.payload) + RECORD_HEADER_BYTES
+                if room_bytes < 0 and found:
+                    return found
+                found.append(record)
+            at += 1
+            if at == len(runs):
+                return found
+            run, index = runs[at], 0
+
+
+class LogBlock:
+    """What is uploaded together."""
+
+    __slots__ = ("charged_bytes", "first_sequence", "oldest_ns", "runs", "size_bytes")
+
+    def __init__(self) -> None:
+        self.runs: dict[StreamId, StreamRun] = {}
+        self.size_bytes = 0
+        self.charged_bytes = 0
+        self.first_sequence = -1
+        self.oldest_ns = 0
+
+    def take(self, run: StreamRun) -> None:
+        """Add a run that is complete."""
+        assert run.chain.stream_id not in self.runs
+        if self.runs:
+            self.first_sequence = min(self.first_sequence, run.first_sequence)
+            self.oldest_ns = min(self.oldest_ns, run.oldest_ns)
+        else:
+            self.first_sequence = run.first_sequence
+            self.oldest_ns = run.oldest_ns
+        self.runs[run.chain.stream_id] = run
+        self.size_bytes += run.size_bytes
+        self.charged_bytes += run.charged_bytes
+
+    def give(self, stream_id: StreamId) -> StreamRun | None:
+        """Remove a stream's run, if there is one."""
+        run = self.runs.pop(stream_id, None)
+        if run is not None:
+            self.size_bytes -= run.size_bytes
+            self.charged_bytes -= run.charged_bytes
+        return run
+
+
+class SealedBlocks:
+    """Blocks that are uploaded together, oldest first: what was carried into the block, if anything, and the block itself."""
+
+    __slots__ = ("blocks",)
+
+    def __init__(self, blocks: tuple[LogBlock, ...]) -> None:
+        self.blocks = blocks
+
+    @property
+    def first_sequence(self) -> int | None:
+        """The oldest WAL entry that still has data in here; None when nothing has."""
+        return min((block.first_sequence for block in self.blocks if block.runs), default=None)
+
+    @property
+    def charged_bytes(self) -> int:
+        """What they cost of the cache's budget."""
+        return sum(block.charged_bytes for block in self.blocks)
+
+    def oldest_ns_of(self, stream_id: StreamId) -> int:
+        """When the oldest record of a stream in here became durable."""
+        return min(block.runs[stream_id].oldest_ns for block in self.blocks if stream_id in block.runs)
+
+    def pieces(self) -> list[StreamPiece]:
+        """One piece per stream, sorted by stream id."""
+        runs_of: dict[StreamId, list[StreamRun]] = {}
+        for block in self.blocks:
+            for stream_id, run in block.runs.items():
+                runs_of.setdefault(stream_id, []).append(run)
+        return [_piece(stream_id, runs_of[stream_id]) for stream_id in sorted(runs_of)]
+
+
+class LogCache:
+    """The records of all streams of a node, within a budget.
+
+    `charged_bytes` counts everything: what is on its way to the WAL (`reserve`), what waits for upload, and what is free.
+    """
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._free: deque[LogBlock] = deque()
+        self._free_bytes = 0
+        self.charged_bytes = 0
+        self.active = LogBlock()
+        self.carried: LogBlock | None = None
+        self.now_ns = 0
+        """When the records that are put now became durable; set once per group commit."""
+
+    @property
+    def bytes_max(self) -> int:
+        """The budget."""
+        return self._bytes_max
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Charged bytes that cannot be evicted."""
+        return self.charged_bytes - self._free_bytes
+
+    def reserve(self, charge_bytes: int, *, within_bytes: int) -> bool:
+        """Charge a record that is on its way, evicting free blocks for it; False if the total would exceed `within_bytes`."""
+        total = self.charged_bytes + charge_bytes
+        if total > within_bytes:
+            total = self.evict_to(within_bytes - charge_bytes) + charge_bytes
+            if total > within_bytes:
+                return False
+        self.charged_bytes = total
+        return True
+
+    def charge(self, charge_bytes: int) -> None:
+        """Charge a record that must be taken whatever the budget says."""
+        self.evict_to(self._bytes_max - charge_bytes)
+        self.charged_bytes += charge_bytes
+
+    def put(self, chain: StreamChain, record: StreamRecord, size_bytes: int, sequence: int) -> None:
+        """Make a durable record readable and part of the active block; it was charged before."""
+        run = chain.active
+        block = self.active
+        if run is None:
+            run = StreamRun(chain, sequence, self.now_ns)
+            if not block.runs:
+                block.first_sequence = sequence
+                block.oldest_ns = self.now_ns
+            assert not chain.runs or chain.runs[-1].end_offset == record.base_offset, "a chain has no holes"
+            block.runs[chain.stream_id] = run
+            chain.runs.append(run)
+            chain.active = run
+        run.records.append(record)
+        run.base_offsets.append(record.base_offset)
+        run.size_bytes += size_bytes
+        block.size_bytes += size_bytes
+        block.charged_bytes += size_bytes + RECORD_OVERHEAD_BYTES
+
+    def seal(self) -> SealedBlocks:
+        """Close the active block, together with what was carried to it, and begin a new one."""
+        blocks = (self.active,) if self.carried is None else (self.carried, self.active)
+        for run in self.active.runs.values():
+            run.chain.active = None
+        self.active = LogBlock()
+        self.carried = None
+        return SealedBlocks(blocks)
+
+    def seal_carried(self) -> SealedBlocks:
+        """Close what was carried alone; the active block goes on."""
+        assert self.carried is not None
+        sealed = SealedBlocks((self.carried,))
+        self.carried = None
+        return sealed
+
+    def carry(self, sealed: SealedBlocks, stream_ids: Collection[StreamId]) -> None:
+        """Move the runs of these streams out of blocks just sealed, to the front of the active block.
+
+        Their payloads are copied: a few carried bytes would otherwise hold the network buffers of whole requests.
+        """
+        assert self.carried is None
+        assert not self.active.runs, "only right after the seal"
+        if not stream_ids:
+            return
+        carried = LogBlock()
+        for stream_id in stream_ids:
+            runs = [run for block in sealed.blocks if (run := block.give(stream_id)) is not None]
+            merged = _merge(runs)
+            chain_runs = merged.chain.runs
+            assert chain_runs[-1] is runs[-1]
+            del chain_runs[-len(runs) :]
+            chain_runs.append(merged)
+            carried.take(merged)
+        self.carried = carried
+
+    def free(self, sealed: SealedBlocks) -> None:
+        """The blocks are committed (or nobody wants them): evictable, still readable."""
+        for block in sealed.blocks:
+            if block.runs:
+                self._free.append(block)
+                self._free_bytes += block.charged_bytes
+
+    def evict_to(self, bytes_max: int) -> int:
+        """Drop the oldest free blocks until at most so much is charged, or none is left; returns what is charged."""
+        while self.charged_bytes > bytes_max and self._free:
+            block = self._free.popleft()
+            self._free_bytes -= block.charged_bytes
+            self.charged_bytes -= block.charged_bytes
+            for run in block.runs.values():
+                oldest = run.chain.runs.pop(0)
+                assert oldest is run, "blocks leave in the order they came"
+        return self.charged_bytes
+
+
+def _piece(stream_id: StreamId, runs: list[StreamRun]) -> StreamPiece:
+    assert all(a.end_offset == b.base_offsets[0] for a, b in pairwise(runs)), "no holes"
+    return StreamPiece(
+        stream_id,
+        StreamEpoch(runs[0].records[0].epoch),
+        runs[0].base_offsets[0],
+        runs[-1].end_offset,
+        sum(run.size_bytes for run in runs),
+        tuple(run.records for run in runs),
+    )
+
+
+def _records(runs: list[StreamRun]) -> Iterator[StreamRecord]:
+    for run in runs:
+        yield from run.records
+
+
+def _merge(runs: list[StreamRun]) -> StreamRun:
+    merged = StreamRun(runs[0].chain, runs[0].first_sequence, runs[0].oldest_ns)
+    merged.size_bytes = sum(run.size_bytes for run in runs)
+    merged.records = [
+        StreamRecord(r.stream_id, r.epoch, r.base_offset, r.count, r.max_timestamp, bytes(r.payload))
+        for r in _records(runs)
+    ]
+    merged.base_offsets = [record.base_offset for record in merged.records]
+    return merged

@@ -1,0 +1,222 @@
+"""One upload plan on its way into the store: prepare ids, encode and put objects, commit.
+
+Used by the upload pipeline and by recovery. A put is repeated for ever: the data is in the write-ahead log, nothing else can be done with it, and
+backpressure bounds what waits behind it. Prepared ids do not live for ever, so an upload that takes too long starts
+anew under fresh ids; the old ones expire and are collected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.identity import ObjectId
+from ponor_runtime.object_store import (
+    ObjectAlreadyExistsError,
+    ObjectStore,
+    ObjectStoreError,
+    ObjectStoreUnavailableError,
+)
+from ponor_runtime.randomness import Randomness
+from ponor_runtime.telemetry import Telemetry
+
+from s3stream.errors import ObjectCorruptError, PreparedExpiredError
+from s3stream.objects.keys import object_key
+from s3stream.objects.writer import EncodedObject, ObjectWriter
+from s3stream.ports import ObjectManager, UploadedObject
+from s3stream.settings import StorageSettings
+from s3stream.stores.buffers import last_bytes
+from s3stream.stores.retrying import COMPARED_TAIL_BYTES
+from s3stream.upload_plan import StreamPiece, UploadPlan
+
+RECORDS_PER_TURN: Final = 512
+"""Records that are encoded before others get the event loop: about a millisecond."""
+
+PREPARED_PERCENT: Final = 80
+"""Share of the prepared ids' life in which they are used; the rest is for a commit's way to the controller."""
+
+_RETRY_MS_FIRST: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedGroup:
+    """The objects of one commit, in the store."""
+
+    stream_set_object: UploadedObject | None
+    stream_objects: tuple[UploadedObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedPlan:
+    """All objects of a plan, in the store, and until when they may be committed."""
+
+    groups: tuple[UploadedGroup, ...]
+    usable_until_ns: int
+
+
+class ObjectUploader:
+    """Carries plans into the store."""
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        objects: ObjectManager,
+        clock: Clock,
+        randomness: Randomness,
+        telemetry: Telemetry,
+        settings: StorageSettings,
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._clock = clock
+        self._randomness = randomness
+        self._settings = settings
+        self._puts = asyncio.Semaphore(settings.puts_in_flight_max)
+        self._stages = {
+            stage: telemetry.histogram("ponor_upload_us", stage=stage)
+            for stage in ("prepare", "put", "commit")
+        }
+        self._committed_objects = {
+            kind: telemetry.counter("ponor_upload_objects_total", kind=kind) for kind in ("so", "sso")
+        }
+        self._committed_bytes = {
+            kind: telemetry.counter("ponor_upload_bytes_total", kind=kind) for kind in ("so", "sso")
+        }
+
+    async def upload(self, plan: UploadPlan, *, turn: asyncio.Future[None] | None = None) -> None:
+        """Bring every object of a plan into the store and commit them group by group, however long it takes.
+
+        Args:
+            plan: what to upload.
+            turn: awaited between puts and commit: an older upload that must be visible first.
+
+        Raises:
+            CommitRefusedError: the controller refused; the node must stop.
+            ObjectCorruptError: a key is taken by a foreign object.
+        """
+        groups = plan.groups
+        while groups:
+            uploaded = await self._put(UploadPlan(groups, ()))
+            if turn is not None:
+                await asyncio.shield(turn)
+            groups = groups[await self._commit(uploaded) :]
+
+    async def _put(self, plan: UploadPlan) -> UploadedPlan:
+        while True:
+            try:
+                return await self._put_once(plan)
+            except* PreparedExpiredError:
+                pass
+
+    async def _commit(self, uploaded: UploadedPlan) -> int:
+        """Make the objects visible; returns how many groups are, which is not all when the ids grew too old."""
+        started_ns = self._clock.monotonic_ns()
+        committed = 0
+        for group in uploaded.groups:
+            if self._clock.monotonic_ns() >= uploaded.usable_until_ns:
+                break
+            try:
+                await self._objects.commit_upload(group.stream_set_object, group.stream_objects)
+            except PreparedExpiredError:
+                break
+            self._count(group)
+            committed += 1
+        self._record("commit", started_ns)
+        return committed
+
+    async def _put_once(self, plan: UploadPlan) -> UploadedPlan:
+        started_ns = self._clock.monotonic_ns()
+        usable_until_ns = started_ns + self._settings.prepared_ttl_ms * 1_000_000 * PREPARED_PERCENT // 100
+        prepared = await self._objects.prepare_objects(plan.object_count)
+        self._record("prepare", started_ns)
+        started_ns = self._clock.monotonic_ns()
+        ids = iter(range(prepared.first_object_id, prepared.first_object_id + plan.object_count))
+        puts: list[asyncio.Task[UploadedObject]] = []
+        async with asyncio.TaskGroup() as tasks:
+            for pieces in _objects_of(plan):
+                object_id = ObjectId(next(ids))
+                key = object_key(prepared.namespace, object_id)
+                puts.append(tasks.create_task(self._put_object(key, object_id, pieces, usable_until_ns)))
+        self._record("put", started_ns)
+        done = iter([task.result() for task in puts])
+        groups = tuple(
+            UploadedGroup(
+                next(done) if group.stream_set else None, tuple(next(done) for _ in group.stream_objects)
+            )
+            for group in plan.groups
+        )
+        return UploadedPlan(groups, usable_until_ns)
+
+    async def _put_object(
+        self, key: str, object_id: ObjectId, pieces: Sequence[StreamPiece], usable_until_ns: int
+    ) -> UploadedObject:
+        async with self._puts:
+            encoded = await self._encode(object_id, pieces)
+            attempt = 0
+            while True:
+                remaining_s = (usable_until_ns - self._clock.monotonic_ns()) / 1e9
+                if remaining_s <= 0:
+                    raise PreparedExpiredError
+                try:
+                    async with asyncio.timeout(remaining_s):
+                        await self._put_create_only(key, encoded)
+                    return UploadedObject(object_id, encoded.size_bytes, tuple(encoded.ranges))
+                except ObjectStoreError:
+                    await self._clock.sleep(min(self._retry_s(attempt), remaining_s))
+                except TimeoutError:
+                    raise PreparedExpiredError from None
+                attempt += 1
+
+    async def _encode(self, object_id: ObjectId, pieces: Sequence[StreamPiece]) -> EncodedObject:
+        writer = ObjectWriter(object_id, block_bytes_max=self._settings.object_block_bytes_max)
+        number = 0
+        for piece in pieces:
+            for run in piece.runs:
+                for record in run:
+                    writer.add(record)
+                    number += 1
+                    if number % RECORDS_PER_TURN == 0:
+                        await self._clock.sleep(0)
+        return writer.finish()
+
+    async def _put_create_only(self, key: str, encoded: EncodedObject) -> None:
+        """Put; a taken key must be an earlier attempt of ours, for the id was prepared for us alone."""
+        try:
+            await self._store.put(key, encoded.buffers)
+        except ObjectAlreadyExistsError:
+            tail, size_bytes = await self._store.get_tail(key, COMPARED_TAIL_BYTES)
+            if len(tail) < min(size_bytes, COMPARED_TAIL_BYTES):
+                raise ObjectStoreUnavailableError(f"{key}: a short read of {len(tail)} bytes") from None
+            if size_bytes != encoded.size_bytes or tail != last_bytes(encoded.buffers, COMPARED_TAIL_BYTES):
+                raise ObjectCorruptError(
+                    f"{key}: another object of {size_bytes} bytes has this key; two clusters share a namespace in this store"
+                ) from None
+
+    def _retry_s(self, attempt: int) -> float:
+        ceiling_ms = min(_RETRY_MS_FIRST << min(attempt, 20), self._settings.upload_retry_ms_max)
+        return (ceiling_ms / 2 + self._randomness.uniform(0, ceiling_ms / 2)) / 1000
+
+    def _count(self, group: UploadedGroup) -> None:
+        made = [("so", uploaded) for uploaded in group.stream_objects]
+        if group.stream_set_object is not None:
+            made.append(("sso", group.stream_set_object))
+        for kind, uploaded in made:
+            self._committed_objects[kind].add(1)
+            self._committed_bytes[kind].add(uploaded.size_bytes)
+
+    def _record(self, stage: str, started_ns: int) -> None:
+        self._stages[stage].record((self._clock.monotonic_ns() - started_ns) // 1000)
+
+
+def _objects_of(plan: UploadPlan) -> list[tuple[StreamPiece, ...]]:
+    """What each object holds, in the order of the ids: per group the stream set object, then the stream objects."""
+    contents: list[tuple[StreamPiece, ...]] = []
+    for group in plan.groups:
+        if group.stream_set:
+            contents.append(group.stream_set)
+        contents.extend((piece,) for piece in group.stream_objects)
+    return contents

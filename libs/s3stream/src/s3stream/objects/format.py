@@ -1,0 +1,77 @@
+"""Object format v1: the sizes and structs that writer and reader share, and nothing that writes or reads.
+
+    data block 0 | … | data block n−1 | index block | footer
+
+docs/formats/object.md describes every byte. Stream objects and stream set objects have the same format. All integers are big-endian.
+Differences to the format of AutoMQ that this one descends from: 64-bit end offsets (a 32-bit delta lost data there, its PR 3339),
+CRC32C, stream epoch and max timestamp for every block, and a footer that proves itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
+
+MAGIC: Final = b"PONOROBJ"
+"""The last eight bytes of every object."""
+
+FORMAT_VERSION: Final = 1
+BLOCK_BYTES_MAX: Final = 512 * 1024
+"""A block is at most this long, or holds one larger record alone."""
+
+ENTRY: Final = struct.Struct(">qqqqqQIIII")
+"""stream id, stream epoch, start offset, end offset, max timestamp, position, size, record count, CRC32C, reserved (0)."""
+
+ENTRY_BYTES: Final = ENTRY.size
+FOOTER: Final = struct.Struct(">qQQIIHHI8s")
+"""object id, index position, index length, entry count, index CRC32C, version, flags (0), footer CRC32C, magic."""
+
+FOOTER_BYTES: Final = FOOTER.size
+FOOTER_CHECKED_BYTES: Final = 36
+"""The footer's CRC32C covers these first bytes; what follows is the CRC itself and the magic."""
+
+assert ENTRY_BYTES == 64
+assert FOOTER_BYTES == 48
+
+
+class BlockEntry(NamedTuple):
+    """One index entry: a data block of one stream at one stream epoch.
+
+    The block holds `record_count` records that cover [start_offset, end_offset) without a hole, at [position, position + size_bytes)
+    of the object. `max_timestamp_ms` is the largest of its records' (−1: none has one).
+    """
+
+    stream_id: StreamId
+    epoch: StreamEpoch
+    start_offset: int
+    end_offset: int
+    max_timestamp_ms: int
+    position: int
+    size_bytes: int
+    record_count: int
+    crc: int
+    reserved: int = 0
+
+    def encode(self) -> bytes:
+        """The 64 bytes of this entry."""
+        return ENTRY.pack(*self)
+
+
+class Footer(NamedTuple):
+    """The last 48 bytes of an object, without the footer's own CRC and magic."""
+
+    object_id: ObjectId
+    index_position: int
+    index_bytes: int
+    entry_count: int
+    index_crc: int
+    version: int = FORMAT_VERSION
+    flags: int = 0
+
+    def encode(self) -> bytes:
+        """The 48 bytes, with CRC and magic."""
+        checked = FOOTER.pack(*self, 0, MAGIC)[:FOOTER_CHECKED_BYTES]
+        return FOOTER.pack(*self, crc32c(checked), MAGIC)

@@ -1,0 +1,138 @@
+"""Writes one object: records in, buffers out. Payloads are never copied and nothing here touches a store.
+
+Who writes what into which object (the split between stream objects and the stream set object) is the upload's business.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from crc32c import crc32c
+from ponor_runtime.disk import Buffer
+from ponor_runtime.identity import ObjectId
+
+from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry, Footer
+from s3stream.ports import StreamRange
+from s3stream.records import StreamRecord
+
+
+class EncodedObject(NamedTuple):
+    """A finished object: its bytes in order, their number, and what the commit has to tell the controller."""
+
+    buffers: list[Buffer]
+    size_bytes: int
+    ranges: list[StreamRange]
+
+
+class ObjectWriter:
+    """Gathers records in (stream id, offset) order into blocks of one stream and one epoch each."""
+
+    def __init__(self, object_id: ObjectId, *, block_bytes_max: int = BLOCK_BYTES_MAX) -> None:
+        self._object_id = object_id
+        self._block_bytes_max = block_bytes_max
+        self._buffers: list[Buffer] = []
+        self._entries: list[BlockEntry] = []
+        self._position = 0
+        self._finished = False
+        self._block_first: StreamRecord | None = None
+        self._block_last: StreamRecord | None = None
+        self._block_bytes = 0
+        self._block_records = 0
+        self._block_crc = 0
+        self._block_max_timestamp = -1
+
+    def add(self, record: StreamRecord) -> None:
+        """Append a record. The payload must not change until the object is stored.
+
+        A record that starts behind the end of its stream's previous one is taken (the stream then has two ranges).
+
+        Raises:
+            ValueError: the record's stream, epoch or offset lies before what was added last.
+        """
+        assert not self._finished, "the object is finished"
+        last = self._block_last
+        if last is not None and not self._continues_block(last, record):
+            self._close_block()
+        if self._block_first is None:
+            self._block_first = record
+            self._block_max_timestamp = record.max_timestamp
+        elif record.max_timestamp > self._block_max_timestamp:
+            self._block_max_timestamp = record.max_timestamp
+        header = record.encode_header()
+        payload = record.payload
+        self._buffers.append(header)
+        self._buffers.append(payload)
+        self._block_crc = crc32c(payload, crc32c(header, self._block_crc))
+        self._block_bytes += record.size_bytes
+        self._block_records += 1
+        self._block_last = record
+
+    def finish(self) -> EncodedObject:
+        """Close the last block and append index and footer.
+
+        Raises:
+            ValueError: no record was added; an object has at least one block.
+        """
+        assert not self._finished, "the object is finished"
+        if self._block_first is None:
+            raise ValueError(f"object {self._object_id} has no records")
+        self._close_block()
+        self._finished = True
+        index = b"".join(entry.encode() for entry in self._entries)
+        footer = Footer(
+            self._object_id, self._position, len(index), len(self._entries), crc32c(index)
+        ).encode()
+        buffers = [*self._buffers, index, footer]
+        return EncodedObject(buffers, self._position + len(index) + len(footer), _ranges(self._entries))
+
+    def _continues_block(self, last: StreamRecord, record: StreamRecord) -> bool:
+        if record.stream_id == last.stream_id:
+            if record.base_offset < last.end_offset or record.epoch < last.epoch:
+                raise ValueError(
+                    f"object {self._object_id}: record of stream {record.stream_id} at epoch {record.epoch}, offset"
+                    f" {record.base_offset} follows one at epoch {last.epoch} that ends at {last.end_offset}"
+                )
+            return (
+                record.epoch == last.epoch
+                and record.base_offset == last.end_offset
+                and self._block_bytes + record.size_bytes <= self._block_bytes_max
+            )
+        if record.stream_id < last.stream_id:
+            raise ValueError(
+                f"object {self._object_id}: stream {record.stream_id} follows stream {last.stream_id}"
+            )
+        return False
+
+    def _close_block(self) -> None:
+        first, last = self._block_first, self._block_last
+        assert first is not None
+        assert last is not None
+        self._entries.append(
+            BlockEntry(
+                first.stream_id,
+                first.epoch,
+                first.base_offset,
+                last.end_offset,
+                self._block_max_timestamp,
+                self._position,
+                self._block_bytes,
+                self._block_records,
+                self._block_crc,
+            )
+        )
+        self._position += self._block_bytes
+        self._block_first = None
+        self._block_bytes = self._block_records = self._block_crc = 0
+
+
+def _ranges(entries: list[BlockEntry]) -> list[StreamRange]:
+    """Blocks that continue each other in one stream and epoch, joined."""
+    ranges: list[StreamRange] = []
+    for entry in entries:
+        start = entry.start_offset
+        if ranges:
+            last = ranges[-1]
+            if (last.stream_id, last.epoch, last.end_offset) == (entry.stream_id, entry.epoch, start):
+                start = ranges.pop().start_offset
+        ranges.append(StreamRange(entry.stream_id, entry.epoch, start, entry.end_offset))
+    return ranges

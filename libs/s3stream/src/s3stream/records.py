@@ -1,0 +1,113 @@
+"""The stream record: the unit that travels from an append to the WAL, the log cache and the objects, as the same bytes.
+
+Its encoded form is a 40-byte header, big-endian, followed by the payload (docs/formats/object.md, "Stream record"). There is no
+checksum in here: whoever stores records (a journal frame, a data block) covers them with its own. What a payload means is known to
+the caller alone; no Kafka here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ponor_runtime.disk import Buffer
+from ponor_runtime.identity import StreamEpoch, StreamId
+
+from s3stream.errors import ObjectCorruptError
+
+RECORD_HEADER: Final = struct.Struct(">qqqqII")
+"""stream id, stream epoch, base offset, max timestamp (signed 64 bits each), count, payload length (unsigned 32 bits each)."""
+
+RECORD_HEADER_BYTES: Final = RECORD_HEADER.size
+RECORD_COUNT_MAX: Final = (1 << 31) - 1
+"""Offsets that one record may span: what a Kafka batch can address with its 32-bit offset delta."""
+OFFSET_MAX: Final = (1 << 63) - 1
+
+assert RECORD_HEADER_BYTES == 40
+
+
+@dataclass(slots=True)
+class StreamRecord:
+    """A batch of one stream: offsets [base_offset, base_offset + count) and an opaque payload.
+
+    `count` may exceed what the payload holds (offset padding of compacted topics). `max_timestamp` is in milliseconds since 1970, −1
+    where there is none.
+    """
+
+    stream_id: StreamId
+    epoch: StreamEpoch
+    base_offset: int
+    count: int
+    max_timestamp: int
+    payload: Buffer
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one."""
+        return self.base_offset + self.count
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the encoded record, header included."""
+        return RECORD_HEADER_BYTES + len(self.payload)
+
+    def encode_header(self) -> bytes:
+        """The 40 bytes that stand before the payload.
+
+        Raises:
+            struct.error: a field does not fit into its bits.
+        """
+        return RECORD_HEADER.pack(
+            self.stream_id, self.epoch, self.base_offset, self.max_timestamp, self.count, len(self.payload)
+        )
+
+
+def decode_records(buffer: Buffer, *, source: str = "buffer", position: int = 0) -> Iterator[StreamRecord]:
+    """Read encoded records one after the other until the buffer ends; payloads are views into it, nothing is copied.
+
+    Args:
+        buffer: records and nothing else.
+        source: names the buffer in errors (an object's key, a WAL segment).
+        position: where the buffer starts within `source`, for errors.
+
+    Raises:
+        ObjectCorruptError: while iterating; names source, position and the rule that the bytes break.
+    """
+    view = memoryview(buffer)
+    length = len(view)
+    at = 0
+    while at < length:
+        if length - at < RECORD_HEADER_BYTES:
+            raise ObjectCorruptError(
+                f"{source}, position {position + at}: record header: {length - at} bytes remain,"
+                f" a header has {RECORD_HEADER_BYTES}"
+            )
+        stream_id, epoch, base_offset, max_timestamp, count, payload_bytes = RECORD_HEADER.unpack_from(
+            view, at
+        )
+        broken = _broken_rule(stream_id, epoch, base_offset, count)
+        payload_at = at + RECORD_HEADER_BYTES
+        if broken is None and payload_bytes > length - payload_at:
+            broken = f"payload length: {payload_bytes} bytes announced, {length - payload_at} remain"
+        if broken is not None:
+            raise ObjectCorruptError(f"{source}, position {position + at}: record {broken}")
+        at = payload_at + payload_bytes
+        yield StreamRecord(
+            StreamId(stream_id), StreamEpoch(epoch), base_offset, count, max_timestamp, view[payload_at:at]
+        )
+
+
+def _broken_rule(stream_id: int, epoch: int, base_offset: int, count: int) -> str | None:
+    if stream_id < 0:
+        return f"stream id: {stream_id} is negative"
+    if epoch < 0:
+        return f"stream epoch: {epoch} is negative"
+    if base_offset < 0:
+        return f"base offset: {base_offset} is negative"
+    if not 1 <= count <= RECORD_COUNT_MAX:
+        return f"count: {count} is not within 1..{RECORD_COUNT_MAX}"
+    if base_offset > OFFSET_MAX - count:
+        return f"end offset: {base_offset} + {count} exceeds 64 bits"
+    return None

@@ -1,0 +1,184 @@
+"""Recovery: what an earlier process of this node acknowledged and did not upload is uploaded, then its streams are closed.
+
+The controller knows up to where each stream is committed; the log has everything that was acknowledged behind that, in order. So each record is
+either below its stream's end (uploaded already), exactly at the end (uploaded now), or proof that something is missing, which
+stops the start: acknowledged data is never dropped silently.
+
+Repeatable at every step: commits move the ends, closed streams are not looked at again, the log is trimmed last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.identity import StreamId
+from ponor_runtime.runtime import Runtime
+
+from s3stream.errors import WalCorruptError
+from s3stream.object_upload import ObjectUploader
+from s3stream.ports import StreamManager, StreamState
+from s3stream.records import StreamRecord
+from s3stream.settings import RECORD_OVERHEAD_BYTES, StorageSettings
+from s3stream.upload_plan import StreamPiece, plan_upload
+from s3stream.wal import WriteAheadLog
+
+STREAMS_PER_CALL_MAX: Final = 1_000
+"""What the controller takes in one operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What a start found in the log, and how long it took until the node could open streams again."""
+
+    records: int
+    bytes: int
+    streams: int
+    skipped_committed: int
+    skipped_not_owned: int
+    duration_ms: int
+
+
+class Verdict(Enum):
+    """What recovery does with one record of the log."""
+
+    UPLOAD = "upload"
+    COMMITTED = "committed"
+    NOT_OWNED = "not owned"
+
+
+class RecoveryFilter:
+    """Decides over the records of a log, in their order. Pure."""
+
+    def __init__(self, owned: Sequence[StreamState]) -> None:
+        self._streams = {state.stream_id: state for state in owned}
+        self._end_offsets = {state.stream_id: state.end_offset for state in owned}
+
+    def judge(self, record: StreamRecord) -> Verdict:
+        """What to do with the next record.
+
+        Raises:
+            WalCorruptError: it neither lies below its stream's end nor continues it under the stream's epoch.
+        """
+        state = self._streams.get(record.stream_id)
+        if state is None:
+            return Verdict.NOT_OWNED
+        end_offset = self._end_offsets[record.stream_id]
+        if record.end_offset <= end_offset:
+            return Verdict.COMMITTED
+        if record.base_offset != end_offset:
+            raise WalCorruptError(
+                f"stream {record.stream_id}: offsets [{end_offset}, {record.base_offset}) are neither in the write-ahead log nor"
+                f" uploaded; the log goes on with a record [{record.base_offset}, {record.end_offset}). {_REMEDY}"
+            )
+        if record.epoch != state.epoch:
+            raise WalCorruptError(
+                f"stream {record.stream_id}: the record [{record.base_offset}, {record.end_offset}) of the write-ahead log was"
+                f" appended at epoch {record.epoch}, the stream is open at epoch {state.epoch}. {_REMEDY}"
+            )
+        self._end_offsets[record.stream_id] = record.end_offset
+        return Verdict.UPLOAD
+
+    def closed_states(self) -> list[StreamState]:
+        """All owned streams at the ends they have once everything judged is committed, sorted by id."""
+        return [
+            StreamState(stream_id, state.epoch, state.start_offset, self._end_offsets[stream_id])
+            for stream_id, state in sorted(self._streams.items())
+        ]
+
+
+_REMEDY: Final = (
+    "Nothing was changed. Start the node with the write-ahead log that it had when it stopped; if that is lost, acknowledged"
+    " records of the stream are lost"
+)
+
+
+class Recovery:
+    """One recovery of one log."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        wal: WriteAheadLog,
+        streams: StreamManager,
+        uploader: ObjectUploader,
+        settings: StorageSettings,
+    ) -> None:
+        self._clock: Clock = runtime.clock
+        self._wal = wal
+        self._streams = streams
+        self._uploader = uploader
+        self._settings = settings
+        self._chunk: dict[StreamId, list[StreamRecord]] = {}
+        self._chunk_bytes = 0
+        self._counts = dict.fromkeys(Verdict, 0)
+        self._bytes = 0
+
+    async def run(self) -> RecoveryReport:
+        """Upload, close, trim.
+
+        Raises:
+            WalCorruptError: the log is damaged, or it lacks what was acknowledged; nothing was closed or trimmed.
+            CommitRefusedError: the controller refused; this process is not the owner any more.
+        """
+        started_ns = self._clock.monotonic_ns()
+        owned = self._streams.owned_streams()
+        if self._wal.created and owned:
+            raise WalCorruptError(
+                f"this node holds {len(owned)} streams open, the first is {owned[0].stream_id}, but its write-ahead log is new."
+                f" {_REMEDY}"
+            )
+        judge = RecoveryFilter(owned)
+        async for _, record in self._wal.recover():
+            verdict = judge.judge(record)
+            self._counts[verdict] += 1
+            if verdict is Verdict.UPLOAD:
+                await self._gather(record)
+        await self._upload_chunk()
+        states = judge.closed_states()
+        for start in range(0, len(states), STREAMS_PER_CALL_MAX):
+            await self._streams.close_streams(states[start : start + STREAMS_PER_CALL_MAX])
+        self._wal.trim(self._wal.next_sequence)
+        return RecoveryReport(
+            records=self._counts[Verdict.UPLOAD],
+            bytes=self._bytes,
+            streams=len(states),
+            skipped_committed=self._counts[Verdict.COMMITTED],
+            skipped_not_owned=self._counts[Verdict.NOT_OWNED],
+            duration_ms=(self._clock.monotonic_ns() - started_ns) // 1_000_000,
+        )
+
+    async def _gather(self, record: StreamRecord) -> None:
+        # Copied: a view would keep the whole segment in memory, and few records of many segments may be wanted.
+        record.payload = bytes(record.payload)
+        self._chunk.setdefault(record.stream_id, []).append(record)
+        self._bytes += record.size_bytes
+        self._chunk_bytes += record.size_bytes + RECORD_OVERHEAD_BYTES
+        if self._chunk_bytes >= self._settings.recovery_chunk_bytes_max:
+            await self._upload_chunk()
+
+    async def _upload_chunk(self) -> None:
+        chunk, self._chunk, self._chunk_bytes = self._chunk, {}, 0
+        # A stream that was deleted is not owned any more; one deleted meanwhile is ignored by the controller.
+        pieces = [_piece(chunk[stream_id]) for stream_id in sorted(chunk)]
+        if not pieces:
+            return
+        plan = plan_upload(
+            pieces,
+            split_size_bytes=self._settings.split_size_bytes,
+            commit_ranges_max=self._settings.commit_ranges_max,
+            carry_bytes_max=0,
+        )
+        await self._uploader.upload(plan)
+
+
+def _piece(records: list[StreamRecord]) -> StreamPiece:
+    first, last = records[0], records[-1]
+    size_bytes = sum(record.size_bytes for record in records)
+    return StreamPiece(
+        first.stream_id, first.epoch, first.base_offset, last.end_offset, size_bytes, (records,)
+    )

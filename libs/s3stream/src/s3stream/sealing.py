@@ -1,0 +1,159 @@
+"""When the active block is sealed: triggers, upload hooks, and what a sealed block's plan may carry over.
+
+The triggers: size, age, pressure on memory or on the write-ahead log, force. Nothing else starts an upload, and none of them fires when there is nothing
+un-uploaded, so that an idle node makes no request.
+
+Before a block is sealed, the hooks of streams with data of their own in it run and append small records (such as a
+snapshot of producer state). The cut is then made right behind the newest record handed to the log: data, hook records, and nothing later,
+travel in one block. Whatever a hook describes is before it in the log, so a snapshot never tells of data that a crash could lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.identity import StreamId
+
+from s3stream.log_cache import LogCache, SealedBlocks
+from s3stream.open_stream import OpenStream
+from s3stream.settings import StorageSettings
+from s3stream.upload_plan import UploadPlan, plan_upload
+from s3stream.wal import WriteAheadLog
+
+
+class SealReason(Enum):
+    """Why a block is sealed. Only `SIZE` lets a small rest be carried."""
+
+    SIZE = "size"
+    AGE = "age"
+    CARRIED_AGE = "carried age"
+    PRESSURE = "pressure"
+    FORCE = "force"
+
+
+class SealTriggers:
+    """Looks at the log cache and tells what is due."""
+
+    def __init__(
+        self, *, cache: LogCache, wal: WriteAheadLog, clock: Clock, settings: StorageSettings
+    ) -> None:
+        self._cache = cache
+        self._wal = wal
+        self._clock = clock
+        self._settings = settings
+        self._interval_ns = settings.upload_interval_ms * 1_000_000
+
+    def size_reached(self) -> bool:
+        """The active block is full."""
+        active = self._cache.active
+        return (
+            active.size_bytes >= self._settings.upload_size_bytes
+            or len(active.runs) >= self._settings.block_streams_max
+        )
+
+    def pressure(self) -> bool:
+        """Memory or log are filling with what was not uploaded, and sealing would help."""
+        if not self._cache.active.runs and self._cache.carried is None:
+            return False
+        return (
+            self._cache.pinned_bytes >= self._settings.pressure_bytes
+            or self._wal.retained_bytes >= self._settings.wal_pressure_bytes
+        )
+
+    def due(self, *, pipeline_idle: bool) -> SealReason | None:
+        """What must be sealed now, if anything (force is not known here).
+
+        While uploads are in flight, pressure seals nothing: their end relieves it, and a seal would only make smaller objects.
+        """
+        if self.size_reached():
+            return SealReason.SIZE
+        if pipeline_idle and self.pressure():
+            return SealReason.PRESSURE
+        now_ns = self._clock.monotonic_ns()
+        active, carried = self._cache.active, self._cache.carried
+        if active.runs and now_ns - active.oldest_ns >= self._interval_ns:
+            return SealReason.AGE
+        if carried is not None and now_ns - carried.oldest_ns >= self._interval_ns:
+            return SealReason.CARRIED_AGE
+        return None
+
+    def next_due_s(self) -> float | None:
+        """Seconds until age is a reason; None while nothing ages."""
+        ages = [
+            block.oldest_ns
+            for block in (self._cache.active, self._cache.carried)
+            if block is not None and block.runs
+        ]
+        if not ages:
+            return None
+        return max(min(ages) + self._interval_ns - self._clock.monotonic_ns(), 0) / 1e9
+
+    def may_carry(self, reason: SealReason) -> bool:
+        """Whether the block may leave a rest behind, as far as reason and log tell."""
+        return reason is SealReason.SIZE and self._wal.retained_bytes <= self._settings.wal_carry_bytes_max
+
+
+class UploadHooks:
+    """Streams whose hooks must run before the next seal, in the order of their first append since the last."""
+
+    def __init__(self) -> None:
+        self._waiting: list[OpenStream] = []
+        self.running = False
+
+    def note_append(self, stream: OpenStream) -> None:
+        """The stream with a hook has new data of its own. What hooks append does not count: an idle node must become idle."""
+        if not stream.awaits_hook and not self.running:
+            stream.awaits_hook = True
+            self._waiting.append(stream)
+
+    def run(self) -> None:
+        """Run the hooks that wait."""
+        waiting, self._waiting = self._waiting, []
+        self.running = True
+        try:
+            for stream in waiting:
+                stream.awaits_hook = False
+                if stream.upload_hook is not None:
+                    stream.upload_hook()
+        finally:
+            self.running = False
+
+    def forget(self, stream: OpenStream) -> None:
+        """The stream is closed."""
+        stream.upload_hook = None
+
+
+def plan_sealed(
+    sealed: SealedBlocks,
+    *,
+    is_deleted: Callable[[StreamId], bool],
+    may_carry: bool,
+    expired_before_ns: int,
+    settings: StorageSettings,
+) -> UploadPlan:
+    """What becomes of sealed blocks: data of deleted streams is dropped, a small and young rest may be carried.
+
+    Args:
+        sealed: the blocks.
+        is_deleted: by stream id.
+        may_carry: see `SealTriggers.may_carry`.
+        expired_before_ns: records older than this are not carried.
+        settings: sizes.
+    """
+    pieces = [piece for piece in sealed.pieces() if not is_deleted(piece.stream_id)]
+    plan = plan_upload(
+        pieces,
+        split_size_bytes=settings.split_size_bytes,
+        commit_ranges_max=settings.commit_ranges_max,
+        carry_bytes_max=settings.carry_bytes_max if may_carry else 0,
+    )
+    if any(sealed.oldest_ns_of(piece.stream_id) <= expired_before_ns for piece in plan.carried):
+        return plan_upload(
+            pieces,
+            split_size_bytes=settings.split_size_bytes,
+            commit_ranges_max=settings.commit_ranges_max,
+            carry_bytes_max=0,
+        )
+    return plan

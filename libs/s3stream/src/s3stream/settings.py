@@ -1,0 +1,151 @@
+"""Settings of the storage: names, defaults, bounds, and the quantities that follow from them.
+
+Only numbers live here. A service flattens these fields into its own settings and parses them with `ponor_runtime.settings`, which reads
+bounds, unit and documentation from the fields' metadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from ponor_runtime.disk import SECTOR_BYTES
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+RECORD_OVERHEAD_BYTES: Final = 512
+"""What a cached record is charged beyond its bytes: the Python objects around it measure 400 to 500 bytes. Without this charge small
+records outgrow any budget (AutoMQ's PR 3512)."""
+
+_UPLOAD_SIZE_DEFAULT_BYTES_MAX: Final = 500 * MIB
+_SEGMENTS_PER_WINDOW: Final = 16
+_CACHE_PARTS_PER_UPLOAD: Final = 3
+"""One part fills, one is being uploaded, one serves readers."""
+
+
+def _setting(default: int, low: int, high: int, unit: str, doc: str) -> int:
+    """A field with the metadata that the settings parser reads."""
+    chosen: int = field(default=default, metadata={"min": low, "max": high, "unit": unit, "doc": doc})
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """How much memory, disk and time the storage of one node may take."""
+
+    log_cache_bytes_max: int = _setting(
+        512 * MIB,
+        8 * MIB,
+        1024 * GIB,
+        "bytes",
+        "memory for records that were appended, until they are uploaded and after",
+    )
+    append_waiting_bytes_max: int = _setting(
+        32 * MIB,
+        1 * MIB,
+        64 * GIB,
+        "bytes",
+        "part of the log cache in which appends wait when the rest of it is full",
+    )
+    block_cache_bytes_max: int = _setting(
+        256 * MIB, 1 * MIB, 1024 * GIB, "bytes", "memory for blocks read from objects"
+    )
+    upload_size_bytes_max: int = _setting(
+        0,
+        0,
+        64 * GIB,
+        "bytes",
+        "un-uploaded bytes that start an upload; 0: a third of the log cache, at most 500 MiB",
+    )
+    upload_interval_ms: int = _setting(
+        60_000, 100, 86_400_000, "ms", "longest time that a record waits for its upload"
+    )
+    split_size_bytes: int = _setting(
+        8 * MIB, 64 * KIB, 1 * GIB, "bytes", "a stream's run of this size becomes a stream object"
+    )
+    object_block_bytes_max: int = _setting(
+        512 * KIB, 4 * KIB, 16 * MIB, "bytes", "size of a data block within an object"
+    )
+    carry_bytes_max: int = _setting(
+        1 * MIB, 0, 64 * MIB, "bytes", "largest rest that waits for the next upload; 0: none does"
+    )
+    cache_pressure_percent: int = _setting(
+        80, 10, 95, "%", "share of the log cache that may wait for upload before one is forced"
+    )
+    block_streams_max: int = _setting(
+        4_096, 16, 16_384, "streams", "streams in a log block that start an upload"
+    )
+    commit_ranges_max: int = _setting(
+        4_096, 16, 16_384, "ranges", "ranges of one upload commit; more make several commits"
+    )
+    uploads_in_flight_max: int = _setting(
+        3, 1, 64, "uploads", "log blocks that are uploaded at the same time"
+    )
+    puts_in_flight_max: int = _setting(8, 1, 256, "puts", "objects that are put at the same time")
+    upload_retry_ms_max: int = _setting(
+        10_000, 10, 600_000, "ms", "longest pause between two attempts at a failed put"
+    )
+    force_linger_ms: int = _setting(
+        20, 0, 10_000, "ms", "time in which forced uploads (closing streams) gather into one"
+    )
+    prepared_ttl_ms: int = _setting(
+        3_600_000, 1_000, 86_400_000, "ms", "life of a prepared object id; longer than any upload takes"
+    )
+    wal_bytes_max: int = _setting(
+        2 * GIB, 16 * MIB, 1024 * GIB, "bytes", "un-trimmed bytes of the write-ahead log"
+    )
+    wal_queue_bytes_max: int = _setting(
+        64 * MIB, 1 * MIB, 16 * GIB, "bytes", "bytes on their way to the write-ahead log's disk"
+    )
+    recovery_chunk_bytes_max: int = _setting(
+        128 * MIB, 1 * MIB, 64 * GIB, "bytes", "bytes that recovery uploads at once"
+    )
+    fetch_timeout_ms: int = _setting(
+        30_000, 10, 600_000, "ms", "longest read from objects, unless the caller sets a deadline"
+    )
+
+    @property
+    def direct_bytes_max(self) -> int:
+        """Charged bytes up to which an append goes to the WAL at once; above it waits."""
+        return self.log_cache_bytes_max - min(self.append_waiting_bytes_max, self.log_cache_bytes_max // 8)
+
+    @property
+    def append_bytes_max(self) -> int:
+        """The largest record (header included) that can ever be taken: by the log cache, and by one segment of the log."""
+        return min(self.direct_bytes_max - RECORD_OVERHEAD_BYTES, self.wal_segment_bytes * 7 // 8)
+
+    @property
+    def wal_segment_bytes(self) -> int:
+        """Size of a segment of the file WAL: small against the window, because it is trimmed by whole segments."""
+        return min(self.wal_bytes_max // _SEGMENTS_PER_WINDOW, 64 * MIB) // SECTOR_BYTES * SECTOR_BYTES
+
+    @property
+    def wal_entry_bytes_max(self) -> int:
+        """Bytes of records that share one entry of the log; a larger record has one of its own."""
+        return min(self.wal_segment_bytes // 4, 1 * MIB)
+
+    @property
+    def upload_size_bytes(self) -> int:
+        """What the size trigger compares with.
+
+        Never above a third of the log cache, so that blocks are sealed by size, not by pressure, whatever was asked for.
+        """
+        third = self.log_cache_bytes_max // _CACHE_PARTS_PER_UPLOAD
+        return min(third, self.upload_size_bytes_max or _UPLOAD_SIZE_DEFAULT_BYTES_MAX)
+
+    @property
+    def pressure_bytes(self) -> int:
+        """Charged bytes waiting for upload from which on an upload is forced."""
+        return self.log_cache_bytes_max * self.cache_pressure_percent // 100
+
+    @property
+    def wal_pressure_bytes(self) -> int:
+        """Retained WAL bytes from which on an upload is forced."""
+        return self.wal_bytes_max * 3 // 4
+
+    @property
+    def wal_carry_bytes_max(self) -> int:
+        """Retained WAL bytes above which a small rest is uploaded instead of carried."""
+        return self.wal_bytes_max // 4

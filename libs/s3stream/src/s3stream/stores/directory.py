@@ -1,0 +1,214 @@
+"""An object store in a directory, as durable as the disk below it.
+
+    ROOT/objects/SEGMENT/…/NAME.object     the object of key SEGMENT/…/NAME
+    ROOT/uploads/N/…                       temporary files of one process
+
+A put writes a temporary file, syncs it, links it to its name (the link is what makes a put create-only: the kernel refuses a taken name) and syncs the
+directory. Several processes share a ROOT; each holds the lock of one numbered upload directory while it lives, so that temporary
+files that a dead process left are told from those of a living one and swept by whoever opens the store next.
+The suffix tells objects from directories, because the Disk port has no call that would.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import PurePath
+from typing import Final
+
+from ponor_runtime.disk import Buffer, Disk, DiskLock
+from ponor_runtime.object_store import (
+    ObjectAlreadyExistsError,
+    ObjectInfo,
+    ObjectNotFoundError,
+    ObjectStoreError,
+    ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
+)
+
+from s3stream.stores.key_rules import check_key
+
+PROCESSES_MAX: Final = 256
+"""How many processes may have one directory store open at a time."""
+
+_SUFFIX: Final = ".object"
+_KNOWN_DIRECTORIES_MAX: Final = 16 * 1024
+_RETRIABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
+
+
+class DirectoryObjectStore:
+    """`ObjectStore` over the Disk port. Listings are in ascending key order."""
+
+    def __init__(self, disk: Disk, root: PurePath, uploads: PurePath, lock: DiskLock) -> None:
+        self._disk = disk
+        self._objects = root / "objects"
+        self._uploads = uploads
+        self._lock = lock
+        self._upload_number = 0
+        self._known_directories: set[PurePath] = set()
+
+    @classmethod
+    async def open(cls, disk: Disk, root: PurePath) -> DirectoryObjectStore:
+        """Make the directory if it is not there, and sweep temporary files that dead processes left.
+
+        Raises:
+            ObjectStoreRefusedError: the directory cannot be made or written, or too many processes have it open.
+        """
+        with _as_store_error(f"object store {root}"):
+            await disk.make_directories(root / "objects")
+            await disk.make_directories(root / "uploads")
+            uploads, lock = await _claim_uploads(disk, root / "uploads")
+        return cls(disk, root, uploads, lock)
+
+    async def put(self, key: str, buffers: Sequence[Buffer]) -> None:
+        path = self._path(key)
+        self._upload_number += 1
+        temporary = self._uploads / f"{self._upload_number}.tmp"
+        with _as_store_error(key):
+            try:
+                await self._write_temporary(temporary, buffers)
+                await self._make_directory(path.parent)
+                await self._link(key, temporary, path)
+            finally:
+                with suppress(OSError):
+                    await self._disk.remove(temporary)
+
+    async def get(self, key: str, start: int, length: int) -> bytes:
+        path = self._path(key)
+        with _as_store_error(key):
+            file = await self._disk.open(path)
+            try:
+                return await file.read(start, length)
+            finally:
+                await file.close()
+
+    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        path = self._path(key)
+        with _as_store_error(key):
+            file = await self._disk.open(path)
+            try:
+                size = await file.size()
+                start = max(0, size - length)
+                return await file.read(start, size - start), size
+            finally:
+                await file.close()
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        changed: dict[PurePath, None] = {}
+        for key in keys:
+            path = self._path(key)
+            with _as_store_error(key), suppress(FileNotFoundError):
+                await self._disk.remove(path)
+                changed[path.parent] = None
+        # A deletion that a crash undid would leak the object: whoever confirmed it never looks again.
+        for directory in changed:
+            with _as_store_error(str(directory)):
+                await self._disk.sync_directory(directory)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        async for info in self._walk(self._objects, "", prefix):
+            yield info
+
+    async def close(self) -> None:
+        self._lock.release()
+
+    def _path(self, key: str) -> PurePath:
+        *directories, name = check_key(key).split("/")
+        if any(segment.endswith(_SUFFIX) for segment in directories):
+            raise ValueError(f"object store key {key!r}: no segment but the last may end in {_SUFFIX!r}")
+        return self._objects.joinpath(*directories, name + _SUFFIX)
+
+    async def _write_temporary(self, temporary: PurePath, buffers: Sequence[Buffer]) -> None:
+        file = await self._disk.open(temporary, create=True)
+        try:
+            await file.write_sync(0, buffers)
+        finally:
+            await file.close()
+
+    async def _make_directory(self, directory: PurePath) -> None:
+        if directory in self._known_directories:
+            return
+        await self._disk.make_directories(directory)
+        if len(self._known_directories) >= _KNOWN_DIRECTORIES_MAX:
+            self._known_directories.clear()
+        self._known_directories.add(directory)
+
+    async def _link(self, key: str, temporary: PurePath, path: PurePath) -> None:
+        try:
+            await self._disk.link(temporary, path)
+        except FileExistsError:
+            # The name may be another put's that did not get as far as this sync; who finds it taken may rely on it.
+            await self._disk.sync_directory(path.parent)
+            raise ObjectAlreadyExistsError(f"{key}: the key is taken") from None
+        await self._disk.sync_directory(path.parent)
+
+    async def _walk(self, directory: PurePath, key_prefix: str, prefix: str) -> AsyncIterator[ObjectInfo]:
+        with _as_store_error(key_prefix or str(directory)):
+            names = await self._disk.list(directory)
+        for key in sorted(key_prefix + _listed_name(name) for name in names):
+            if key.endswith("/"):
+                if key.startswith(prefix) or prefix.startswith(key):
+                    async for info in self._walk(directory / key[len(key_prefix) : -1], key, prefix):
+                        yield info
+            elif key.startswith(prefix):
+                with suppress(ObjectNotFoundError):  # deleted while this listing went on
+                    yield ObjectInfo(key, await self._size(key))
+
+    async def _size(self, key: str) -> int:
+        with _as_store_error(key):
+            file = await self._disk.open(self._path(key))
+            try:
+                return await file.size()
+            finally:
+                await file.close()
+
+
+async def _claim_uploads(disk: Disk, directory: PurePath) -> tuple[PurePath, DiskLock]:
+    """Lock the first free upload directory; empty it and every other one that no living process holds."""
+    present = set(await disk.list(directory))
+    claimed: tuple[PurePath, DiskLock] | None = None
+    for number in range(PROCESSES_MAX):
+        uploads = directory / str(number)
+        if uploads.name not in present:
+            if claimed is not None:
+                continue
+            await disk.make_directories(uploads)
+        try:
+            lock = disk.lock(uploads)
+        except BlockingIOError:
+            continue
+        for name in await disk.list(uploads):
+            await disk.remove(uploads / name)
+        if claimed is None:
+            claimed = uploads, lock
+        else:
+            lock.release()
+    if claimed is None:
+        raise ObjectStoreRefusedError(
+            f"{directory}: {PROCESSES_MAX} processes have this object store open; stop some"
+        )
+    return claimed
+
+
+def _listed_name(name: str) -> str:
+    return name.removesuffix(_SUFFIX) if name.endswith(_SUFFIX) else name + "/"
+
+
+@contextmanager
+def _as_store_error(thing: str) -> Iterator[None]:
+    """Name what failed in the errors of the object-store port."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ObjectNotFoundError(f"{thing}: no such object ({error})") from error
+    except OSError as error:
+        if error.errno in _RETRIABLE:
+            raise ObjectStoreUnavailableError(
+                f"{thing}: {error}; free space or handles, the call is repeated"
+            ) from error
+        if error.errno in _REFUSED:
+            raise ObjectStoreRefusedError(f"{thing}: {error}; check the directory and its owner") from error
+        # EIO and its kin: after a failed sync nobody knows what the disk has, so repeating the call proves nothing.
+        raise ObjectStoreError(f"{thing}: {error}; check the disk") from error

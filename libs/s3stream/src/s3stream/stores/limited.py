@@ -1,0 +1,53 @@
+"""Bounds the calls in flight to a store, so that a burst of readers waits here and not in sockets and threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from ponor_runtime.disk import Buffer
+from ponor_runtime.object_store import ObjectInfo, ObjectStore
+
+READS_IN_FLIGHT_MAX: Final = 64
+WRITES_IN_FLIGHT_MAX: Final = 32
+
+
+class LimitedObjectStore:
+    """`ObjectStore` that lets a number of reads and a number of writes through at a time, in the order of the calls.
+
+    Stands inside of the retries: who waits before a repetition holds no place. Listings are long and rare and are not counted.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        *,
+        reads_in_flight_max: int = READS_IN_FLIGHT_MAX,
+        writes_in_flight_max: int = WRITES_IN_FLIGHT_MAX,
+    ) -> None:
+        self._inner = inner
+        self._reads = asyncio.Semaphore(reads_in_flight_max)
+        self._writes = asyncio.Semaphore(writes_in_flight_max)
+
+    async def put(self, key: str, buffers: Sequence[Buffer]) -> None:
+        async with self._writes:
+            await self._inner.put(key, buffers)
+
+    async def get(self, key: str, start: int, length: int) -> bytes:
+        async with self._reads:
+            return await self._inner.get(key, start, length)
+
+    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        async with self._reads:
+            return await self._inner.get_tail(key, length)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        async with self._writes:
+            await self._inner.delete(keys)
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        return self._inner.list(prefix)
+
+    async def close(self) -> None:
+        await self._inner.close()

@@ -1,0 +1,66 @@
+"""From a URL to a store that is metered, limited and retried: the one place that knows all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from ponor_runtime.object_store import ObjectStore
+from ponor_runtime.runtime import Runtime
+
+from s3stream.stores.directory import DirectoryObjectStore
+from s3stream.stores.limited import LimitedObjectStore
+from s3stream.stores.metered import MeteredObjectStore
+from s3stream.stores.retrying import RetryingObjectStore, RetrySettings
+from s3stream.stores.s3 import S3ObjectStore
+from s3stream.stores.s3_location import parse_s3_location
+
+
+async def open_object_store(
+    url: str, *, runtime: Runtime, environment: Mapping[str, str], retry: RetrySettings | None = None
+) -> ObjectStore:
+    """Open `file://DIR` or `s3://BUCKET/PREFIX?endpoint=URL`.
+
+    Args:
+        url: where the objects are; see `s3_location.py` for the parameters of S3.
+        runtime: clock, randomness, disk and telemetry of this process.
+        environment: where the usual AWS_* variables are read from.
+        retry: bounds of the repetitions.
+
+    Raises:
+        ValueError: the URL names no store that there is, or cannot be read.
+        ObjectStoreError: the directory cannot be used. An S3 server is not contacted here.
+    """
+    raw = await _open_raw(url, runtime, environment)
+    return wrap_object_store(raw, runtime=runtime, retry=retry)
+
+
+def wrap_object_store(
+    raw: ObjectStore, *, runtime: Runtime, retry: RetrySettings | None = None
+) -> ObjectStore:
+    """Put metering, limits and retries around a raw store, in the order in which every repeated call counts again."""
+    metered = MeteredObjectStore(raw, runtime.telemetry, runtime.clock)
+    return RetryingObjectStore(
+        LimitedObjectStore(metered),
+        clock=runtime.clock,
+        randomness=runtime.randomness,
+        telemetry=runtime.telemetry,
+        settings=retry,
+    )
+
+
+async def _open_raw(url: str, runtime: Runtime, environment: Mapping[str, str]) -> ObjectStore:
+    scheme = urlsplit(url).scheme
+    if scheme == "s3":
+        return S3ObjectStore(parse_s3_location(url, environment))
+    if scheme == "file":
+        return await DirectoryObjectStore.open(runtime.disk, _directory(url))
+    raise ValueError(f"object store URL {url!r}: file:///DIR or s3://BUCKET/PREFIX?endpoint=URL is expected")
+
+
+def _directory(url: str) -> PurePosixPath:
+    parts = urlsplit(url)
+    if parts.netloc or parts.query or parts.fragment or not parts.path.startswith("/") or parts.path == "/":
+        raise ValueError(f"object store URL {url!r}: file:///ABSOLUTE/DIR is expected (three slashes)")
+    return PurePosixPath(unquote(parts.path))

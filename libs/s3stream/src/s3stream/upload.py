@@ -1,0 +1,113 @@
+"""The upload pipeline: sealed blocks are uploaded side by side and committed strictly in the order they were sealed.
+
+The order is what makes a trim point of the write-ahead log mean something: whatever lies before it is committed, all of it. What is uploaded
+and why is decided before (`sealing`, `upload_plan`); how one plan gets into the store is `object_upload`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+
+from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.telemetry import Telemetry
+
+from s3stream.log_cache import SealedBlocks
+from s3stream.object_upload import ObjectUploader
+from s3stream.upload_plan import UploadPlan
+
+
+class Upload:
+    """Sealed blocks on their way: from the seal to the commit."""
+
+    __slots__ = ("before", "committed", "plan", "sealed", "task")
+
+    def __init__(self, sealed: SealedBlocks, plan: UploadPlan) -> None:
+        self.sealed = sealed
+        self.plan = plan
+        self.before: Upload | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class UploadPipeline:
+    """Uploads in flight, oldest first. How many wait is bounded by the log cache, whose bytes they hold."""
+
+    def __init__(
+        self,
+        *,
+        uploader: ObjectUploader,
+        tasks: BackgroundTasks,
+        telemetry: Telemetry,
+        uploads_in_flight_max: int,
+        on_committed: Callable[[Upload], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self._uploader = uploader
+        self._tasks = tasks
+        self._telemetry = telemetry
+        self._in_flight_max = uploads_in_flight_max
+        self._on_committed = on_committed
+        self._on_failed = on_failed
+        self._uploads: deque[Upload] = deque()
+        telemetry.gauge("ponor_upload_blocks_waiting", lambda: len(self._uploads))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being uploaded."""
+        return not self._uploads
+
+    @property
+    def newest(self) -> Upload | None:
+        """The upload submitted last, if it is not committed."""
+        return self._uploads[-1] if self._uploads else None
+
+    @property
+    def first_sequence(self) -> int | None:
+        """The oldest WAL entry with data that is in the pipeline; None when there is none."""
+        sequences = (upload.sealed.first_sequence for upload in self._uploads)
+        return min((sequence for sequence in sequences if sequence is not None), default=None)
+
+    def submit(self, upload: Upload) -> None:
+        """Start an upload; its future `committed` tells when it is visible."""
+        upload.before = self.newest
+        self._uploads.append(upload)
+        self._start()
+
+    async def stop(self) -> None:
+        """Abandon what is in flight; the write-ahead log still has it."""
+        tasks = [upload.task for upload in self._uploads if upload.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _start(self) -> None:
+        """Start the oldest ones: a younger one in their place would wait for them, and they for its place."""
+        for upload in islice(self._uploads, self._in_flight_max):
+            if upload.task is None:
+                upload.task = self._tasks.spawn(self._run(upload), "upload")
+
+    async def _run(self, upload: Upload) -> None:
+        try:
+            with self._telemetry.span("ponor.upload", objects=upload.plan.object_count):
+                await self._upload_in_order(upload)
+        except BaseException as error:
+            upload.committed.cancel()  # neither those who wait for it nor later uploads may go on
+            if not isinstance(error, asyncio.CancelledError):
+                self._on_failed(error)
+            raise
+        assert self._uploads[0] is upload
+        self._uploads.popleft()
+        upload.before = None
+        self._on_committed(upload)
+        upload.committed.set_result(None)
+        self._start()
+
+    async def _upload_in_order(self, upload: Upload) -> None:
+        turn = upload.before.committed if upload.before is not None else None
+        await self._uploader.upload(upload.plan, turn=turn)
+        if turn is not None:  # nothing to upload: all of it was deleted
+            await asyncio.shield(turn)

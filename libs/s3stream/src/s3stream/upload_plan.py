@@ -1,0 +1,101 @@
+"""Which data becomes which object: pure, so that it can be proven.
+
+A stream's run of at least the split size becomes a stream object of its own, the rest together becomes one stream set object. So the number of
+objects follows the bytes, never the number of streams. A small rest beside stream objects may be carried to the next upload
+(docs/decisions/0004-carry-small-rests.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ponor_runtime.identity import StreamEpoch, StreamId
+
+from s3stream.records import StreamRecord
+
+CARRY_DIVISOR = 8
+"""A rest is small when it is at most this part of the block: then carrying it again and again moves few bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPiece:
+    """Un-uploaded data of one stream at one epoch: offsets [start_offset, end_offset) without a hole, as lists of records in order."""
+
+    stream_id: StreamId
+    epoch: StreamEpoch
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    runs: tuple[Sequence[StreamRecord], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitGroup:
+    """What one commit makes visible: pieces that share a stream set object, and pieces that are stream objects."""
+
+    stream_set: tuple[StreamPiece, ...]
+    stream_objects: tuple[StreamPiece, ...]
+
+    @property
+    def object_count(self) -> int:
+        """Objects to prepare for it."""
+        return len(self.stream_objects) + bool(self.stream_set)
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPlan:
+    """Commits in order, and the pieces that wait for the next upload."""
+
+    groups: tuple[CommitGroup, ...]
+    carried: tuple[StreamPiece, ...]
+
+    @property
+    def object_count(self) -> int:
+        """Objects to prepare for all of it."""
+        return sum(group.object_count for group in self.groups)
+
+    @property
+    def pieces(self) -> list[StreamPiece]:
+        """Everything that is uploaded now."""
+        return [piece for group in self.groups for piece in (*group.stream_set, *group.stream_objects)]
+
+
+def plan_upload(
+    pieces: Sequence[StreamPiece], *, split_size_bytes: int, commit_ranges_max: int, carry_bytes_max: int
+) -> UploadPlan:
+    """Split pieces into objects.
+
+    Args:
+        pieces: at most one per stream, sorted by stream id.
+        split_size_bytes: from this size on a piece is a stream object.
+        commit_ranges_max: ranges that one commit may name; a controller frame must hold them.
+        carry_bytes_max: bytes that may be carried; 0 when nothing may.
+    """
+    assert all(a.stream_id < b.stream_id for a, b in pairwise(pieces)), "sorted"
+    if len(pieces) == 1:
+        return UploadPlan((CommitGroup((), (pieces[0],)),), ())
+    large = [piece for piece in pieces if piece.size_bytes >= split_size_bytes]
+    rest = [piece for piece in pieces if piece.size_bytes < split_size_bytes]
+    carried: list[StreamPiece] = []
+    if large and _is_small(rest, large, carry_bytes_max):
+        carried, rest = rest, []
+    return UploadPlan(tuple(_groups(rest, large, commit_ranges_max)), tuple(carried))
+
+
+def _is_small(rest: Sequence[StreamPiece], large: Sequence[StreamPiece], carry_bytes_max: int) -> bool:
+    rest_bytes = sum(piece.size_bytes for piece in rest)
+    total_bytes = rest_bytes + sum(piece.size_bytes for piece in large)
+    return rest_bytes <= carry_bytes_max and rest_bytes * CARRY_DIVISOR <= total_bytes
+
+
+def _groups(rest: list[StreamPiece], large: list[StreamPiece], ranges_max: int) -> list[CommitGroup]:
+    """One commit unless there are too many ranges for one."""
+    groups: list[CommitGroup] = []
+    while rest or large:
+        stream_set, rest = rest[:ranges_max], rest[ranges_max:]
+        room = ranges_max - len(stream_set)
+        stream_objects, large = large[:room], large[room:]
+        groups.append(CommitGroup(tuple(stream_set), tuple(stream_objects)))
+    return groups

@@ -1,0 +1,33 @@
+"""A wake-up call with a timeout on the clock port: for tasks that sleep until somebody has news or until a time has come."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ponor_runtime.clock import Clock
+
+
+class Wake:
+    """One task waits, anybody wakes it. News that comes while nobody waits is kept."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._news = asyncio.Event()
+
+    def set(self) -> None:
+        """There is news."""
+        self._news.set()
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Return when there is news, or after the time; takes the news."""
+        if timeout_s is None:
+            await self._news.wait()
+        elif not self._news.is_set():
+            sleeper = asyncio.ensure_future(self._clock.sleep(timeout_s))
+            waiter = asyncio.ensure_future(self._news.wait())
+            try:
+                await asyncio.wait((sleeper, waiter), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sleeper.cancel()
+                waiter.cancel()
+        self._news.clear()

@@ -1,0 +1,210 @@
+"""Recovery with real parts: whatever the moment at which the process died, what it acknowledged is there once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from ponor_runtime.identity import StreamId
+from s3stream.errors import CommitRefusedError, S3StreamError, StreamFencedError, WalCorruptError
+from s3stream.settings import KIB
+from s3stream.stream import Stream
+
+from libs.s3stream.tests.storage_node import StorageNode, append_all, payloads_of, read_all, small_settings
+
+
+class CrashError(Exception):
+    """The process dies here."""
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[StorageNode]:
+    node = await StorageNode.create(tmp_path, small_settings())
+    await node.start()
+    yield node
+    await node.close()
+
+
+async def reopened(node: StorageNode, streams: list[Stream]) -> list[Stream]:
+    return await node.open([stream.stream_id for stream in streams])
+
+
+async def test_nothing_acknowledged_is_lost_by_a_crash(node: StorageNode) -> None:
+    streams = await node.open_new(5)
+    payloads = [number.to_bytes(2, "big") * KIB for number in range(60)]
+    for stream in streams:
+        await append_all(stream, payloads)
+    client = await node.restart()
+    assert client.recovery.streams == 5
+    assert client.recovery.records + client.recovery.skipped_committed == 300
+    assert client.recovery.bytes == client.recovery.records * (2 * KIB + 40)
+    again = await reopened(node, streams)
+    for stream in again:
+        assert payloads_of(await read_all(stream)) == payloads
+        await append_all(stream, [b"and on"])
+        assert payloads_of(await read_all(stream)) == [*payloads, b"and on"]
+
+
+async def test_clean_close_leaves_nothing_to_recover(node: StorageNode) -> None:
+    streams = await node.open_new(3)
+    for stream in streams:
+        await append_all(stream, [b"x"] * 10)
+    assert await node.client.close()
+    assert not any(row.open for row in node.cluster.streams.values())
+    client = await node.start()
+    assert (client.recovery.streams, client.recovery.records) == (0, 0)
+    for stream in await reopened(node, streams):
+        assert payloads_of(await read_all(stream)) == [b"x"] * 10
+
+
+async def test_close_with_the_store_down_leaves_the_work_to_recovery(node: StorageNode) -> None:
+    (stream,) = await node.open_new(1)
+    await append_all(stream, [b"kept"])
+    node.store.down = True
+    assert not await node.client.close(upload_timeout_ms=50)
+    node.store.down = False
+    client = await node.start()
+    assert client.recovery.records == 1
+    (again,) = await reopened(node, [stream])
+    assert payloads_of(await read_all(again)) == [b"kept"]
+
+
+STEPS = [
+    f"{call}:{moment}" for call in ("open", "prepare", "commit", "close") for moment in ("before", "after")
+] + ["put:before"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("occurrence", [1, 2, 3])
+async def test_crash_at_every_step(node: StorageNode, step: str, occurrence: int) -> None:
+    """The process dies at one step, in normal work or in recovery, and recovery dies there once more."""
+    seen = 0
+    armed = True
+
+    def die(name: str) -> None:
+        nonlocal seen
+        if armed and name == step:
+            seen += 1
+            if seen % occurrence == 0:
+                raise CrashError(name)
+
+    node.cluster.on_step = die
+    node.store.before_put = lambda _: die("put:before")
+    acknowledged: dict[StreamId, list[bytes]] = {}
+    for life in range(4):
+        with suppress(CrashError, S3StreamError):
+            await one_life(node, acknowledged, life)
+        armed = life < 2
+        while True:
+            try:
+                await node.restart()
+                break
+            except* CrashError:
+                armed = False
+    node.cluster.on_step = lambda _: None
+    for stream in await node.open(list(acknowledged)):
+        got = payloads_of(await read_all(stream))
+        wanted = acknowledged[stream.stream_id]
+        assert [payload for payload in got if payload in wanted] == wanted
+        assert len(set(got)) == len(got), "none twice"
+
+
+async def one_life(node: StorageNode, acknowledged: dict[StreamId, list[bytes]], life: int) -> None:
+    if not acknowledged:
+        acknowledged.update((stream_id, []) for stream_id in await node.client.create_streams([{}] * 3))
+    streams = await node.open(list(acknowledged))
+    for number in range(12):
+        for stream in streams:
+            payload = f"{stream.stream_id}/{life}/{number}/".encode() + bytes(16 * KIB)
+            await stream.append(payload, count=1, max_timestamp=-1)
+            acknowledged[stream.stream_id].append(payload)
+    forced = asyncio.ensure_future(node.client.force_upload())
+    failed = asyncio.ensure_future(node.failed.wait())
+    await asyncio.wait([forced, failed], return_when=asyncio.FIRST_COMPLETED)
+    failed.cancel()
+    if not forced.done():
+        forced.cancel()
+        return
+    await forced
+    await streams[0].close()
+
+
+async def test_recovery_uploads_in_bounded_chunks(tmp_path: Path) -> None:
+    node = await StorageNode.create(tmp_path, small_settings(recovery_chunk_bytes_max=64 * KIB))
+    await node.start()
+    streams = await node.open_new(4)
+    node.store.down = True
+    for stream in streams:
+        await append_all(stream, [bytes([number]) * 4 * KIB for number in range(20)])
+    node.store.down = False
+    await node.restart()
+    assert len(node.cluster.commits) >= 5
+    for stream in await reopened(node, streams):
+        assert len(await read_all(stream)) == 20
+    await node.close()
+
+
+async def test_a_hole_in_the_log_is_named_not_skipped(node: StorageNode) -> None:
+    (stream,) = await node.open_new(1)
+    await append_all(stream, [b"a"] * 10)
+    await node.crash()
+    # The controller believes in less than the log begins with: acknowledged records are gone.
+    node.cluster.streams[stream.stream_id].end_offset = 0
+    await node.start()
+    (stream,) = await reopened(node, [stream])
+    await append_all(stream, [b"b"] * 10)
+    await node.crash()
+    row = node.cluster.streams[stream.stream_id]
+    row.end_offset = 15
+    row.end_offset -= 100
+    with pytest.raises(WalCorruptError, match=rf"stream {stream.stream_id}: offsets \[-85, 0\)"):
+        await node.start()
+    row.end_offset += 100
+    row.epoch += 1
+    with pytest.raises(WalCorruptError, match="epoch"):
+        await node.start()
+    row.epoch -= 1
+    client = await node.start()
+    assert client.recovery.records == 5
+
+
+async def test_a_new_log_under_open_streams_is_refused(tmp_path: Path) -> None:
+    node = await StorageNode.create(tmp_path, small_settings())
+    await node.start()
+    (stream,) = await node.open_new(1)
+    await append_all(stream, [b"precious"])
+    await node.crash()
+    (tmp_path / "wal").rename(tmp_path / "elsewhere")
+    with pytest.raises(WalCorruptError, match="is new"):
+        await node.start()
+    (tmp_path / "wal").rename(tmp_path / "useless")
+    (tmp_path / "elsewhere").rename(tmp_path / "wal")
+    client = await node.start()
+    assert client.recovery.records == 1
+    await node.close()
+
+
+async def test_a_refused_commit_stops_the_node(node: StorageNode) -> None:
+    (stream,) = await node.open_new(1)
+    await append_all(stream, [b"x"])
+    node.cluster.node_epoch += 1
+    with pytest.raises(S3StreamError):
+        await node.client.force_upload()
+    await node.failed.wait()
+    assert any(isinstance(error, CommitRefusedError) for error in node.failures)
+    with pytest.raises(S3StreamError):
+        stream.append(b"y", count=1, max_timestamp=-1)
+
+
+async def test_a_fenced_stream_cannot_be_closed(node: StorageNode) -> None:
+    (stream,) = await node.open_new(1)
+    await append_all(stream, [b"x"])
+    await node.client.force_upload()
+    node.cluster.streams[stream.stream_id].epoch += 1
+    with pytest.raises(StreamFencedError):
+        await stream.close()
+    (again,) = await node.open_new(1)
+    await append_all(again, [b"the node lives on"])

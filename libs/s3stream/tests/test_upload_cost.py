@@ -1,0 +1,102 @@
+"""What uploads cost in PUTs: it follows the bytes, not the number of partitions (docs/decisions/0004-carry-small-rests.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import pytest
+from s3stream.settings import KIB, MIB
+from s3stream.stream import Stream
+
+from libs.s3stream.tests.storage_node import StorageNode, append_all, payloads_of, read_all, small_settings
+
+RECORD = bytes(2 * KIB)
+TOTAL_BYTES = 20 * MIB
+SPLIT_BYTES = 256 * KIB
+
+
+async def cost_of(path: Path, partitions: int, upload_size_bytes: int) -> int:
+    """PUTs for the same bytes over so many partitions, each with a data stream and a meta stream for its snapshots."""
+    settings = small_settings(
+        log_cache_bytes_max=16 * MIB, upload_size_bytes_max=upload_size_bytes, split_size_bytes=SPLIT_BYTES
+    )
+    node = await StorageNode.create(path, settings)
+    await node.start()
+    streams = await node.open_new(2 * partitions)
+    data, meta = streams[:partitions], streams[partitions:]
+    for index, stream in enumerate(data):
+        node.client.on_upload(stream.stream_id, partial(snapshot, meta[index]))
+    for start in range(0, TOTAL_BYTES // len(RECORD), 16):
+        await asyncio.gather(
+            *[
+                data[number % partitions].append(RECORD, count=1, max_timestamp=-1)
+                for number in range(start, start + 16)
+            ]
+        )
+    await node.client.force_upload()
+    assert node.failures == []
+    assert sum(stream.committed_offset for stream in data) == TOTAL_BYTES // len(RECORD)
+    await node.close()
+    return node.store.puts
+
+
+def snapshot(meta: Stream) -> None:
+    meta.append(b"producer state", count=1, max_timestamp=-1)
+
+
+@pytest.mark.parametrize("upload_size_bytes", [SPLIT_BYTES, 400 * KIB, 1 * MIB, 4 * MIB])
+async def test_one_and_a_thousand_partitions_cost_the_same(tmp_path: Path, upload_size_bytes: int) -> None:
+    one = await cost_of(tmp_path / "one", 1, upload_size_bytes)
+    thousand = await cost_of(tmp_path / "thousand", 1000, upload_size_bytes)
+    # One seal more or less at either end of so short a run is one PUT.
+    assert abs(one - thousand) <= max(0.1 * thousand, 2), (
+        f"{one} PUTs for one partition, {thousand} for a thousand"
+    )
+
+
+async def test_a_carried_rest_is_readable_and_survives_a_crash(tmp_path: Path) -> None:
+    node = await StorageNode.create(tmp_path, small_settings())
+    await node.start()
+    large, small = await node.open_new(2)
+    for number in range(3):
+        await append_all(small, [b"rest %d" % number])
+        for _ in range(18):
+            await append_all(large, [bytes(32 * KIB)])
+        while large.committed_offset < large.next_offset:
+            await asyncio.sleep(0.005)
+            if node.store.puts > number:
+                break
+    while not node.cluster.commits:
+        await asyncio.sleep(0.005)
+    assert small.committed_offset == 0, "carried, not uploaded"
+    wanted = [b"rest 0", b"rest 1", b"rest 2"]
+    assert payloads_of(await read_all(small)) == wanted
+    await node.restart()
+    (small,) = await node.open([small.stream_id])
+    assert payloads_of(await read_all(small)) == wanted
+    await node.close()
+
+
+async def test_a_carried_rest_is_uploaded_when_it_is_old(tmp_path: Path) -> None:
+    node = await StorageNode.create(tmp_path, small_settings(upload_interval_ms=400))
+    await node.start()
+    large, small = await node.open_new(2)
+    await append_all(small, [b"rest"])
+    await append_all(large, [bytes(32 * KIB)] * 17)
+    while small.committed_offset == 0:
+        await append_all(large, [bytes(KIB)])  # the node is not idle, its active block is young
+        await asyncio.sleep(0.01)
+    carried_alone = [
+        commit.stream_set_object or commit.stream_objects[0]
+        for commit in node.cluster.commits
+        if any(
+            part.stream_id == small.stream_id
+            for uploaded in [commit.stream_set_object, *commit.stream_objects]
+            if uploaded is not None
+            for part in uploaded.ranges
+        )
+    ]
+    assert len(carried_alone) == 1
+    await node.close()

@@ -1,0 +1,155 @@
+"""What is on a simulated disk: bytes and names, each as processes see it and as it survives a loss of power.
+
+What lives here: the pure state. Time, order of operations and injected errors stand in `disk`.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import PurePath
+
+from ponor_runtime.disk import SECTOR_BYTES
+
+
+class FileState:
+    """The bytes of one file. `seen` is what reads return; `durable` is what a loss of power leaves."""
+
+    __slots__ = ("dirty", "durable", "seen")
+
+    def __init__(self) -> None:
+        self.seen = bytearray()
+        self.durable = bytearray()
+        self.dirty: list[tuple[int, int]] = []
+        """Ranges written since the last sync, in order."""
+
+    def write(self, position: int, data: bytes | memoryview) -> None:
+        """Change what reads return."""
+        end = position + len(data)
+        if end > len(self.seen):
+            self.seen.extend(bytes(end - len(self.seen)))
+        self.seen[position:end] = data
+        if data:
+            self.dirty.append((position, end))
+
+    def persist(self, pieces: list[tuple[int, bytes]]) -> None:
+        """A sync finished: these bytes, which the dirty ranges held when it began, are durable."""
+        for start, content in pieces:
+            self._keep(start, content)
+
+    def lose_power(self, chance: random.Random, kept: float) -> None:
+        """Every unsynced sector stays with probability `kept`; reads see what is left."""
+        for start, end in self.dirty:
+            for sector in range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
+                if chance.random() < kept:
+                    low = max(start, sector * SECTOR_BYTES)
+                    self._keep(low, bytes(self.seen[low : min(end, (sector + 1) * SECTOR_BYTES)]))
+        self.dirty = []
+        self.seen = bytearray(self.durable)
+
+    def _keep(self, start: int, content: bytes) -> None:
+        end = start + len(content)
+        if end > len(self.durable):
+            self.durable.extend(bytes(end - len(self.durable)))
+        self.durable[start:end] = content
+
+
+class DirectoryState:
+    """The names in one directory, and the changes that a loss of power may undo."""
+
+    __slots__ = ("durable", "names", "unsynced")
+
+    def __init__(self) -> None:
+        self.names: dict[str, FileState] = {}
+        self.durable: dict[str, FileState] = {}
+        self.unsynced: list[dict[str, FileState | None]] = []
+        """Changes in order; each is atomic: name to file, or to None if the name went away."""
+
+    def change(self, change: dict[str, FileState | None]) -> None:
+        """Make a change visible."""
+        _apply(self.names, change)
+        self.unsynced.append(change)
+
+    def persist(self, count: int) -> None:
+        """A sync finished that began when `count` changes were waiting."""
+        for change in self.unsynced[:count]:
+            _apply(self.durable, change)
+        del self.unsynced[:count]
+
+    def lose_power(self, chance: random.Random, kept: float) -> None:
+        """File systems keep the order of changes in a directory: a random beginning of them stays, the rest is undone."""
+        survivors = 0
+        while survivors < len(self.unsynced) and chance.random() < kept:
+            survivors += 1
+        self.persist(survivors)
+        self.unsynced = []
+        self.names = dict(self.durable)
+
+
+class DiskState:
+    """All directories of one machine. It outlives the processes that use it."""
+
+    def __init__(self) -> None:
+        self.directories: dict[PurePath, DirectoryState] = {PurePath("/"): DirectoryState()}
+
+    def directory(self, path: PurePath) -> DirectoryState:
+        """A directory.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        state = self.directories.get(path)
+        if state is None:
+            raise FileNotFoundError(2, "no such directory", str(path))
+        return state
+
+    def file(self, path: PurePath) -> FileState:
+        """A file.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        state = self.directory(path.parent).names.get(path.name)
+        if state is None:
+            raise FileNotFoundError(2, "no such file", str(path))
+        return state
+
+    def make_directories(self, path: PurePath) -> None:
+        """Make a directory and its parents; durable."""
+        for part in [*reversed(path.parents), path]:
+            if part not in self.directories:
+                if part.name in self.directory(part.parent).names:
+                    raise NotADirectoryError(20, "is a file", str(part))
+                self.directories[part] = DirectoryState()
+
+    def names(self, path: PurePath) -> list[str]:
+        """Files and directories in a directory, sorted."""
+        below = [child.name for child in self.directories if child.parent == path and child != path]
+        return sorted([*self.directory(path).names, *below])
+
+    def used_bytes(self) -> int:
+        """Bytes of all files that have a name."""
+        files = {
+            id(file): file for directory in self.directories.values() for file in directory.names.values()
+        }
+        return sum(len(file.seen) for file in files.values())
+
+    def lose_power(self, chance: random.Random, kept: float) -> None:
+        """Forget what was not synced, by sector and by name."""
+        files: dict[int, FileState] = {}
+        for directory in self.directories.values():
+            for file in [*directory.names.values(), *directory.durable.values()]:
+                files.setdefault(id(file), file)
+            for change in directory.unsynced:
+                files.update({id(file): file for file in change.values() if file is not None})
+        for file in files.values():
+            file.lose_power(chance, kept)
+        for directory in self.directories.values():
+            directory.lose_power(chance, kept)
+
+
+def _apply(names: dict[str, FileState], change: dict[str, FileState | None]) -> None:
+    for name, file in change.items():
+        if file is None:
+            names.pop(name, None)
+        else:
+            names[name] = file

@@ -1,0 +1,298 @@
+"""A simulated network: ordered connections between processes, with delays, resets and cut links.
+
+What lives here: the `Network` port of every process, and the hub that joins them. Frames of one connection keep their order, as on
+gRPC; connections fail as on TCP: at once when a process dies, or silently stalled while a link is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError, Handler
+
+from ponor_simulation.loop import INCARNATION, Incarnation, VirtualTimeLoop
+from ponor_simulation.trace import Trace
+
+WINDOW_FRAMES: Final = 64
+"""Frames under way or unread per direction; beyond it `send` waits, as with gRPC's flow control."""
+FIRST_FREE_PORT: Final = 40_000
+
+
+class NetworkHub:
+    """Everything between the processes. Delays are uniform within `delay_s`, with a heavy tail of one in a hundred."""
+
+    def __init__(self, loop: VirtualTimeLoop, seed: str, trace: Trace) -> None:
+        self.loop = loop
+        self.trace = trace
+        self.delay_s = (0.0001, 0.002)
+        self.tail_s = 0.05
+        self.connect_timeout_s = 1.0
+        self._chance = random.Random(f"network {seed}")
+        self._listeners: dict[str, SimListener] = {}
+        self._connections: dict[_Pipe, None] = {}
+        self._cut: dict[tuple[str, str], None] = {}
+        self._next_port = FIRST_FREE_PORT
+
+    def delay(self) -> float:
+        """How long the next frame travels, in seconds."""
+        tail = self._chance.uniform(0, self.tail_s) if self._chance.random() < 0.01 else 0.0
+        return self._chance.uniform(*self.delay_s) + tail
+
+    def cut(self, source: str, target: str) -> None:
+        """Frames from one process to another stall from now on; call it for both directions to part them."""
+        self._cut[(source, target)] = None
+
+    def heal(self) -> None:
+        """All links work again; what was stalled goes on."""
+        self._cut.clear()
+        for pipe in list(self._connections):
+            pipe.pump()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether frames from source to target stall."""
+        return (source, target) in self._cut
+
+    def reset_connections(self, one: str, other: str) -> int:
+        """Break every connection between two processes; how many."""
+        pipes = [pipe for pipe in self._connections if {pipe.source, pipe.target} == {one, other}]
+        for pipe in pipes:
+            pipe.break_off()
+        return len(pipes) // 2
+
+    def process_died(self, incarnation: Incarnation) -> None:
+        """Take the listeners of a process away and reset its connections; peers learn it after a delay."""
+        self._listeners = {
+            address: listener
+            for address, listener in self._listeners.items()
+            if listener.incarnation is not incarnation
+        }
+        for pipe in [pipe for pipe in self._connections if incarnation in (pipe.sender, pipe.receiver)]:
+            self.loop.call_later(self.delay(), pipe.break_off, context=self.loop.outside)
+
+    def bind(self, address: str, handlers: Mapping[str, Handler], incarnation: Incarnation) -> SimListener:
+        """Begin to listen.
+
+        Raises:
+            OSError: the address is taken.
+        """
+        host, _, port = address.rpartition(":")
+        if port == "0":
+            address = f"{host}:{self._next_port}"
+            self._next_port += 1
+        if address in self._listeners:
+            raise OSError(errno.EADDRINUSE, f"cannot listen on {address}: the address is in use")
+        listener = SimListener(self, address, dict(handlers), incarnation)
+        self._listeners[address] = listener
+        return listener
+
+    def unbind(self, listener: SimListener) -> None:
+        """Stop listening and break the listener's connections."""
+        if self._listeners.get(listener.address) is listener:
+            del self._listeners[listener.address]
+        for pipe in [pipe for pipe in self._connections if pipe.listener is listener]:
+            pipe.finish()
+
+    def listener(self, address: str) -> SimListener | None:
+        """Who listens there."""
+        return self._listeners.get(address)
+
+    def join(self, caller: Incarnation, listener: SimListener) -> tuple[SimConnection, SimConnection]:
+        """A new connection: the caller's end and the listener's."""
+        there = _Pipe(self, caller, listener.incarnation, listener)
+        back = _Pipe(self, listener.incarnation, caller, listener)
+        self._connections[there] = self._connections[back] = None
+        there.opposite, back.opposite = back, there
+        return SimConnection(there, back), SimConnection(back, there)
+
+    def forget(self, pipe: _Pipe) -> None:
+        """A direction is closed."""
+        self._connections.pop(pipe, None)
+
+
+class _Pipe:
+    """One direction of a connection."""
+
+    def __init__(
+        self, hub: NetworkHub, sender: Incarnation, receiver: Incarnation, listener: SimListener
+    ) -> None:
+        self._hub = hub
+        self.sender = sender
+        self.receiver = receiver
+        self.listener = listener
+        self.source = process_of(sender)
+        self.target = process_of(receiver)
+        self.opposite: _Pipe = self
+        self.closed = False
+        self._under_way: deque[tuple[float, bytes | None]] = deque()
+        self._arrived: deque[bytes | None] = deque()
+        self._timer_set = False
+        self._changed: deque[asyncio.Future[None]] = deque()
+
+    async def send(self, frame: bytes) -> None:
+        """Put a frame under way."""
+        while not self.closed and len(self._under_way) + len(self._arrived) >= WINDOW_FRAMES:
+            await self._change()
+        if self.closed:
+            raise ConnectionClosedError(f"the connection from {self.source} to {self.target} is closed")
+        self._launch(frame)
+
+    async def receive(self) -> bytes:
+        """Take the next frame that arrived."""
+        while not self._arrived:
+            if self.closed:
+                raise ConnectionClosedError(f"the connection from {self.source} to {self.target} is closed")
+            await self._change()
+        frame = self._arrived[0]
+        if frame is None:
+            self.break_off()
+            raise ConnectionClosedError(f"{self.source} closed the connection to {self.target}")
+        self._arrived.popleft()
+        self._wake()
+        return frame
+
+    def finish(self) -> None:
+        """An orderly end: what is under way arrives first."""
+        if not self.closed:
+            self._launch(None)
+
+    def break_off(self) -> None:
+        """A reset: both directions end, and what is under way is lost."""
+        self.hang_up()
+        self.opposite.hang_up()
+
+    def hang_up(self) -> None:
+        """This direction ends at once, and what is under way is lost."""
+        if not self.closed:
+            self.closed = True
+            self._under_way.clear()
+            self._arrived.clear()
+            self._hub.forget(self)
+            self._wake()
+
+    def pump(self) -> None:
+        """Deliver what is due, then wait for the next."""
+        now = self._hub.loop.time()
+        cut = self._hub.is_cut(self.source, self.target)
+        while not cut and self._under_way and self._under_way[0][0] <= now:
+            _, frame = self._under_way.popleft()
+            size = -1 if frame is None else len(frame)
+            self._hub.trace.record(now, "network", "deliver", self.source, self.target, size)
+            self._arrived.append(frame)
+            self._wake()
+        if self._under_way and not cut and not self._timer_set:
+            self._timer_set = True
+            self._hub.loop.call_at(self._under_way[0][0], self._timer_fired, context=self._hub.loop.outside)
+
+    def _timer_fired(self) -> None:
+        self._timer_set = False
+        self.pump()
+
+    def _launch(self, frame: bytes | None) -> None:
+        earliest = self._under_way[-1][0] if self._under_way else 0.0
+        self._under_way.append((max(earliest, self._hub.loop.time() + self._hub.delay()), frame))
+        self.pump()
+
+    async def _change(self) -> None:
+        changed = self._hub.loop.create_future()
+        self._changed.append(changed)
+        await changed
+
+    def _wake(self) -> None:
+        while self._changed:
+            changed = self._changed.popleft()
+            if not changed.done():
+                changed.set_result(None)
+
+
+class SimConnection:
+    """`Connection` of the simulated network: one end."""
+
+    def __init__(self, outgoing: _Pipe, incoming: _Pipe) -> None:
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._closed = False
+
+    async def send(self, frame: bytes) -> None:
+        if self._closed:
+            raise ConnectionClosedError("this connection was closed here")
+        if len(frame) > FRAME_BYTES_MAX:
+            raise ValueError(f"a frame of {len(frame)} bytes is larger than {FRAME_BYTES_MAX}")
+        await self._outgoing.send(bytes(frame))
+
+    async def receive(self) -> bytes:
+        return await self._incoming.receive()
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._outgoing.finish()
+            self._incoming.hang_up()
+
+
+class SimListener:
+    """`Listener` of the simulated network."""
+
+    def __init__(
+        self, hub: NetworkHub, address: str, handlers: dict[str, Handler], incarnation: Incarnation
+    ) -> None:
+        self._hub = hub
+        self._address = address
+        self._handlers = handlers
+        self.incarnation = incarnation
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def close(self) -> None:
+        self._hub.unbind(self)
+
+    def accept(self, method: str, connection: SimConnection) -> None:
+        """Serve a connection in the listening process."""
+        context = self._hub.loop.outside.copy()
+        context.run(INCARNATION.set, self.incarnation)
+        self._hub.loop.create_task(self._serve(method, connection), name=f"serve {method}", context=context)
+
+    async def _serve(self, method: str, connection: SimConnection) -> None:
+        handler = self._handlers.get(method)
+        try:
+            if handler is not None:
+                await handler(connection)
+        except ConnectionClosedError:
+            pass
+        finally:
+            await connection.close()
+
+
+class SimNetwork:
+    """`Network` of one simulated process."""
+
+    def __init__(self, hub: NetworkHub, incarnation: Incarnation) -> None:
+        self._hub = hub
+        self._incarnation = incarnation
+
+    async def connect(self, address: str, method: str) -> SimConnection:
+        await asyncio.sleep(self._hub.delay())
+        listener = self._hub.listener(address)
+        if listener is None:
+            raise ConnectionClosedError(f"nobody listens on {address}")
+        here, there = process_of(self._incarnation), process_of(listener.incarnation)
+        if self._hub.is_cut(here, there) or self._hub.is_cut(there, here):
+            await asyncio.sleep(self._hub.connect_timeout_s)
+            raise ConnectionClosedError(f"{address} does not answer")
+        ours, theirs = self._hub.join(self._incarnation, listener)
+        listener.accept(method, theirs)
+        return ours
+
+    async def listen(self, address: str, handlers: Mapping[str, Handler]) -> SimListener:
+        return self._hub.bind(address, handlers, self._incarnation)
+
+
+def process_of(incarnation: Incarnation) -> str:
+    """The name of the process that lives this life."""
+    return incarnation.name.partition("#")[0]

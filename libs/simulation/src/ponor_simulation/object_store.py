@@ -1,0 +1,172 @@
+"""A simulated object store: durable, and unreliable on the way.
+
+What lives here: a bucket that outlives all processes, and the `ObjectStore` port through which a process reaches it. A call may fail
+before it was applied, or after ("timeout, but applied"); a get may come back short; a put that is under way when its process dies may
+land afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ponor_runtime.disk import Buffer
+from ponor_runtime.object_store import (
+    ObjectAlreadyExistsError,
+    ObjectInfo,
+    ObjectNotFoundError,
+    ObjectStoreError,
+    ObjectStoreUnavailableError,
+)
+
+from ponor_simulation.loop import VirtualTimeLoop
+from ponor_simulation.trace import Trace
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class StoreFaults:
+    """Probabilities per call, and how long calls take, in seconds."""
+
+    before: float = 0.0
+    """Fails without having been applied (503)."""
+    after: float = 0.0
+    """Is applied, and then fails (timeout)."""
+    short_read: float = 0.0
+    """A get returns less than the store holds."""
+    latency_s: tuple[float, float] = (0.005, 0.06)
+    down: bool = False
+    """Every call fails, unapplied."""
+
+
+class SimBucket:
+    """The objects, and what was asked of them: `calls` counts attempts by operation, `applied` those that took effect."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.calls: Counter[str] = Counter()
+        self.applied: Counter[str] = Counter()
+        self.read_bytes = 0
+        self.written_bytes = 0
+
+
+class SimObjectStore:
+    """`ObjectStore` on a bucket. Any number of processes may share it."""
+
+    def __init__(
+        self, loop: VirtualTimeLoop, seed: str, trace: Trace, bucket: SimBucket | None = None
+    ) -> None:
+        self._loop = loop
+        self._chance = random.Random(f"object store {seed}")
+        self._trace = trace
+        self.bucket = bucket or SimBucket()
+        self.faults = StoreFaults()
+
+    async def put(self, key: str, buffers: Sequence[Buffer]) -> None:
+        data = b"".join(buffers)
+
+        def applied() -> None:
+            if key in self.bucket.objects:
+                raise ObjectAlreadyExistsError(key)
+            self.bucket.objects[key] = data
+            self.bucket.written_bytes += len(data)
+
+        await self._call("put", key, applied)
+
+    async def get(self, key: str, start: int, length: int) -> bytes:
+        def applied() -> bytes:
+            data = self._object(key)[start : start + length]
+            return self._maybe_short(data)
+
+        return await self._call("get", key, applied)
+
+    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        def applied() -> tuple[bytes, int]:
+            data = self._object(key)
+            return self._maybe_short(data[-length:] if length else b""), len(data)
+
+        return await self._call("get", key, applied)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        def applied() -> None:
+            for key in keys:
+                self.bucket.objects.pop(key, None)
+
+        await self._call("delete", f"{len(keys)} keys", applied)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        def applied() -> list[ObjectInfo]:
+            rows = [
+                ObjectInfo(key, len(data))
+                for key, data in self.bucket.objects.items()
+                if key.startswith(prefix)
+            ]
+            self._chance.shuffle(rows)
+            return rows
+
+        for row in await self._call("list", prefix, applied):
+            yield row
+
+    async def close(self) -> None:
+        """Nothing to release: a simulated connection costs nothing."""
+
+    def _object(self, key: str) -> bytes:
+        data = self.bucket.objects.get(key)
+        if data is None:
+            raise ObjectNotFoundError(key)
+        return data
+
+    def _maybe_short(self, data: bytes) -> bytes:
+        if data and self._chance.random() < self.faults.short_read:
+            data = data[: self._chance.randrange(len(data))]
+        self.bucket.read_bytes += len(data)
+        return data
+
+    async def _call(self, operation: str, what: str, apply: Callable[[], _T]) -> _T:
+        """Apply at some moment of the call's duration, outside of the calling process: its death does not stop what is under way."""
+        self.bucket.calls[operation] += 1
+        there, back = (
+            self._chance.uniform(*self.faults.latency_s) / 2,
+            self._chance.uniform(*self.faults.latency_s) / 2,
+        )
+        dice = self._chance.random()
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        fails_before = self.faults.down or dice < self.faults.before
+        fails_after = not fails_before and dice < self.faults.before + self.faults.after
+
+        def arrive() -> None:
+            outcome: Any = None
+            error: ObjectStoreError | None = None
+            if fails_before:
+                error = ObjectStoreUnavailableError(f"503 for {operation} {what}")
+            else:
+                try:
+                    outcome = apply()
+                except ObjectStoreError as refused:
+                    error = refused
+                else:
+                    self.bucket.applied[operation] += 1
+                if fails_after:
+                    error = ObjectStoreUnavailableError(f"timeout of {operation} {what}")
+            self._trace.record(
+                self._loop.time(), "store", operation, what, type(error).__name__ if error else "ok"
+            )
+            self._loop.call_later(back, _settle, answer, outcome, error, context=self._loop.outside)
+
+        self._loop.call_later(there, arrive, context=self._loop.outside)
+        result: _T = await answer
+        return result
+
+
+def _settle(answer: asyncio.Future[Any], outcome: object, error: ObjectStoreError | None) -> None:
+    if answer.done():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(outcome)

@@ -1,0 +1,126 @@
+"""A simulated process: a machine's disk, clock and network address, and the program that lives on them.
+
+What lives here: start, crash and restart. A crash is what SIGKILL or a pulled plug is: the program stops between two instructions,
+nothing of it runs afterwards, its connections break, and the disk keeps what it promised to keep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.telemetry import Telemetry
+
+from ponor_simulation.chance import SimClock, SimRandomness
+from ponor_simulation.disk import SimDisk
+from ponor_simulation.loop import INCARNATION, Incarnation, VirtualTimeLoop
+from ponor_simulation.network import NetworkHub, SimNetwork
+from ponor_simulation.trace import Trace
+
+
+class ProcessGoneError(BaseException):
+    """Unwinds the code that stopped its own process; nobody handles it."""
+
+
+class SimProcess:
+    """One machine with one program.
+
+    Attributes:
+        failure: why the program ended, if it ended by an exception or a fail-stop.
+        finished: the program returned.
+    """
+
+    def __init__(
+        self,
+        loop: VirtualTimeLoop,
+        hub: NetworkHub,
+        trace: Trace,
+        seed: str,
+        name: str,
+        main: Callable[[Runtime], Awaitable[None]],
+    ) -> None:
+        self._loop = loop
+        self._hub = hub
+        self._trace = trace
+        self._seed = seed
+        self._main = main
+        self._starts = 0
+        self._incarnation: Incarnation | None = None
+        self.name = name
+        self.disk = SimDisk(loop, f"{seed} {name}", trace, f"{name}.disk")
+        self.clock = SimClock(loop)
+        self.runtime: Runtime | None = None
+        self.failure: BaseException | None = None
+        self.finished = False
+
+    @property
+    def running(self) -> bool:
+        """Whether the program runs."""
+        return self._incarnation is not None
+
+    def start(self) -> None:
+        """Run the program anew on what the disk holds."""
+        assert self._incarnation is None, f"{self.name} runs already"
+        self._starts += 1
+        self.failure = None
+        self.finished = False
+        incarnation = self._incarnation = Incarnation(f"{self.name}#{self._starts}")
+        network = SimNetwork(self._hub, incarnation)
+        randomness = SimRandomness(f"{self._seed} {incarnation.name}")
+        self.runtime = Runtime(self.clock, randomness, self.disk, network, Telemetry(), self._fail_stop)
+        self._record("start", self._starts)
+        context = self._loop.outside.copy()
+        context.run(INCARNATION.set, incarnation)
+        self._loop.create_task(
+            self._live(self._main(self.runtime), incarnation), name=incarnation.name, context=context
+        )
+
+    def crash(self, *, power_loss: bool = False) -> None:
+        """End the program here and now; with a power loss also everything that its disk did not sync."""
+        self._record("crash", str(power_loss))
+        self._end(power_loss=power_loss)
+
+    async def _live(self, program: Awaitable[None], incarnation: Incarnation) -> None:
+        try:
+            await program
+        except Exception as error:  # noqa: BLE001 - the scenario looks at `failure`
+            self._record("failed", type(error).__name__, error)
+            self.failure = error
+        else:
+            self._record("finished")
+            self.finished = True
+        if self._incarnation is incarnation:
+            self._end(power_loss=False)
+
+    def _fail_stop(self, what: str, error: BaseException) -> NoReturn:
+        self._record("fail-stop", what, type(error).__name__, error)
+        self.failure = error
+        if self._incarnation is not None:
+            self._end(power_loss=False)
+        raise ProcessGoneError
+
+    def _end(self, *, power_loss: bool) -> None:
+        assert self._incarnation is not None, f"{self.name} does not run"
+        incarnation, self._incarnation = self._incarnation, None
+        self._loop.kill(incarnation)
+        self._hub.process_died(incarnation)
+        self.disk.crash(power_loss=power_loss)
+
+    def _record(self, what: str, *details: object) -> None:
+        self._trace.record(self._loop.time(), self.name, what, *details)
+
+
+async def wait_until(condition: Callable[[], bool], *, poll_s: float = 0.01, timeout_s: float = 60.0) -> None:
+    """Let virtual time pass until a condition holds.
+
+    Raises:
+        TimeoutError: it did not within `timeout_s` of virtual time.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while not condition():
+        if loop.time() > deadline:
+            raise TimeoutError(f"the condition did not hold within {timeout_s} s")
+        await asyncio.sleep(poll_s)

@@ -1,0 +1,116 @@
+"""One simulated world: a loop, a network, processes, and a scenario that drives them.
+
+What lives here: how a run begins and ends, and what counts as its failure. Scenarios and invariants belong to the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from ponor_runtime.runtime import Runtime
+
+from ponor_simulation.disk import SimDisk
+from ponor_simulation.loop import VirtualTimeLoop
+from ponor_simulation.network import NetworkHub
+from ponor_simulation.object_store import SimBucket, SimObjectStore
+from ponor_simulation.process import ProcessGoneError, SimProcess
+from ponor_simulation.trace import Trace
+
+_T = TypeVar("_T")
+FINALLY_BLOCKS_MAX: Final = 20
+"""How many `finally` blocks that wait for something a dead coroutine may stand in."""
+
+
+class SimulationFailedError(AssertionError):
+    """A run failed; the message has the seed and the last events."""
+
+
+class Simulation:
+    """A world from a seed. Use it once: build processes, then `run` a scenario.
+
+    Attributes:
+        chance: for the scenario's own choices.
+    """
+
+    def __init__(self, seed: int, *, shuffle: bool = True) -> None:
+        self.seed = seed
+        self.trace = Trace()
+        self.loop = VirtualTimeLoop(seed, shuffle=shuffle)
+        self.network = NetworkHub(self.loop, str(seed), self.trace)
+        self.chance = random.Random(f"scenario {seed}")
+        self.processes: dict[str, SimProcess] = {}
+        self._errors: list[tuple[str, BaseException | None]] = []
+        self.loop.set_exception_handler(self._loop_error)
+
+    def process(self, name: str, main: Callable[[Runtime], Awaitable[None]]) -> SimProcess:
+        """A machine with a program; not started yet."""
+        assert name not in self.processes
+        assert "#" not in name
+        process = SimProcess(self.loop, self.network, self.trace, str(self.seed), name, main)
+        self.processes[name] = process
+        return process
+
+    def disk(self, name: str) -> SimDisk:
+        """A disk without a process, for scenarios that are the process themselves."""
+        return SimDisk(self.loop, f"{self.seed} {name}", self.trace, name)
+
+    def object_store(self, name: str = "store", bucket: SimBucket | None = None) -> SimObjectStore:
+        """A store, on a bucket of its own unless one is given."""
+        return SimObjectStore(self.loop, f"{self.seed} {name}", self.trace, bucket)
+
+    def run(self, scenario: Coroutine[Any, Any, _T]) -> _T:
+        """Run a scenario to its end and take the world down.
+
+        Raises:
+            SimulationFailedError: the scenario raised, or some task failed and nobody looked.
+        """
+        collects = gc.isenabled()
+        # Collections come at moments that depend on what ran before in this interpreter; finalizers would run with them.
+        gc.disable()
+        try:
+            result = self.loop.run_until_complete(scenario)
+        except Exception as raised:
+            raise SimulationFailedError(self._story(f"{type(raised).__name__}: {raised}")) from raised
+        finally:
+            self._take_down()
+            if collects:
+                gc.enable()
+        if self._errors:
+            message, error = self._errors[0]
+            raise SimulationFailedError(self._story(f"{message}: {error!r}")) from error
+        return result
+
+    def _take_down(self) -> None:
+        for process in self.processes.values():
+            if process.running:
+                process.crash()
+        left = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
+        self.loop.close()
+        _bury([*left, *self.loop.graveyard])
+
+    def _loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, ProcessGoneError):
+            self._errors.append((str(context.get("message")), error))
+
+    def _story(self, what: str) -> str:
+        lines = "\n".join(f"  {line}" for line in self.trace.tail()[-40:])
+        return f"seed {self.seed}: {what}\nthe last events of {self.trace.events}:\n{lines}"
+
+
+def _bury(tasks: list[asyncio.Task[Any]]) -> None:
+    """Unwind what never ended. Its `finally` blocks run now, on a closed loop, where they can do nothing any more."""
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - the world ends
+        coroutine = task.get_coro()
+        for _ in range(FINALLY_BLOCKS_MAX):
+            try:
+                assert coroutine is not None
+                coroutine.close()
+            except BaseException:  # noqa: BLE001, S112 - whatever a dead program says
+                continue
+            break

@@ -1,0 +1,38 @@
+"""The trace of a run: what happened, in order, as one hash and as its last lines.
+
+What lives here: the proof that a run was repeated exactly, and what a failing seed shows. Whoever records must not let anything in that
+differs between runs: no addresses, no `id()`, no order of sets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from typing import Final
+
+LINES_MAX: Final = 200
+
+
+class Trace:
+    """Events of one simulation."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=12)
+        self._lines: deque[str] = deque(maxlen=LINES_MAX)
+        self.events = 0
+
+    def record(self, now: float, who: str, what: str, *details: object) -> None:
+        """Add an event; details are numbers and strings."""
+        line = f"{now:.9f} {who} {what} {' '.join(map(str, details))}"
+        self._hash.update(line.encode() + b"\n")
+        self._lines.append(line)
+        self.events += 1
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything recorded so far."""
+        return self._hash.hexdigest()
+
+    def tail(self) -> list[str]:
+        """The last events, oldest first."""
+        return list(self._lines)

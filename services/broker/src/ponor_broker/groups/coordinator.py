@@ -1,0 +1,282 @@
+"""The group coordinator of one broker: finds the shard of a group, loads and unloads shards with their partitions.
+
+What lives here: the door for handlers. It checks what does not depend on a group's state (ids, bounds), draws member ids, and answers for
+groups that are led elsewhere or are still being read. Shards do the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from ponor_kafka.errors import ErrorCode
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+from s3stream.errors import S3StreamError
+
+from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.group import GroupDescription, GroupListing
+from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
+from ponor_broker.groups.offsets import TopicPartition
+from ponor_broker.groups.offsets_log import OffsetsLog, OffsetsLogCorruptError
+from ponor_broker.groups.partitioning import partition_for
+from ponor_broker.groups.ports import (
+    OFFSETS_TOPIC,
+    BrokerAddress,
+    BrokerDirectory,
+    OffsetsPartition,
+    OffsetsPartitions,
+    TopicDirectory,
+)
+from ponor_broker.groups.rebalance import GroupState
+from ponor_broker.groups.record_codec import fits_record
+from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.groups.shard import GroupShard
+from ponor_broker.groups.timers import TimerQueue
+
+_LOG = logging.getLogger(__name__)
+_LOAD_RETRY_S = 1.0
+_MEMBER_ID_PREFIX_CHARS_MAX = 255
+
+
+class GroupCoordinator:
+    """Built by the broker's `app.py`; `start` before partitions open, `close` before they close."""
+
+    def __init__(
+        self,
+        partitions: OffsetsPartitions,
+        topics: TopicDirectory,
+        brokers: BrokerDirectory,
+        *,
+        runtime: Runtime,
+        settings: GroupSettings,
+    ) -> None:
+        self._partitions = partitions
+        self._topics = topics
+        self._brokers = brokers
+        self._runtime = runtime
+        self._settings = settings
+        self._tasks = BackgroundTasks(runtime.fail_stop)
+        self._timers = TimerQueue(runtime.clock, self._tasks)
+        self._shards: dict[int, GroupShard] = {}
+        self._loads: dict[int, asyncio.Task[None]] = {}
+        self._creation: asyncio.Task[None] | None = None
+        self._census = dict.fromkeys(GroupState, 0)
+
+    @property
+    def settings(self) -> GroupSettings:
+        """Bounds, for handlers."""
+        return self._settings
+
+    # --- life
+
+    def start(self) -> None:
+        """Follow the partitions of `__consumer_offsets` as they open and close here."""
+        self._partitions.on_opened(OFFSETS_TOPIC, self._opened)
+        self._partitions.on_closed(OFFSETS_TOPIC, self._closed)
+        self._tasks.spawn(self._expire_now_and_then(), "group expiry")
+        for state in GroupState:
+            self._runtime.telemetry.gauge(
+                "ponor_groups", partial(self._census.__getitem__, state), state=state
+            )
+
+    async def close(self) -> None:
+        """Answer every waiting request with NOT_COORDINATOR and stop all timers. Idempotent."""
+        for shard in self._shards.values():
+            shard.close(ErrorCode.NOT_COORDINATOR)
+        self._shards.clear()
+        await self._tasks.close()
+
+    def _opened(self, partition: OffsetsPartition) -> None:
+        assert partition.index not in self._shards, f"{OFFSETS_TOPIC}-{partition.index} was opened twice"
+        log = OffsetsLog(
+            partition,
+            now_ms=self._runtime.clock.wall_ms,
+            batch_bytes_max=self._settings.coordinator_batch_bytes_max,
+            in_flight_max=self._settings.coordinator_writes_in_flight_max,
+            load_bytes_max=self._settings.offsets_load_bytes_max,
+        )
+        shard = GroupShard(
+            log,
+            settings=self._settings,
+            clock=self._runtime.clock,
+            timers=self._timers,
+            has_room=self._has_room,
+            census=self._census,
+        )
+        self._shards[partition.index] = shard
+        self._loads[partition.index] = self._tasks.spawn(self._load(shard, log.name), f"load {log.name}")
+
+    def _closed(self, partition: OffsetsPartition) -> None:
+        load = self._loads.pop(partition.index, None)
+        if load is not None:
+            load.cancel()
+        shard = self._shards.pop(partition.index, None)
+        if shard is not None:
+            shard.close(ErrorCode.NOT_COORDINATOR)
+
+    async def _load(self, shard: GroupShard, name: str) -> None:
+        started_ns = self._runtime.clock.monotonic_ns()
+        while not shard.is_loaded:
+            try:
+                await shard.load()
+            except (S3StreamError, OffsetsLogCorruptError) as error:
+                # Its groups answer COORDINATOR_LOAD_IN_PROGRESS meanwhile; other partitions are not concerned.
+                _LOG.error("groups of %s cannot be loaded, trying again: %s", name, error)
+                await self._runtime.clock.sleep(_LOAD_RETRY_S)
+        if len(shard):
+            elapsed_ms = (self._runtime.clock.monotonic_ns() - started_ns) // 1_000_000
+            _LOG.info("%s: %d groups loaded in %d ms", name, len(shard), elapsed_ms)
+
+    async def _expire_now_and_then(self) -> None:
+        while True:
+            await self._runtime.clock.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
+            for shard in self._loaded():
+                shard.expire()
+
+    def _has_room(self) -> bool:
+        return sum(map(len, self._shards.values())) < self._settings.groups_max
+
+    def _loaded(self) -> list[GroupShard]:
+        return [shard for shard in self._shards.values() if shard.is_loaded]
+
+    # --- where a group lives
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that keeps a group."""
+        count = self._topics.partition_count(OFFSETS_TOPIC) or self._settings.offsets_topic_partitions
+        return partition_for(group_id, count)
+
+    def find(self, group_id: str) -> BrokerAddress | None:
+        """The broker that coordinates a group; None while there is none (the client asks again).
+
+        The first question of all makes the topic.
+        """
+        if self._topics.partition_count(OFFSETS_TOPIC) is None:
+            if self._creation is None:
+                self._creation = self._tasks.spawn(self._create_topic(), f"create {OFFSETS_TOPIC}")
+            return None
+        return self._brokers.leader(OFFSETS_TOPIC, self.partition_of(group_id))
+
+    async def _create_topic(self) -> None:
+        try:
+            await self._partitions.ensure_topic(
+                OFFSETS_TOPIC, partitions=self._settings.offsets_topic_partitions, internal=True
+            )
+        except Exception as error:  # noqa: BLE001 - whatever the controller says, the next question tries again
+            _LOG.warning("%s cannot be made now: %s", OFFSETS_TOPIC, error)
+        finally:
+            self._creation = None
+
+    def _shard(self, group_id: str) -> GroupShard | ErrorCode:
+        if not group_id or not fits_record(group_id):
+            return ErrorCode.INVALID_GROUP_ID
+        return self._shard_of_any(group_id)
+
+    def _shard_of_any(self, group_id: str) -> GroupShard | ErrorCode:
+        """Offsets may be kept under the empty group id, by consumers that have no group (as Kafka allows)."""
+        shard = self._shards.get(self.partition_of(group_id))
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        return shard if shard.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    # --- members
+
+    async def join_group(self, group_id: str, request: JoinRequest) -> JoinAnswer:
+        """JoinGroup. The coordinator fills in the request's number and the id of a new member."""
+        shard = self._shard(group_id)
+        if isinstance(shard, ErrorCode):
+            return JoinAnswer(shard, request.member_id)
+        error = self._refusal_of(request)
+        if error is not None:
+            return JoinAnswer(error, request.member_id)
+        prefix = (request.instance_id or request.client_id)[:_MEMBER_ID_PREFIX_CHARS_MAX]
+        new_member_id = f"{prefix}-{self._runtime.randomness.uuid()}"
+        return await shard.join(group_id, replace(request, new_member_id=new_member_id))
+
+    def _refusal_of(self, request: JoinRequest) -> ErrorCode | None:
+        low, high = self._settings.group_min_session_timeout_ms, self._settings.group_max_session_timeout_ms
+        if not low <= request.session_timeout_ms <= high:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        names = (request.protocol_type, request.instance_id or "", *(p.name for p in request.protocols))
+        if request.rebalance_timeout_ms < 0 or not all(map(fits_record, names)):
+            return ErrorCode.INVALID_REQUEST
+        return None
+
+    async def sync_group(self, group_id: str, request: SyncRequest) -> SyncAnswer:
+        """SyncGroup."""
+        shard = self._shard(group_id)
+        return SyncAnswer(shard) if isinstance(shard, ErrorCode) else await shard.sync(group_id, request)
+
+    async def heartbeat(self, group_id: str, claim: MemberClaim) -> ErrorCode:
+        """Heartbeat."""
+        shard = self._shard(group_id)
+        if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # The member must not rejoin because its coordinator restarted: its session starts anew when the load is done.
+            return ErrorCode.NONE
+        return shard if isinstance(shard, ErrorCode) else await shard.heartbeat(group_id, claim)
+
+    async def leave_group(self, group_id: str, leaving: tuple[MemberClaim, ...]) -> ErrorCode | LeaveAnswer:
+        """LeaveGroup."""
+        shard = self._shard(group_id)
+        return shard if isinstance(shard, ErrorCode) else await shard.leave(group_id, leaving)
+
+    # --- offsets
+
+    async def commit_offsets(
+        self, group_id: str, claim: MemberClaim, commits: Mapping[TopicPartition, CommittedOffset]
+    ) -> ErrorCode:
+        """OffsetCommit of partitions that exist and whose metadata is short enough."""
+        shard = self._shard_of_any(group_id) if fits_record(group_id) else ErrorCode.INVALID_GROUP_ID
+        return shard if isinstance(shard, ErrorCode) else await shard.commit(group_id, claim, commits)
+
+    def fetch_offsets(
+        self, group_id: str, wanted: Sequence[TopicPartition] | None
+    ) -> ErrorCode | list[tuple[TopicPartition, CommittedOffset | None]]:
+        """OffsetFetch; None as `wanted` is everything the group has committed. A group that does not exist has committed nothing."""
+        shard = self._shard_of_any(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        group = shard.get(group_id)
+        if wanted is None:
+            return [] if group is None else list(group.offsets.items())
+        return [(partition, None if group is None else group.offsets.get(partition)) for partition in wanted]
+
+    # --- administration
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """DescribeGroups, one group."""
+        shard = self._shard(group_id)
+        if isinstance(shard, ErrorCode):
+            return GroupDescription(shard)
+        group = shard.get(group_id)
+        if group is None or group.membership.state is GroupState.DEAD:
+            return GroupDescription(ErrorCode.GROUP_ID_NOT_FOUND)
+        membership = group.membership
+        return GroupDescription(
+            ErrorCode.NONE,
+            state=membership.state,
+            protocol_type=membership.protocol_type,
+            protocol_name=membership.protocol_name if membership.state is GroupState.STABLE else None,
+            members=membership.members(),
+        )
+
+    def list_groups(self) -> tuple[ErrorCode, list[GroupListing]]:
+        """ListGroups of this broker. With a partition still loading, the code says that the list is not whole."""
+        groups = [
+            GroupListing(group.group_id, group.membership.protocol_type, group.membership.state)
+            for shard in self._loaded()
+            for group in shard.groups()
+            if group.membership.state is not GroupState.DEAD
+        ]
+        is_whole = all(shard.is_loaded for shard in self._shards.values())
+        return ErrorCode.NONE if is_whole else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, groups
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        """DeleteGroups, one group."""
+        shard = self._shard(group_id)
+        return shard if isinstance(shard, ErrorCode) else await shard.delete(group_id)

@@ -1,0 +1,148 @@
+"""What goes out of the group state machine: answers, timers, records to write. The shard carries them out in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from ponor_kafka.errors import ErrorCode
+
+from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.member import RequestId
+from ponor_broker.groups.records import GroupRecord
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """A row of the member list that only the leader is told."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    """To a JoinGroup. With an error only the member id means something."""
+
+    error: ErrorCode
+    member_id: str
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    """To a SyncGroup."""
+
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """To a Heartbeat."""
+
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAnswer:
+    """To a LeaveGroup: one result for each leaving member, in their order."""
+
+    results: tuple[tuple[MemberClaim, ErrorCode], ...]
+
+
+AnswerBody: TypeAlias = JoinAnswer | SyncAnswer | HeartbeatAnswer | LeaveAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer a request that waits. Every request is answered exactly once."""
+
+    request: RequestId
+    body: AnswerBody
+
+
+class TimerKind(Enum):
+    """What a timer is for."""
+
+    SESSION = "session"
+    """One member: it was silent for its session timeout, or its first join took too long."""
+    JOIN = "join"
+    """The group: the rebalance has waited long enough for members to rejoin."""
+    SYNC = "sync"
+    """The group: members that joined have had long enough to sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """Names a timer within a group; setting it again moves it."""
+
+    kind: TimerKind
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Call `Membership.timer_fired(timer)` after this time."""
+
+    timer: Timer
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    """Forget the timer, if it is set."""
+
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True)
+class WriteGroup:
+    """Make the record durable, then call `Membership.written(write_id, error)`."""
+
+    write_id: int
+    record: GroupRecord
+
+
+Instruction: TypeAlias = Answer | SetTimer | CancelTimer | WriteGroup
+
+
+class Outbox:
+    """Collects the instructions of one event, in order."""
+
+    def __init__(self) -> None:
+        self._instructions: list[Instruction] = []
+        self._writes = 0
+
+    def answer(self, request: RequestId, body: AnswerBody) -> None:
+        """Queue an answer."""
+        self._instructions.append(Answer(request, body))
+
+    def set_timer(self, timer: Timer, delay_ms: int) -> None:
+        """Queue the setting of a timer."""
+        assert delay_ms >= 0
+        self._instructions.append(SetTimer(timer, delay_ms))
+
+    def cancel_timer(self, timer: Timer) -> None:
+        """Queue the end of a timer."""
+        self._instructions.append(CancelTimer(timer))
+
+    def write(self, record: GroupRecord) -> int:
+        """Queue a write; returns its id."""
+        self._writes += 1
+        self._instructions.append(WriteGroup(self._writes, record))
+        return self._writes
+
+    def drain(self) -> list[Instruction]:
+        """Take everything queued."""
+        instructions, self._instructions = self._instructions, []
+        return instructions

@@ -1,0 +1,82 @@
+"""The committed offsets of one group: what is durable, and what is on its way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+from ponor_broker.groups.records import CommittedOffset
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+
+class OffsetTable:
+    """Only durable commits can be read. Commits on their way are counted, so that a deletion covers them too."""
+
+    def __init__(self) -> None:
+        self._committed: dict[TopicPartition, CommittedOffset] = {}
+        self._in_flight: Counter[TopicPartition] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._committed)
+
+    def get(self, partition: TopicPartition) -> CommittedOffset | None:
+        """The newest durable commit."""
+        return self._committed.get(partition)
+
+    def items(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+        """Everything durable, in order of first commit."""
+        return iter(list(self._committed.items()))
+
+    @property
+    def is_unused(self) -> bool:
+        """Nothing is committed and nothing is on its way."""
+        return not self._committed and not self._in_flight
+
+    def began(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commits were handed to the log."""
+        self._in_flight.update(list(partitions))  # a mapping would be taken for counts
+
+    def failed(self, partitions: Iterable[TopicPartition]) -> None:
+        """They will not become durable, as far as is known."""
+        for partition in partitions:
+            self._in_flight[partition] -= 1
+            assert self._in_flight[partition] >= 0
+            if not self._in_flight[partition]:
+                del self._in_flight[partition]
+
+    def succeeded(self, commits: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """They are durable; called in the order of the log."""
+        self.failed(commits)
+        self._committed.update(commits)
+
+    def restore(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
+        """Take one record of the log over; None removes."""
+        if committed is None:
+            self._committed.pop(partition, None)
+        else:
+            self._committed[partition] = committed
+
+    def to_bury(self) -> tuple[TopicPartition, ...]:
+        """Every partition that needs a tombstone when the group goes."""
+        return tuple(dict.fromkeys([*self._committed, *self._in_flight]))
+
+    def is_held_only_by(self, partitions: Collection[TopicPartition]) -> bool:
+        """Would nothing be left without these?"""
+        return not self._in_flight and len(self._committed) == len(partitions)
+
+    def expired(
+        self, now_ms: int, group_empty_since_ms: int, retention_ms: int
+    ) -> tuple[TopicPartition, ...]:
+        """Commits whose time is over: explicitly, or `retention_ms` after both the commit and the last member's leaving (KIP-211)."""
+        return tuple(
+            partition
+            for partition, committed in self._committed.items()
+            if partition not in self._in_flight
+            and (
+                committed.expire_timestamp_ms <= now_ms
+                if committed.expire_timestamp_ms >= 0
+                else max(committed.commit_timestamp_ms, group_empty_since_ms) + retention_ms <= now_ms
+            )
+        )

@@ -1,0 +1,176 @@
+"""Who is in a group: members, their leader, static names, ids handed out, and the vote for a protocol.
+
+Only bookkeeping lives here, no state of a rebalance and no instructions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ponor_broker.groups.member import JoinProtocol, Member
+
+
+class Roster:
+    """The members of one group, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, Member] = {}
+        self._static: dict[str, str] = {}
+        self._pending: dict[str, None] = {}
+        self._support: Counter[str] = Counter()
+        self.protocol_type: str | None = None
+        self.leader_id: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._members
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members.values()))
+
+    def get(self, member_id: str) -> Member | None:
+        """A member, by id."""
+        return self._members.get(member_id)
+
+    def static_member_id(self, instance_id: str | None) -> str | None:
+        """The member id that holds a static name now."""
+        return None if instance_id is None else self._static.get(instance_id)
+
+    # --- ids handed out (KIP-394): not members yet
+
+    @property
+    def pending_count(self) -> int:
+        """Ids handed out whose owners have not joined."""
+        return len(self._pending)
+
+    def pending_ids(self) -> tuple[str, ...]:
+        """The same, by id."""
+        return tuple(self._pending)
+
+    def is_pending(self, member_id: str) -> bool:
+        """Was this id handed out, and not used yet?"""
+        return member_id in self._pending
+
+    def add_pending(self, member_id: str) -> None:
+        """Hand an id out."""
+        assert member_id not in self._members
+        self._pending[member_id] = None
+
+    def remove_pending(self, member_id: str) -> None:
+        """The id was used, or given up."""
+        self._pending.pop(member_id, None)
+
+    # --- members
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """A new member; the first one decides the protocol type and leads."""
+        assert member.member_id not in self._members
+        if not self._members:
+            self.protocol_type = protocol_type
+        assert self.protocol_type == protocol_type
+        if member.instance_id is not None:
+            assert member.instance_id not in self._static
+            self._static[member.instance_id] = member.member_id
+        self._members[member.member_id] = member
+        self._pending.pop(member.member_id, None)
+        self._count(member.protocols, 1)
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def remove(self, member: Member) -> None:
+        """A member is gone; the oldest of the others leads if it led."""
+        del self._members[member.member_id]
+        if member.instance_id is not None:
+            del self._static[member.instance_id]
+        self._count(member.protocols, -1)
+        if self.leader_id == member.member_id:
+            self.leader_id = next(iter(self._members), None)
+
+    def replace_static(self, member: Member, new_member_id: str) -> None:
+        """A static member came back under a new id: it keeps its place, its leadership and its assignment."""
+        assert member.instance_id is not None
+        old_member_id = member.member_id
+        assert self._static[member.instance_id] == old_member_id
+        member.member_id = new_member_id
+        # Rebuilt to keep the order: the votes and the next leader depend on it.
+        self._members = {m.member_id: m for m in self._members.values()}
+        self._static[member.instance_id] = new_member_id
+        if self.leader_id == old_member_id:
+            self.leader_id = new_member_id
+
+    def set_protocols(self, member: Member, protocols: tuple[JoinProtocol, ...]) -> None:
+        """A member rejoined with other subscriptions."""
+        self._count(member.protocols, -1)
+        member.protocols = protocols
+        self._count(protocols, 1)
+
+    def _count(self, protocols: Sequence[JoinProtocol], step: int) -> None:
+        for name in dict.fromkeys(protocol.name for protocol in protocols):
+            self._support[name] += step
+            if not self._support[name]:
+                del self._support[name]
+
+    # --- rebalance
+
+    @property
+    def all_joined(self) -> bool:
+        """Everybody who is known waits in a join, handed-out ids included."""
+        return not self._pending and all(
+            member.awaiting_join is not None for member in self._members.values()
+        )
+
+    @property
+    def waiting_count(self) -> int:
+        """Members that wait in a join."""
+        return sum(member.awaiting_join is not None for member in self._members.values())
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long members may take to rejoin: the longest that any of them asked for."""
+        return max((member.rebalance_timeout_ms for member in self._members.values()), default=0)
+
+    def elect_joined_leader(self) -> bool:
+        """Make sure that the leader is one who joined; False when nobody did."""
+        leader = self._members.get(self.leader_id or "")
+        if leader is not None and leader.awaiting_join is not None:
+            return True
+        for member in self._members.values():
+            if member.awaiting_join is not None:
+                self.leader_id = member.member_id
+                return True
+        return False
+
+    def supports(self, protocol_type: str, protocols: Sequence[JoinProtocol]) -> bool:
+        """Could a member with these protocols join the others?"""
+        if not self._members:
+            return bool(protocol_type) and bool(protocols)
+        return self.protocol_type == protocol_type and any(
+            self._support[protocol.name] == len(self._members) for protocol in protocols
+        )
+
+    def select_protocol(self) -> str:
+        """The protocol that wins: candidates are those all support, each member votes for its favourite, the oldest member breaks a tie."""
+        assert self._members
+        candidates = {name for name, count in self._support.items() if count == len(self._members)}
+        votes = Counter(member.vote(candidates) for member in self._members.values())
+        return max(votes, key=votes.__getitem__)  # the first of equals: votes keep the order of members
+
+    def validate(self) -> None:
+        """Invariants, for tests."""
+        assert all(member_id == member.member_id for member_id, member in self._members.items())
+        assert not self._pending.keys() & self._members.keys()
+        named = {m.instance_id: m.member_id for m in self._members.values() if m.instance_id is not None}
+        assert named == self._static
+        assert (self.leader_id is None) == (not self._members)
+        assert self.leader_id is None or self.leader_id in self._members
+        counted: Counter[str] = Counter()
+        for member in self._members.values():
+            counted.update(dict.fromkeys((p.name for p in member.protocols), 1))
+        assert counted == self._support
+        if self._members:
+            assert any(count == len(self._members) for count in counted.values()), (
+                "no protocol is left that all support"
+            )

@@ -1,0 +1,143 @@
+"""Static members (KIP-345) that come back, and the write that makes their new member id durable.
+
+A static member that restarts joins without a member id under its instance id. It gets a new member id and, in a stable group, keeps its
+assignment: nobody else notices. Its older incarnation, if it still lives, is fenced. The new id must be in the log before it is told:
+after a restart of the broker the member would be unknown otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponor_kafka.errors import ErrorCode
+
+from ponor_broker.groups.events import JoinRequest
+from ponor_broker.groups.instructions import JoinAnswer, Outbox, SyncAnswer, Timer, TimerKind
+from ponor_broker.groups.member import JoinProtocol, Member, RequestId
+from ponor_broker.groups.rebalance import GroupState, Rebalance
+from ponor_broker.groups.roster import Roster
+
+
+@dataclass(frozen=True, slots=True)
+class _Return:
+    """A join of a static member that is answered once its record is durable; and what it was before, to go back to on failure."""
+
+    request: RequestId
+    member: Member
+    new_member_id: str
+    supports_skipping_assignment: bool
+    old_member_id: str
+    old_protocols: tuple[JoinProtocol, ...]
+    old_session_timeout_ms: int
+    old_rebalance_timeout_ms: int
+
+
+class StaticMembers:
+    """Returns of static members of one group."""
+
+    def __init__(self, roster: Roster, rebalance: Rebalance, outbox: Outbox) -> None:
+        self._roster = roster
+        self._rebalance = rebalance
+        self._out = outbox
+        self._returns: dict[int, _Return] = {}
+
+    def come_back(self, member: Member, request: JoinRequest) -> None:
+        """A known instance id joins without a member id."""
+        back = _Return(
+            request=request.request,
+            member=member,
+            new_member_id=request.new_member_id,
+            supports_skipping_assignment=request.supports_skipping_assignment,
+            old_member_id=member.member_id,
+            old_protocols=member.protocols,
+            old_session_timeout_ms=member.session_timeout_ms,
+            old_rebalance_timeout_ms=member.rebalance_timeout_ms,
+        )
+        self._fence(member)
+        self._rename(member, request.new_member_id)
+        self.update(member, request)
+        self._rebalance.restart_session(member)
+        if (
+            self._rebalance.state is GroupState.STABLE
+            and self._roster.select_protocol() == self._rebalance.protocol_name
+        ):
+            assignments = {m.member_id: m.assignment for m in self._roster}
+            self._returns[self._out.write(self._rebalance.record(assignments))] = back
+            return
+        member.awaiting_join = request.request
+        self._rebalance.start_or_complete()
+
+    def update(self, member: Member, request: JoinRequest) -> None:
+        """A member rejoined: what it says now counts."""
+        self._roster.set_protocols(member, request.protocols)
+        member.client_id = request.client_id
+        member.client_host = request.client_host
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+
+    def written(self, write_id: int, error: ErrorCode) -> None:
+        """The record with the new id is durable, or failed."""
+        back = self._returns.pop(write_id, None)
+        if back is None:
+            return
+        if self._roster.get(back.new_member_id) is not back.member:
+            self._out.answer(back.request, self._no_longer(back))
+        elif error is not ErrorCode.NONE:
+            self._go_back(back)
+            self._out.answer(back.request, JoinAnswer(error, ""))
+        elif self._rebalance.state is not GroupState.STABLE:
+            # A rebalance began meanwhile: the member takes part in it.
+            back.member.awaiting_join = back.request
+            self._rebalance.start_or_complete()
+        else:
+            self._tell(back)
+
+    def _tell(self, back: _Return) -> None:
+        """Answer with the generation in force.
+
+        A leader that came back would compute a new plan that nobody asked for. From version 9 on it is told to skip that; an
+        older client is told the old leader's id, so that it takes itself for a follower.
+        """
+        member, leads = back.member, back.new_member_id == self._roster.leader_id
+        member.awaiting_join = back.request
+        if back.supports_skipping_assignment:
+            self._rebalance.answer_join(member, skip_assignment=leads)
+        else:
+            self._rebalance.answer_join(member, leader=back.old_member_id if leads else None)
+
+    def _no_longer(self, back: _Return) -> JoinAnswer:
+        holder = self._roster.static_member_id(back.member.instance_id)
+        error = ErrorCode.UNKNOWN_MEMBER_ID if holder is None else ErrorCode.FENCED_INSTANCE_ID
+        return JoinAnswer(error, back.new_member_id)
+
+    def _go_back(self, back: _Return) -> None:
+        member = back.member
+        self._rename(member, back.old_member_id)
+        self._roster.set_protocols(member, back.old_protocols)
+        member.session_timeout_ms = back.old_session_timeout_ms
+        member.rebalance_timeout_ms = back.old_rebalance_timeout_ms
+        self._rebalance.restart_session(member)
+
+    def _fence(self, member: Member) -> None:
+        """Requests of the older incarnation that wait."""
+        if member.awaiting_join is not None:
+            self._out.answer(member.awaiting_join, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, member.member_id))
+        if member.awaiting_sync is not None:
+            self._out.answer(member.awaiting_sync, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
+        member.awaiting_join = member.awaiting_sync = None
+
+    def _rename(self, member: Member, member_id: str) -> None:
+        self._out.cancel_timer(Timer(TimerKind.SESSION, member.member_id))
+        old_member_id = member.member_id
+        self._roster.replace_static(member, member_id)
+        self._rebalance.rename(old_member_id, member)
+
+    def end(self, error: ErrorCode) -> None:
+        """The group is led elsewhere now: answer the joins whose writes have not finished."""
+        for back in self._returns.values():
+            self._out.answer(back.request, JoinAnswer(error, ""))
+        self._returns.clear()
+
+    def validate(self) -> None:
+        """Invariants, for tests."""
+        assert all(back.member.instance_id is not None for back in self._returns.values())

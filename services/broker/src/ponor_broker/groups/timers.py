@@ -1,0 +1,91 @@
+"""Many timers on one sleeper: deadlines of sessions and rebalances, by the clock port.
+
+A heartbeat moves its session's timer, so moving must be cheap: a later deadline only overwrites a number, and the heap entry that comes due
+too early is pushed again then. Bound: one timer for each key, and at most one heap entry for each time a timer was moved earlier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.tasks import BackgroundTasks
+
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(slots=True)
+class _Timer:
+    deadline_ns: int
+    queued_ns: int
+    callback: Callable[[], None]
+
+
+class TimerQueue:
+    """Calls back once for each timer that came due, in order of deadlines."""
+
+    def __init__(self, clock: Clock, tasks: BackgroundTasks) -> None:
+        self._clock = clock
+        self._tasks = tasks
+        self._timers: dict[Hashable, _Timer] = {}
+        self._heap: list[tuple[int, int, Hashable]] = []
+        self._ties = 0
+        self._sleeper: asyncio.Task[None] | None = None
+        self._sleeps_until_ns = 0
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def set(self, key: Hashable, delay_ms: int, callback: Callable[[], None]) -> None:
+        """Start a timer, or move it."""
+        deadline_ns = self._clock.monotonic_ns() + delay_ms * _NS_PER_MS
+        timer = self._timers.get(key)
+        if timer is not None and timer.queued_ns <= deadline_ns:
+            timer.deadline_ns, timer.callback = deadline_ns, callback
+            return
+        self._timers[key] = timer = _Timer(deadline_ns, deadline_ns, callback)
+        self._push(key, timer)
+        self._wake_by(deadline_ns)
+
+    def cancel(self, key: Hashable) -> None:
+        """Forget a timer; it will not call back."""
+        self._timers.pop(key, None)
+
+    def _push(self, key: Hashable, timer: _Timer) -> None:
+        self._ties += 1
+        timer.queued_ns = timer.deadline_ns
+        heapq.heappush(self._heap, (timer.deadline_ns, self._ties, key))
+
+    def _wake_by(self, deadline_ns: int) -> None:
+        if self._sleeper is not None:
+            if self._sleeps_until_ns <= deadline_ns:
+                return
+            self._sleeper.cancel()
+        self._sleeps_until_ns = deadline_ns
+        self._sleeper = self._tasks.spawn(self._sleep(deadline_ns), "group timers")
+
+    async def _sleep(self, deadline_ns: int) -> None:
+        while (left_ns := deadline_ns - self._clock.monotonic_ns()) > 0:
+            await self._clock.sleep(left_ns / 1e9)
+        self._sleeper = None
+        try:
+            self._fire_due()
+        finally:
+            if self._heap:
+                self._wake_by(self._heap[0][0])
+
+    def _fire_due(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        while self._heap and self._heap[0][0] <= now_ns:
+            queued_ns, _, key = heapq.heappop(self._heap)
+            timer = self._timers.get(key)
+            if timer is None or timer.queued_ns != queued_ns:
+                continue  # cancelled, or queued anew for an earlier time
+            if timer.deadline_ns > now_ns:
+                self._push(key, timer)
+                continue
+            del self._timers[key]
+            timer.callback()

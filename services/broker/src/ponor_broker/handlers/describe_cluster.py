@@ -1,0 +1,56 @@
+"""DescribeCluster: who the brokers are, for administrators (KIP-700).
+
+What lives here: the answer from the image.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+from ponor_broker.handlers.metadata import CLUSTER_OPERATIONS, OPERATIONS_UNKNOWN
+from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.partitions.topics import Topics
+
+BROKERS: Final = 1
+"""Endpoint type; the other one, controllers, is not for Kafka clients here."""
+
+
+class DescribeClusterHandler:
+    """Answers from the image."""
+
+    def __init__(self, topics: Topics, *, node_id: int) -> None:
+        self._topics = topics
+        self._node_id = node_id
+
+    @property
+    def api(self) -> ApiHandler:
+        """For the dispatcher."""
+        return ApiHandler(ApiKey.DESCRIBE_CLUSTER, 0, 2, self.handle)
+
+    async def handle(
+        self, request: DescribeClusterRequest, context: RequestContext
+    ) -> DescribeClusterResponse:
+        """Brokers only."""
+        del context
+        if request.endpoint_type != BROKERS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_message="this endpoint describes brokers",
+                endpoint_type=BROKERS,
+            )
+        return DescribeClusterResponse(
+            cluster_id=self._topics.cluster_id or "",
+            controller_id=self._node_id,
+            brokers=[DescribeClusterBroker(*broker) for broker in self._topics.brokers()],
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_UNKNOWN
+            ),
+        )

@@ -1,0 +1,226 @@
+"""OffsetCommit and OffsetFetch: where a group goes on reading.
+
+What lives here: translation; which partitions exist (from the image); topic ids, by which version 10 speaks and which keep the offsets of a
+deleted topic from being taken for those of a new one with the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.message import ZERO_UUID
+from ponor_kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ponor_kafka.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from ponor_runtime.clock import Clock
+
+from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.offsets import TopicPartition
+from ponor_broker.groups.ports import TopicDirectory
+from ponor_broker.groups.records import NO_TIMESTAMP, CommittedOffset
+from ponor_broker.handlers.registry import ApiHandler, RequestContext
+
+TOPIC_IDS_FROM: Final = 10
+GROUPS_FROM: Final = 8
+GROUP_ERROR_FROM: Final = 2
+NOTHING: Final = CommittedOffset(offset=-1)
+"""What a partition without a commit is answered with: no error."""
+
+Found: TypeAlias = tuple[TopicPartition, CommittedOffset | None]
+
+
+class GroupOffsetsHandlers:
+    """Commits are answered when they are durable."""
+
+    def __init__(self, coordinator: GroupCoordinator, topics: TopicDirectory, clock: Clock) -> None:
+        self._coordinator = coordinator
+        self._topics = topics
+        self._clock = clock
+
+    @property
+    def apis(self) -> Sequence[ApiHandler]:
+        """For the dispatcher."""
+        return (
+            ApiHandler(ApiKey.OFFSET_COMMIT, 2, 10, self.commit),
+            ApiHandler(ApiKey.OFFSET_FETCH, 1, 10, self.fetch),
+        )
+
+    # --- OffsetCommit
+
+    async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+        """OffsetCommit. Partitions that do not exist are refused one by one, the others are committed together."""
+        by_id = context.api_version >= TOPIC_IDS_FROM
+        commits: dict[TopicPartition, CommittedOffset] = {}
+        answers: list[OffsetCommitResponseTopic] = []
+        accepted: list[OffsetCommitResponsePartition] = []
+        for topic in request.topics:
+            name = self._name_of(topic.topic_id) if by_id else topic.name
+            answer = OffsetCommitResponseTopic(topic.name, topic.topic_id, partitions=[])
+            rows: list[OffsetCommitResponsePartition] = []
+            for partition in topic.partitions:
+                error = self._refusal_of(name, partition)
+                row = OffsetCommitResponsePartition(partition.partition_index, error)
+                rows.append(row)
+                if error is ErrorCode.NONE:
+                    assert name is not None
+                    commits[name, partition.partition_index] = self._committed(
+                        name, partition, request.retention_time_ms
+                    )
+                    accepted.append(row)
+            answer.partitions = rows
+            answers.append(answer)
+        claim = MemberClaim(
+            request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+        )
+        error = await self._coordinator.commit_offsets(request.group_id, claim, commits)
+        for row in accepted:
+            row.error_code = error
+        return OffsetCommitResponse(topics=answers)
+
+    def _refusal_of(self, name: str | None, partition: OffsetCommitRequestPartition) -> ErrorCode:
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        count = self._topics.partition_count(name)
+        if count is None or not 0 <= partition.partition_index < count:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        metadata = partition.committed_metadata or ""
+        if len(metadata.encode()) > self._coordinator.settings.offset_metadata_bytes_max:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    def _committed(
+        self, name: str, partition: OffsetCommitRequestPartition, retention_ms: int
+    ) -> CommittedOffset:
+        now_ms = self._clock.wall_ms()
+        topic_id = self._topics.topic_id(name)
+        return CommittedOffset(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
+            commit_timestamp_ms=now_ms,
+            expire_timestamp_ms=NO_TIMESTAMP if retention_ms < 0 else now_ms + retention_ms,
+            topic_id=None if topic_id is None else topic_id.bytes,
+        )
+
+    def _name_of(self, topic_id: bytes) -> str | None:
+        return self._topics.topic_name(UUID(bytes=topic_id))
+
+    # --- OffsetFetch
+
+    async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+        """OffsetFetch. `require_stable` needs nothing more here: there are no transactions that could hold a commit back."""
+        version = context.api_version
+        if version >= GROUPS_FROM:
+            return OffsetFetchResponse(groups=[self._fetch_group(group, version) for group in request.groups])
+        wanted = (
+            None
+            if request.topics is None
+            else [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
+        )
+        found = self._coordinator.fetch_offsets(request.group_id, wanted)
+        if isinstance(found, ErrorCode):
+            rows = [] if version >= GROUP_ERROR_FROM else [(partition, None) for partition in wanted or ()]
+            return OffsetFetchResponse(topics=_old_topics(rows, found), error_code=found)
+        return OffsetFetchResponse(topics=_old_topics(self._of_living_topics(found), ErrorCode.NONE))
+
+    def _fetch_group(self, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
+        by_id = version >= TOPIC_IDS_FROM
+        unknown: list[OffsetFetchResponseTopics] = []
+        wanted: list[TopicPartition] | None = None
+        if group.topics is not None:
+            wanted = []
+            for topic in group.topics:
+                name = self._name_of(topic.topic_id) if by_id else topic.name
+                if name is None:
+                    unknown.append(_unknown_topic(topic.topic_id, topic.partition_indexes))
+                else:
+                    wanted.extend((name, index) for index in topic.partition_indexes)
+        found = self._coordinator.fetch_offsets(group.group_id, wanted)
+        if isinstance(found, ErrorCode):
+            return OffsetFetchResponseGroup(group.group_id, error_code=found)
+        topics = [
+            OffsetFetchResponseTopics(
+                name=name,
+                topic_id=topic_id,
+                partitions=[
+                    OffsetFetchResponsePartitions(
+                        index, committed.offset, committed.leader_epoch, committed.metadata, ErrorCode.NONE
+                    )
+                    for (_, index), offset in rows
+                    for committed in (offset or NOTHING,)
+                ],
+            )
+            for name, rows in _by_topic(self._of_living_topics(found))
+            for topic_id in (self._id_of(name),)
+            if topic_id != ZERO_UUID or not by_id  # a deleted topic cannot be named by its id
+        ]
+        return OffsetFetchResponseGroup(group.group_id, topics=topics + unknown)
+
+    def _of_living_topics(self, found: Iterable[Found]) -> Iterator[Found]:
+        """Hide offsets that were committed to a deleted topic whose name another topic bears now."""
+        for (name, index), committed in found:
+            if committed is not None and committed.topic_id is not None:
+                topic_id = self._topics.topic_id(name)
+                if topic_id is not None and topic_id.bytes != committed.topic_id:
+                    yield (name, index), None
+                    continue
+            yield (name, index), committed
+
+    def _id_of(self, name: str) -> bytes:
+        topic_id = self._topics.topic_id(name)
+        return ZERO_UUID if topic_id is None else topic_id.bytes
+
+
+def _by_topic(found: Iterable[Found]) -> Iterator[tuple[str, list[Found]]]:
+    """Rows grouped by topic; the order within a topic is kept."""
+    by_name = sorted(found, key=lambda row: row[0][0])
+    for name, rows in groupby(by_name, key=lambda row: row[0][0]):
+        yield name, list(rows)
+
+
+def _old_topics(found: Iterable[Found], error: ErrorCode) -> list[OffsetFetchResponseTopic]:
+    return [
+        OffsetFetchResponseTopic(
+            name,
+            [
+                OffsetFetchResponsePartition(
+                    index, committed.offset, committed.leader_epoch, committed.metadata, error
+                )
+                for (_, index), offset in rows
+                for committed in (offset or NOTHING,)
+            ],
+        )
+        for name, rows in _by_topic(found)
+    ]
+
+
+def _unknown_topic(topic_id: bytes, indexes: Iterable[int]) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        topic_id=topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                index, NOTHING.offset, NOTHING.leader_epoch, NOTHING.metadata, ErrorCode.UNKNOWN_TOPIC_ID
+            )
+            for index in indexes
+        ],
+    )

@@ -1,0 +1,113 @@
+"""ListOffsets: the offsets at the ends of a partition, by time, and of Kafka's special timestamps.
+
+What lives here: the table of special timestamps as measured on Apache Kafka 4.3.1 without tiered storage. -4 ("earliest local") is the log start:
+that data lies in object storage makes it no less local.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode, KafkaWireError
+from ponor_kafka.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from s3stream.errors import S3StreamError
+
+from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.partitions import offset_lookup
+from ponor_broker.partitions.errors import PartitionError, storage_error
+from ponor_broker.partitions.offset_lookup import TimestampOffset
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.partition_manager import PartitionManager
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+VERSION_MIN_OF: Final = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+NOWHERE: Final = TimestampOffset(-1, -1)
+UNKNOWN_EPOCH: Final = -1
+SEARCHES_IN_FLIGHT_MAX: Final = 16
+
+
+class ListOffsetsHandler:
+    """Searches by time run on a bounded concurrency, since they may read objects."""
+
+    def __init__(self, partitions: PartitionManager) -> None:
+        self._partitions = partitions
+        self._searches = asyncio.Semaphore(SEARCHES_IN_FLIGHT_MAX)
+
+    @property
+    def api(self) -> ApiHandler:
+        """For the dispatcher."""
+        return ApiHandler(ApiKey.LIST_OFFSETS, 1, 11, self.handle)
+
+    async def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+        """One answer per partition."""
+        topics = [
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=await asyncio.gather(
+                    *(self._answer(topic.name, wanted, context.api_version) for wanted in topic.partitions)
+                ),
+            )
+            for topic in request.topics
+        ]
+        return ListOffsetsResponse(topics=topics)
+
+    async def _answer(
+        self, topic: str, wanted: ListOffsetsPartition, version: int
+    ) -> ListOffsetsPartitionResponse:
+        try:
+            partition = self._partitions.find(topic, wanted.partition_index)
+            partition.check_epoch(wanted.current_leader_epoch)
+            found, epoch = await self._find(partition, wanted.timestamp, version)
+        except PartitionError as error:
+            return ListOffsetsPartitionResponse(wanted.partition_index, error_code=error.code)
+        except KafkaWireError:
+            return ListOffsetsPartitionResponse(wanted.partition_index, error_code=ErrorCode.CORRUPT_MESSAGE)
+        except S3StreamError as error:
+            return ListOffsetsPartitionResponse(wanted.partition_index, error_code=storage_error(error).code)
+        return ListOffsetsPartitionResponse(
+            wanted.partition_index, timestamp=found.timestamp, offset=found.offset, leader_epoch=epoch
+        )
+
+    async def _find(self, partition: Partition, timestamp: int, version: int) -> tuple[TimestampOffset, int]:
+        if timestamp < EARLIEST_PENDING_UPLOAD or version < VERSION_MIN_OF.get(timestamp, 0):
+            raise PartitionError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"timestamp {timestamp} means nothing in ListOffsets version {version}",
+            )
+        if timestamp == LATEST:
+            return TimestampOffset(partition.high_watermark, -1), partition.leader_epoch
+        if timestamp in {EARLIEST, EARLIEST_LOCAL}:
+            start = partition.log_start_offset
+            return TimestampOffset(start, -1), self._epoch_at(partition, start)
+        if timestamp in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
+            return NOWHERE, UNKNOWN_EPOCH
+        async with self._searches:
+            if timestamp == MAX_TIMESTAMP:
+                found = await offset_lookup.largest(partition)
+            else:
+                found = await offset_lookup.first_at_or_after(partition, timestamp)
+        if found is None:
+            return NOWHERE, UNKNOWN_EPOCH
+        return found, self._epoch_at(partition, found.offset)
+
+    def _epoch_at(self, partition: Partition, offset: int) -> int:
+        epoch = partition.epochs.epoch_at(offset)
+        return partition.leader_epoch if epoch < 0 else epoch

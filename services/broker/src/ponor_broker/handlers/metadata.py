@@ -1,0 +1,178 @@
+"""Metadata: brokers, topics and leaders, and topics that are made because a client asked for them.
+
+What lives here: the answer from the image. Encoded answers are kept until the image changes in a way that shows: a reconnect storm asks the same
+over and over. The replication factor is a fiction by design: replicas = ISR = the leader (docs/compatibility.md).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ponor_kafka.codec import decode_as, encode_buffers
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.headers import RequestHeader
+from ponor_kafka.message import ZERO_UUID
+from ponor_kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ponor_metadata.rows import PartitionRow, TopicRow
+from ponor_runtime.disk import Buffer
+
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.topic_admin import TopicAdmin
+from ponor_broker.partitions.topic_names import is_valid_name
+from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics
+
+LOG: Final = logging.getLogger("ponor.broker.metadata")
+CACHED_ANSWERS_MAX: Final = 256
+CREATIONS_MAX: Final = 256
+AUTO_CREATE_FLAG_MIN: Final = 4
+"""Older requests have no flag and mean yes."""
+NO_LEADER: Final = -1
+OPERATIONS_UNKNOWN: Final = -(1 << 31)
+TOPIC_OPERATIONS: Final = 3576
+"""Bits of every operation on a topic: nobody is forbidden anything while there are no ACLs."""
+CLUSTER_OPERATIONS: Final = 8096
+
+Spawn = Callable[[Any, str], object]
+
+
+class MetadataHandler:
+    """Fulfils `dispatch.RawHandler`. `invalidate` must be called when topics, partitions or nodes change in the image."""
+
+    version_min = 0
+    version_max = 13
+
+    def __init__(
+        self,
+        topics: Topics,
+        admin: TopicAdmin,
+        spawn: Spawn,
+        *,
+        node_id: int,
+        auto_create: bool,
+        partitions_of_new: Callable[[str], int],
+    ) -> None:
+        self._topics = topics
+        self._admin = admin
+        self._spawn = spawn
+        self._node_id = node_id
+        self._auto_create = auto_create
+        self._partitions_of_new = partitions_of_new
+        self._creating: dict[str, None] = {}
+        self._answers: dict[tuple[int, bytes], list[Buffer]] = {}
+
+    def invalidate(self) -> None:
+        """What was kept may be wrong by now."""
+        self._answers.clear()
+
+    def start(self, frame: bytearray, header: RequestHeader) -> list[Buffer]:
+        """Answer at once, from what is kept if an equal request was answered since the last change.
+
+        Raises:
+            KafkaWireError: malformed.
+        """
+        version = header.api_version
+        key = (version, bytes(memoryview(frame)[header.body_position :]))
+        kept = self._answers.get(key)
+        if kept is not None:
+            return kept
+        request, _ = decode_as(MetadataRequest, version, frame, header.body_position)
+        response = self.describe(request, version)
+        answer = encode_buffers(response, version)
+        if all(topic.error_code == ErrorCode.NONE for topic in response.topics):
+            if len(self._answers) >= CACHED_ANSWERS_MAX:
+                self._answers.clear()
+            self._answers[key] = answer
+        return answer
+
+    def describe(self, request: MetadataRequest, version: int) -> MetadataResponse:
+        """All topics for a null list (an empty one in version 0), else those asked for."""
+        wanted = request.topics
+        if wanted is None or (version == 0 and not wanted):
+            return self._respond(request, [self._describe(row, request) for row in self._topics.all()])
+        may_create = self._auto_create and (
+            request.allow_auto_topic_creation or version < AUTO_CREATE_FLAG_MIN
+        )
+        return self._respond(request, [self._find(topic, request, may_create=may_create) for topic in wanted])
+
+    def _respond(self, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
+        brokers = [MetadataResponseBroker(*broker) for broker in self._topics.brokers()]
+        return MetadataResponse(
+            brokers=brokers,
+            cluster_id=self._topics.cluster_id,
+            controller_id=self._node_id,
+            topics=topics,
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_UNKNOWN
+            ),
+        )
+
+    def _find(
+        self, wanted: MetadataRequestTopic, request: MetadataRequest, *, may_create: bool
+    ) -> MetadataResponseTopic:
+        if wanted.topic_id != ZERO_UUID:
+            row = self._topics.by_id(wanted.topic_id)
+            if row is None:
+                return MetadataResponseTopic(
+                    ErrorCode.UNKNOWN_TOPIC_ID, topic_id=wanted.topic_id, name=wanted.name
+                )
+            return self._describe(row, request)
+        name = wanted.name
+        if name is None or not is_valid_name(name):
+            return MetadataResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
+        row = self._topics.by_name(name)
+        if row is not None:
+            return self._describe(row, request)
+        if not may_create:
+            return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+        self._create(name)
+        # Retriable for every client, and true: the topic is being made. The next refresh finds it.
+        return MetadataResponseTopic(
+            ErrorCode.LEADER_NOT_AVAILABLE, name=name, is_internal=name in INTERNAL_TOPICS
+        )
+
+    def _create(self, name: str) -> None:
+        if name not in self._creating and len(self._creating) < CREATIONS_MAX:
+            self._creating[name] = None
+            self._spawn(self._create_in_background(name), f"create topic {name}")
+
+    async def _create_in_background(self, name: str) -> None:
+        try:
+            await self._admin.ensure(name, partitions=self._partitions_of_new(name))
+        except PartitionError as error:
+            LOG.warning("topic %r was asked for and could not be made: %s", name, error)
+        finally:
+            self._creating.pop(name, None)
+
+    def _describe(self, row: TopicRow, request: MetadataRequest) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
+            name=row.name,
+            topic_id=row.topic_id,
+            is_internal=row.name in INTERNAL_TOPICS,
+            partitions=[
+                self._describe_partition(partition) for partition in self._topics.partitions(row.topic_id)
+            ],
+            topic_authorized_operations=(
+                TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_UNKNOWN
+            ),
+        )
+
+    def _describe_partition(self, row: PartitionRow) -> MetadataResponsePartition:
+        has_leader = self._topics.broker(row.leader_id) is not None
+        return MetadataResponsePartition(
+            ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+            row.partition,
+            row.leader_id if has_leader else NO_LEADER,
+            row.leader_epoch,
+            replica_nodes=list(row.replicas),
+            isr_nodes=list(row.replicas),
+            offline_replicas=() if has_leader else list(row.replicas),
+        )

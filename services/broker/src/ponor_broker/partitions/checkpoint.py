@@ -1,0 +1,65 @@
+"""The PARTITION value: where a partition begins, how far its Meta stream already describes it, and whether it was closed cleanly.
+
+What lives here: one small record as JSON (docs/formats/partition-meta.md). It is written with every upload of the partition's data, so
+that an open after a crash reads batch headers only from `recover_offset` on: about what the write-ahead log held.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from ponor_broker.partitions import meta_entry
+from ponor_broker.partitions.errors import PartitionCorruptError
+from ponor_broker.partitions.meta_entry import MetaKey
+
+NO_TIMESTAMP: Final = -1
+
+
+@dataclass(slots=True)
+class PartitionCheckpoint:
+    """Offsets are Kafka's. `max_timestamp` is the largest of all records below `recover_offset`, in the batch at `max_timestamp_offset`;
+    `active_bytes` counts the active segment up to there.
+    """
+
+    start_offset: int = 0
+    recover_offset: int = 0
+    clean_shutdown: bool = False
+    max_timestamp: int = NO_TIMESTAMP
+    max_timestamp_offset: int = -1
+    active_bytes: int = 0
+
+    @property
+    def key(self) -> MetaKey:
+        """Its place on the Meta stream."""
+        return meta_entry.PARTITION
+
+    def snapshot(self) -> bytes:
+        content = {
+            "start": self.start_offset,
+            "recover": self.recover_offset,
+            "clean": self.clean_shutdown,
+            "max_timestamp": self.max_timestamp,
+            "max_timestamp_offset": self.max_timestamp_offset,
+            "active_bytes": self.active_bytes,
+        }
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    def restore(self, value: bytes) -> None:
+        try:
+            content = json.loads(value)
+            self.start_offset = int(content["start"])
+            self.recover_offset = int(content["recover"])
+            self.clean_shutdown = bool(content["clean"])
+            self.max_timestamp = int(content.get("max_timestamp", NO_TIMESTAMP))
+            self.max_timestamp_offset = int(content.get("max_timestamp_offset", -1))
+            self.active_bytes = int(content.get("active_bytes", 0))
+        except (ValueError, KeyError, TypeError) as error:
+            raise PartitionCorruptError(
+                f"PARTITION value {value[:80]!r} is not a checkpoint: {error}"
+            ) from error
+        if not 0 <= self.start_offset <= self.recover_offset:
+            raise PartitionCorruptError(
+                f"PARTITION: start {self.start_offset} is above recover {self.recover_offset}"
+            )

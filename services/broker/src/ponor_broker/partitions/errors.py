@@ -1,0 +1,49 @@
+"""Why a partition refused: exceptions that carry the Kafka error a client gets.
+
+What lives here: the one family of errors between partitions and handlers. Overload and trouble with the storage are always among
+Kafka's retriable codes; UNKNOWN_SERVER_ERROR is never used, since producers take it as final.
+"""
+
+from __future__ import annotations
+
+from ponor_kafka.errors import ErrorCode
+from s3stream.errors import (
+    AppendBackpressureError,
+    OffsetOutOfRangeError,
+    ReadTimeoutError,
+    StreamClosedError,
+    StreamFencedError,
+    StreamNotFoundError,
+)
+
+
+class PartitionError(Exception):
+    """A request that a partition refused, with the code for the client and one line for people."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class PartitionCorruptError(Exception):
+    """State on a Meta or Data stream breaks its format; the message names stream, key and rule."""
+
+
+def storage_error(error: BaseException) -> PartitionError:
+    """What a client is told about an exception of the storage layer."""
+    if isinstance(error, PartitionError):
+        return error
+    return PartitionError(_code_of(error), f"{type(error).__name__}: {error}")
+
+
+def _code_of(error: BaseException) -> ErrorCode:
+    match error:
+        case AppendBackpressureError() | ReadTimeoutError() | TimeoutError():
+            # Every client repeats REQUEST_TIMED_OUT without a metadata refresh: the leader is right, it is only slow or full.
+            return ErrorCode.REQUEST_TIMED_OUT
+        case StreamFencedError() | StreamClosedError() | StreamNotFoundError():
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        case OffsetOutOfRangeError():
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        case _:
+            return ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,0 +1,93 @@
+"""Leader epochs: at which Kafka offset each epoch began (KIP-101, KIP-320).
+
+What lives here: the pure map and its bytes on the Meta stream. Acknowledged data is never truncated here, so the map only grows; an
+epoch without any record is replaced by the next one, so that it grows with data and not with restarts.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from itertools import pairwise
+from typing import Final
+
+from ponor_broker.partitions import meta_entry
+from ponor_broker.partitions.errors import PartitionCorruptError
+from ponor_broker.partitions.meta_entry import MetaKey
+
+_HEADER: Final = struct.Struct(">BI")
+_ENTRY: Final = struct.Struct(">iq")
+_VERSION: Final = 1
+UNKNOWN: Final = (-1, -1)
+
+
+class LeaderEpochs:
+    """(epoch, start offset) pairs, both strictly rising."""
+
+    key: MetaKey = meta_entry.LEADER_EPOCHS
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int]] = []
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """The map, oldest epoch first."""
+        return tuple(self._entries)
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """A leader of `epoch` begins at `start_offset`. Returns whether the map changed."""
+        if self._entries and self._entries[-1][0] >= epoch:
+            assert self._entries[-1][0] == epoch, f"leader epoch {epoch} is below {self._entries[-1][0]}"
+            return False
+        while self._entries and self._entries[-1][1] >= start_offset:
+            self._entries.pop()
+        self._entries.append((epoch, start_offset))
+        return True
+
+    def forget_before(self, log_start_offset: int) -> None:
+        """Drop epochs whose records are all gone; the one that holds the log start begins there from now on."""
+        kept = bisect_right(self._entries, log_start_offset, key=lambda entry: entry[1]) - 1
+        if kept > 0:
+            del self._entries[:kept]
+        if self._entries and self._entries[0][1] < log_start_offset:
+            self._entries[0] = (self._entries[0][0], log_start_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch under which an offset was written, −1 if unknown."""
+        index = bisect_right(self._entries, offset, key=lambda entry: entry[1]) - 1
+        return self._entries[index][0] if index >= 0 else -1
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """OffsetForLeaderEpoch: the largest epoch not above the one asked for, and where it ended; (−1, −1) if unknown.
+
+        For an epoch below all known ones the answer is the epoch itself and the start of the first known one, as in Kafka.
+        """
+        if not self._entries or epoch < 0 or epoch > self._entries[-1][0]:
+            return UNKNOWN
+        if epoch < self._entries[0][0]:
+            return epoch, self._entries[0][1]
+        index = bisect_right(self._entries, epoch, key=lambda entry: entry[0]) - 1
+        end = self._entries[index + 1][1] if index + 1 < len(self._entries) else log_end_offset
+        return self._entries[index][0], end
+
+    def snapshot(self) -> bytes:
+        return _HEADER.pack(_VERSION, len(self._entries)) + b"".join(
+            _ENTRY.pack(*entry) for entry in self._entries
+        )
+
+    def restore(self, value: bytes) -> None:
+        try:
+            version, count = _HEADER.unpack_from(value)
+            entries = list(_ENTRY.iter_unpack(value[_HEADER.size :]))
+        except struct.error as error:
+            raise PartitionCorruptError(
+                f"LEADER_EPOCHS: {len(value)} bytes are no epoch map: {error}"
+            ) from error
+        if version != _VERSION or len(entries) != count:
+            raise PartitionCorruptError(
+                f"LEADER_EPOCHS: version {version}, {len(entries)} of {count} entries"
+            )
+        for before, after in pairwise(entries):
+            if before[0] >= after[0] or before[1] >= after[1]:
+                raise PartitionCorruptError(f"LEADER_EPOCHS: {before} and {after} are not in order")
+        self._entries = entries

@@ -1,0 +1,214 @@
+"""Log meta: which slices of which streams are a partition's segments (docs/formats/partition-meta.md).
+
+What lives here: the pure model and its JSON; the streams themselves are in `partition_log`. A segment is a half-open slice of each
+stream; end −1 is open. Kafka's offset of a record is `segment base + (stream offset − slice start)`, in plain streams as in `.cleaned`
+ones, where the cleaner stretched counts so that offsets stay contiguous.
+
+A roll writes one small change, not the whole list: the list grows with retention, and rewriting it at every roll would cost the square.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+from ponor_runtime.identity import StreamId
+
+from ponor_broker.partitions import meta_entry
+from ponor_broker.partitions.errors import PartitionCorruptError
+from ponor_broker.partitions.meta_entry import MetaKey
+
+StreamName: TypeAlias = str
+DATA: Final = "log"
+TIME: Final = "time"
+TXN: Final = "txn"
+CLEANED: Final = ".cleaned"
+OPEN_END: Final = -1
+SLICED: Final = (DATA, TIME, TXN)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Stream offsets [start, end); end −1 is open."""
+
+    start: int
+    end: int = OPEN_END
+
+    def __contains__(self, stream_offset: int) -> bool:
+        return self.start <= stream_offset and (self.end == OPEN_END or stream_offset < self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of Kafka offsets from `base_offset` on; `slices` names only streams that exist when it was made or grew."""
+
+    base_offset: int
+    suffix: str
+    slices: tuple[tuple[str, Slice], ...]
+    created_ms: int = 0
+
+    def slice(self, name: str) -> Slice | None:
+        """The segment's part of a stream (`log`, `time`, `txn`), None if it has none."""
+        return next((part for known, part in self.slices if known == name), None)
+
+    @property
+    def data(self) -> Slice:
+        """The part of the Data stream."""
+        part = self.slice(DATA)
+        assert part is not None
+        return part
+
+    @property
+    def data_stream(self) -> StreamName:
+        """Name of the stream that holds the segment's batches."""
+        return DATA + self.suffix
+
+    def kafka_offset(self, stream_offset: int) -> int:
+        """Kafka's offset of a stream offset within the Data slice."""
+        return self.base_offset + (stream_offset - self.data.start)
+
+    def stream_offset(self, kafka_offset: int) -> int:
+        """The inverse of `kafka_offset`."""
+        return self.data.start + (kafka_offset - self.base_offset)
+
+
+class LogMeta:
+    """Streams by name and segments by base offset; the last segment is the active one."""
+
+    key: MetaKey = meta_entry.LOG
+
+    def __init__(self) -> None:
+        self.streams: dict[StreamName, StreamId] = {}
+        self.segments: list[Segment] = []
+
+    @property
+    def active(self) -> Segment:
+        """The segment that grows."""
+        return self.segments[-1]
+
+    def segment_of(self, kafka_offset: int) -> Segment:
+        """The segment that holds an offset: the last one whose base is not above it (the first for lower offsets)."""
+        index = bisect_right(self.segments, kafka_offset, key=_base_offset) - 1
+        return self.segments[max(index, 0)]
+
+    def segment_after(self, segment: Segment) -> Segment | None:
+        """The next segment, None behind the active one."""
+        index = bisect_right(self.segments, segment.base_offset, key=_base_offset)
+        return self.segments[index] if index < len(self.segments) else None
+
+    # Changes: bytes for the Meta stream, to be applied by `apply_change` once they are on it.
+
+    @staticmethod
+    def stream_change(name: StreamName, stream_id: StreamId) -> bytes:
+        """A stream exists from now on."""
+        return _encode({"stream": name, "id": stream_id})
+
+    @staticmethod
+    def roll_change(base_offset: int, ends: dict[str, int], created_ms: int) -> bytes:
+        """Close the active segment (if any) at stream offsets `ends` and start a new one there, at Kafka offset `base_offset`."""
+        return _encode({"roll": base_offset, "ends": ends, "created_ms": created_ms})
+
+    @staticmethod
+    def drop_change(before_offset: int) -> bytes:
+        """Forget the segments that lie wholly below a Kafka offset."""
+        return _encode({"drop_before": before_offset})
+
+    def apply_change(self, value: bytes) -> None:
+        """Apply one change, written now or replayed from the Meta stream.
+
+        Raises:
+            PartitionCorruptError: not a known change, or it leads to segments that break the rules.
+        """
+        try:
+            self._apply(json.loads(value))
+        except (ValueError, KeyError, TypeError, AssertionError) as error:
+            raise PartitionCorruptError(f"LOG change {value[:80]!r} is not applicable: {error}") from error
+        self.validate()
+
+    def _apply(self, change: dict[str, Any]) -> None:
+        match change:
+            case {"stream": str(name), "id": int(stream_id)}:
+                assert name not in self.streams, f"stream {name} is known already"
+                self.streams[name] = StreamId(stream_id)
+                if name in SLICED and self.segments and self.active.slice(name) is None:
+                    self.segments[-1] = replace(self.active, slices=(*self.active.slices, (name, Slice(0))))
+            case {"roll": int(base_offset), "ends": dict(ends), "created_ms": int(created_ms)}:
+                self._apply_roll(base_offset, ends, created_ms)
+            case {"drop_before": int(before_offset)}:
+                first = self.segment_of(before_offset).base_offset
+                self.segments = [segment for segment in self.segments if segment.base_offset >= first]
+            case _:
+                raise KeyError("unknown kind of change")
+
+    def _apply_roll(self, base_offset: int, ends: dict[str, int], created_ms: int) -> None:
+        if self.segments:
+            slices = tuple((name, replace(part, end=ends[name])) for name, part in self.active.slices)
+            self.segments[-1] = replace(self.active, slices=slices)
+        starts = tuple((name, Slice(end)) for name, end in ends.items())
+        self.segments.append(Segment(base_offset, "", starts, created_ms))
+
+    def snapshot(self) -> bytes:
+        segments = [
+            {
+                "base": segment.base_offset,
+                "suffix": segment.suffix,
+                "created_ms": segment.created_ms,
+                **{name: [part.start, part.end] for name, part in segment.slices},
+            }
+            for segment in self.segments
+        ]
+        return _encode({"streams": self.streams, "segments": segments})
+
+    def restore(self, value: bytes) -> None:
+        try:
+            content = json.loads(value)
+            self.streams = {
+                str(name): StreamId(int(stream_id)) for name, stream_id in content["streams"].items()
+            }
+            self.segments = [_segment(row) for row in content["segments"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PartitionCorruptError(f"LOG value {value[:80]!r} is not log meta: {error}") from error
+        self.validate()
+
+    def validate(self) -> None:
+        """Check the rules of the model.
+
+        Raises:
+            PartitionCorruptError: names the rule that is broken.
+        """
+        for segment in self.segments:
+            if segment.slice(DATA) is None:
+                raise PartitionCorruptError(
+                    f"log meta: segment {segment.base_offset} has no slice of the Data stream"
+                )
+            if segment.data_stream not in self.streams:
+                raise PartitionCorruptError(
+                    f"log meta: segment {segment.base_offset} lies in an unknown stream"
+                )
+        for before, after in pairwise(self.segments):
+            if before.data.end == OPEN_END or before.base_offset >= after.base_offset:
+                raise PartitionCorruptError(
+                    f"log meta: segments {before.base_offset} and {after.base_offset} are not in order"
+                )
+            if before.kafka_offset(before.data.end) != after.base_offset:
+                raise PartitionCorruptError(
+                    f"log meta: segment {before.base_offset} does not reach {after.base_offset}"
+                )
+        if self.segments and self.active.data.end != OPEN_END:
+            raise PartitionCorruptError(f"log meta: the last segment {self.active.base_offset} is not open")
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _segment(row: dict[str, Any]) -> Segment:
+    slices = tuple((name, Slice(int(row[name][0]), int(row[name][1]))) for name in SLICED if name in row)
+    return Segment(int(row["base"]), str(row["suffix"]), slices, int(row.get("created_ms", 0)))
+
+
+def _encode(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()

@@ -1,0 +1,131 @@
+"""A partition's Meta stream: an append-only key-value store on a stream.
+
+What lives here: replay, writes and self-compaction. What the values mean is known to their owners alone (`partition_state`). Every
+entry is one stream record of count 1. Meta entries and data share one write-ahead log, in order: an entry that is durable was written
+after everything it speaks of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ponor_broker.partitions.errors import PartitionCorruptError
+from ponor_broker.partitions.meta_entry import MetaEntry, MetaKey, MetaValues, decode_entry, fold, fold_entry
+from ponor_broker.partitions.stream_port import PartitionStream
+from ponor_broker.partitions.stream_reading import fetch
+
+REPLAY_BYTES: Final = 1 << 20
+"""Bytes per fetch while replaying."""
+COMPACT_BYTES_MIN: Final = 64 << 10
+"""Below this a Meta stream is never compacted."""
+COMPACT_RATIO: Final = 4
+"""Compacted when it holds this many times the bytes that a replay needs."""
+
+
+@dataclass(slots=True)
+class _Compaction:
+    """A rewrite that is under way: once everything from `first_offset` on is in objects, what is below may go."""
+
+    first_offset: int
+    end_offset: int
+
+
+class MetaStream:
+    """The newest value of every key, and where on the stream it stands."""
+
+    def __init__(self, stream: PartitionStream) -> None:
+        self._stream = stream
+        self._values: MetaValues = {}
+        self._bytes_on_stream = 0
+        self._compaction: _Compaction | None = None
+
+    @property
+    def stream(self) -> PartitionStream:
+        """The stream below."""
+        return self._stream
+
+    async def replay(self) -> MetaValues:
+        """Read the stream from its start; the newest whole value of each key wins, changes gather behind it.
+
+        Raises:
+            PartitionCorruptError: an entry breaks the format.
+        """
+        offset = self._stream.start_offset
+        while offset < self._stream.confirmed_offset:
+            records = await fetch(self._stream, offset, REPLAY_BYTES)
+            if not records:
+                raise PartitionCorruptError(
+                    f"meta stream {self._stream.stream_id}: nothing at {offset} below {self._stream.confirmed_offset}"
+                )
+            for record in records:
+                where = f"meta stream {self._stream.stream_id}, offset {record.base_offset}"
+                fold_entry(self._values, decode_entry(record.payload, where))
+                self._bytes_on_stream += len(record.payload)
+            offset = records[-1].end_offset
+        return self._values
+
+    def put(self, key: MetaKey, value: bytes) -> asyncio.Future[None]:
+        """Replace what stands under a key. The future resolves when that is durable."""
+        return self._append(MetaEntry(key, value))
+
+    def change(self, key: MetaKey, value: bytes) -> asyncio.Future[None]:
+        """Add a change to a key's value. The future resolves when that is durable."""
+        return self._append(MetaEntry(key, value, is_change=True))
+
+    def _append(self, entry: MetaEntry) -> asyncio.Future[None]:
+        payload = entry.encode()
+        durable = self._stream.append(payload, count=1, max_timestamp=-1)
+        fold_entry(self._values, entry)
+        self._bytes_on_stream += len(payload)
+        return durable
+
+    @property
+    def compaction_due(self) -> bool:
+        """Whether most of the stream's bytes are of no use to a replay any more."""
+        if self._compaction is not None or self._bytes_on_stream < COMPACT_BYTES_MIN:
+            return False
+        live = sum(value.size_bytes for value in self._values.values())
+        return self._bytes_on_stream >= COMPACT_RATIO * live
+
+    def rewrite(self, snapshots: Mapping[MetaKey, bytes]) -> None:
+        """Append the whole value of every key again, from its owner where it has one, as it is where not.
+
+        The old entries stay until `trim_rewritten` finds the new ones in objects.
+        """
+        before = set(self._values)
+        entries = [entry for key in list(self._values) for entry in self._whole(key, snapshots)]
+        self._check(before, entries)
+        first_offset = self._stream.next_offset
+        self._bytes_on_stream = 0
+        for entry in entries:
+            self._append(entry)
+        self._compaction = _Compaction(first_offset, self._stream.next_offset)
+
+    def _whole(self, key: MetaKey, snapshots: Mapping[MetaKey, bytes]) -> list[MetaEntry]:
+        if key in snapshots:
+            return [MetaEntry(key, snapshots[key])]
+        value = self._values[key]
+        whole = [MetaEntry(key, value.whole)] if value.whole is not None else []
+        return whole + [MetaEntry(key, change, is_change=True) for change in value.changes]
+
+    def _check(self, before: set[MetaKey], entries: list[MetaEntry]) -> None:
+        """A rewrite that loses a key would lose it for ever (AutoMQ PR 3056): prove first that a replay of it finds all."""
+        after = fold(entries)
+        lost = sorted(before - set(after))
+        assert not lost, f"meta stream {self._stream.stream_id}: the rewrite would lose {lost}"
+
+    async def trim_rewritten(self) -> bool:
+        """Drop what a rewrite replaced, once all of the rewrite lies in committed objects. Returns whether it did."""
+        rewrite = self._compaction
+        if rewrite is None or rewrite.end_offset > self._stream.committed_offset:
+            return False
+        await self._stream.trim(rewrite.first_offset)
+        self._compaction = None
+        return True
+
+    async def close(self) -> None:
+        """Close the stream; everything appended before is durable then."""
+        await self._stream.close()

@@ -1,0 +1,427 @@
+"""A partition that this broker leads: appends, reads, and what must survive a move.
+
+What lives here: the order of things for one partition. A batch is checked against the producer's state and appended in one step, without
+a pause in between; it becomes readable, and is acknowledged, when it is durable. Replication factor is 1 by design (durability is the
+log's and the object store's), so the high watermark is the confirmed end and there is no follower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
+from ponor_runtime.clock import Clock
+from s3stream.errors import AppendBackpressureError, S3StreamError, StreamClosedError
+from s3stream.records import StreamRecord
+
+from ponor_broker.partitions import meta_entry
+from ponor_broker.partitions.checkpoint import PartitionCheckpoint
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.leader_epochs import LeaderEpochs
+from ponor_broker.partitions.meta_entry import MetaKey
+from ponor_broker.partitions.meta_stream import MetaStream
+from ponor_broker.partitions.partition_log import PartitionLog, observe
+from ponor_broker.partitions.producer_state import ProducerBatch, ProducerStates
+from ponor_broker.partitions.topic_config import TopicConfig
+
+ANY_EPOCH: Final = -1
+RECOVER_BYTES: Final = 1 << 20
+
+Watcher: TypeAlias = Callable[["Partition", int], None]
+"""Called with the bytes by which the readable end grew; 0 when the partition closed or failed."""
+
+
+class AppendResult(NamedTuple):
+    """What a durable append tells."""
+
+    base_offset: int
+
+
+class PendingAppend(NamedTuple):
+    """An append that was taken: its offset, and the future of its durability (None: durable already)."""
+
+    base_offset: int
+    durable: asyncio.Future[None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionId:
+    """Which partition: the topic's id (16 bytes) and name, and the number."""
+
+    topic_id: bytes
+    topic: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+
+class Partition:
+    """See the module's docstring. Built by `partition_opener`, after `recover` it serves."""
+
+    def __init__(
+        self,
+        identity: PartitionId,
+        leader_epoch: int,
+        log: PartitionLog,
+        meta: MetaStream,
+        *,
+        config: TopicConfig,
+        checkpoint: PartitionCheckpoint,
+        producers: ProducerStates,
+        epochs: LeaderEpochs,
+        clock: Clock,
+    ) -> None:
+        self.identity = identity
+        self.config = config
+        self.leader_epoch = leader_epoch
+        self.log = log
+        self.producers = producers
+        self.epochs = epochs
+        self._meta = meta
+        self._checkpoint = checkpoint
+        self._clock = clock
+        self.high_watermark = log.confirmed_offset
+        """Also the last stable offset, as long as there are no transactions."""
+        self._in_flight: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._watchers: dict[Watcher, None] = {}
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._epochs_are_dirty = False
+        self._noted_timestamp = checkpoint.max_timestamp
+        self._snapshot_changes = producers.changes
+
+    @property
+    def index(self) -> int:
+        """Number within the topic."""
+        return self.identity.index
+
+    @property
+    def log_start_offset(self) -> int:
+        """First Kafka offset that can be read."""
+        return self._checkpoint.start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next batch gets."""
+        return self.log.end_offset
+
+    @property
+    def max_timestamp(self) -> tuple[int, int]:
+        """The largest timestamp of all readable records, and the base offset of its batch; −1 for none."""
+        return self._checkpoint.max_timestamp, self._checkpoint.max_timestamp_offset
+
+    @property
+    def is_serving(self) -> bool:
+        """Neither closed nor failed."""
+        return not self._closed and self._failure is None
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Compare the leader epoch a client believes in (−1: no opinion).
+
+        Raises:
+            PartitionError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
+        """
+        if current_leader_epoch in {ANY_EPOCH, self.leader_epoch}:
+            return
+        if current_leader_epoch < self.leader_epoch:
+            code, relation = ErrorCode.FENCED_LEADER_EPOCH, "older"
+        else:
+            code, relation = ErrorCode.UNKNOWN_LEADER_EPOCH, "newer"
+        raise PartitionError(
+            code, f"{self.identity}: epoch {current_leader_epoch} is {relation} than {self.leader_epoch}"
+        )
+
+    # Appends
+
+    def append(self, batch: BatchView) -> PendingAppend:
+        """Take one validated batch; base offset and leader epoch are stamped into it in place.
+
+        A repeated batch of an idempotent producer is not appended: the answer is its first append's, once that is durable.
+
+        Raises:
+            PartitionError: the producer's epoch or sequence is refused.
+            S3StreamError: the storage did not take it; nothing changed.
+        """
+        self._check_serving()
+        producer: ProducerBatch | None = None
+        if batch.producer_id != NO_PRODUCER_ID:
+            producer = _producer_batch(batch)
+            taken = self.producers.find_duplicate(producer)
+            if taken is not None:
+                return PendingAppend(taken.base_offset, self._durable_at(taken.end_offset))
+            self._check_sequence(producer)
+        now_ms = self._clock.wall_ms()
+        self.log.roll_if_due(batch.size_bytes, now_ms)
+        self._persist_epochs()
+        base_offset = self.log.end_offset
+        batch.set_base_offset(base_offset)
+        batch.set_leader_epoch(self.leader_epoch)
+        end_offset = batch.next_offset
+        durable = self.log.append(
+            batch.view, count=end_offset - base_offset, max_timestamp=batch.max_timestamp
+        )
+        if producer is not None:
+            self.producers.append(producer, base_offset, end_offset, now_ms)
+        self._in_flight.append((end_offset, durable))
+        durable.add_done_callback(
+            partial(self._appended, base_offset, end_offset, batch.max_timestamp, batch.size_bytes)
+        )
+        return PendingAppend(base_offset, durable)
+
+    def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
+        """`append` for the broker's own batches, which are well-formed; resolves when durable, in the order of the calls.
+
+        Raises:
+            S3StreamError: the storage did not take it; nothing changed.
+        """
+        pending = self.append(BatchView(memoryview(batch)))
+        result: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+
+        def settle(done: asyncio.Future[None]) -> None:
+            if result.done():
+                return
+            if done.cancelled():
+                result.cancel()
+            elif (error := done.exception()) is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(AppendResult(pending.base_offset))
+
+        assert pending.durable is not None, "only producers' batches can be repeats"
+        pending.durable.add_done_callback(settle)
+        return result
+
+    def _check_serving(self) -> None:
+        if self._failure is not None:
+            raise StreamClosedError(f"{self.identity} failed: {self._failure}") from self._failure
+        if self._closed:
+            raise StreamClosedError(f"{self.identity} is closed on this broker")
+
+    def _check_sequence(self, producer: ProducerBatch) -> None:
+        try:
+            self.producers.check(producer)
+        except PartitionError as error:
+            if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self._in_flight:
+                # Clients take this code for an acknowledgement, and the batch may still be on its way to the disk.
+                raise PartitionError(
+                    ErrorCode.REQUEST_TIMED_OUT, f"{self.identity}: {error}; not durable yet"
+                ) from error
+            raise
+
+    def _durable_at(self, end_offset: int) -> asyncio.Future[None] | None:
+        for covered, durable in self._in_flight:
+            if covered >= end_offset:
+                return durable
+        return None
+
+    def _appended(
+        self,
+        base_offset: int,
+        end_offset: int,
+        max_timestamp: int,
+        size_bytes: int,
+        durable: asyncio.Future[None],
+    ) -> None:
+        failure = asyncio.CancelledError() if durable.cancelled() else durable.exception()
+        if failure is not None:
+            self.producers.roll_back(base_offset)
+            self._in_flight.clear()
+            self._fail(failure)
+            return
+        if self._failure is None:
+            self._in_flight.popleft()
+        assert end_offset > self.high_watermark, (
+            f"{self.identity}: append {base_offset} was confirmed out of order"
+        )
+        self.high_watermark = end_offset
+        self.producers.confirm(end_offset)
+        if max_timestamp > self._checkpoint.max_timestamp:
+            self._checkpoint.max_timestamp = max_timestamp
+            self._checkpoint.max_timestamp_offset = base_offset
+        self._wake(size_bytes)
+
+    def _fail(self, failure: BaseException) -> None:
+        """A stream is dead after a failed append: the partition answers NOT_LEADER until it is opened again."""
+        if self._failure is None:
+            self._failure = failure
+            self._wake(0)
+
+    def _persist_epochs(self) -> None:
+        if self._epochs_are_dirty:
+            observe(self._meta.put(meta_entry.LEADER_EPOCHS, self.epochs.snapshot()))
+            self._epochs_are_dirty = False
+
+    # Reads
+
+    def read_cached(self, offset: int, max_bytes: int) -> list[StreamRecord] | None:
+        """Batches from memory, or None where objects are needed; see `PartitionLog.read_cached`.
+
+        Raises:
+            PartitionError: OFFSET_OUT_OF_RANGE.
+        """
+        self._check_serving()
+        if offset >= self.high_watermark:
+            self.check_offset(offset)
+            return []
+        self.check_offset(offset)
+        return self.log.read_cached(offset, max_bytes)
+
+    async def read(self, offset: int, max_bytes: int) -> list[StreamRecord]:
+        """The same, from objects too.
+
+        Raises:
+            PartitionError: OFFSET_OUT_OF_RANGE.
+            S3StreamError: unreadable or too slow.
+        """
+        cached = self.read_cached(offset, max_bytes)
+        return cached if cached is not None else await self.log.read(offset, max_bytes)
+
+    async def read_batches(self, start_offset: int, max_bytes: int) -> list[memoryview]:
+        """Whole batches from the one that contains `start_offset` on, at least one however big; empty at the end."""
+        return [memoryview(record.payload) for record in await self.read(start_offset, max_bytes)]
+
+    def check_offset(self, offset: int) -> None:
+        if not self.log_start_offset <= offset <= self.log.end_offset:
+            raise PartitionError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.identity}: offset {offset} is not within {self.log_start_offset}..{self.log.end_offset}",
+            )
+
+    def watch(self, watcher: Watcher) -> None:
+        """Call back at every advance of the readable end."""
+        self._watchers[watcher] = None
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Stop calling back."""
+        self._watchers.pop(watcher, None)
+
+    def _wake(self, size_bytes: int) -> None:
+        if self._watchers:
+            for watcher in list(self._watchers):
+                watcher(self, size_bytes)
+
+    # What survives
+
+    def begin_epoch(self) -> None:
+        """This leader's epoch starts at the log's end; persisted before its first batch."""
+        if self.epochs.assign(self.leader_epoch, self.log.end_offset):
+            self._epochs_are_dirty = True
+
+    async def recover(self) -> int:
+        """Learn from the batch headers that the checkpoint does not cover; returns how many batches were read."""
+        offset = self._checkpoint.recover_offset
+        if offset >= self.log.log_meta.active.base_offset:
+            self.log.active_bytes = self._checkpoint.active_bytes
+        now_ms = self._clock.wall_ms()
+        batches = 0
+        while offset < self.high_watermark:
+            for record in await self.log.read(offset, RECOVER_BYTES):
+                base_offset = self.log.kafka_offset(offset, record)
+                self._replay(BatchView(memoryview(record.payload)), base_offset, record, now_ms)
+                offset = base_offset + record.count
+                batches += 1
+        return batches
+
+    def _replay(self, batch: BatchView, base_offset: int, record: StreamRecord, now_ms: int) -> None:
+        end_offset = base_offset + record.count
+        if base_offset >= self.log.log_meta.active.base_offset:
+            self.log.active_bytes += len(record.payload)
+        if batch.producer_id != NO_PRODUCER_ID and batch.base_sequence >= 0:
+            self.producers.replay(_producer_batch(batch), base_offset, end_offset, now_ms)
+        if batch.max_timestamp > self._checkpoint.max_timestamp:
+            self._checkpoint.max_timestamp = batch.max_timestamp
+            self._checkpoint.max_timestamp_offset = base_offset
+
+    def before_upload(self) -> None:
+        """Append what describes the data so far, so that it travels in the same object: called just before a block is sealed.
+
+        When the storage does not take it, the next upload does; recovery then only reads more headers.
+        """
+        if self._closed or self._failure is not None:
+            return
+        try:
+            self._write_checkpoint(clean=False)
+            if self._meta.compaction_due:
+                self._meta.rewrite(self._snapshots())
+        except S3StreamError:
+            return
+
+    def _write_checkpoint(self, *, clean: bool) -> None:
+        confirmed = self.high_watermark
+        if self.producers.changes != self._snapshot_changes:
+            observe(self._meta.put(meta_entry.PRODUCER_SNAPSHOT, self.producers.snapshot_at(confirmed)))
+            self._snapshot_changes = self.producers.changes
+        checkpoint = self._checkpoint
+        if checkpoint.max_timestamp > self._noted_timestamp and self.log.note_time(
+            checkpoint.max_timestamp, checkpoint.max_timestamp_offset
+        ):
+            self._noted_timestamp = checkpoint.max_timestamp
+        if confirmed > checkpoint.recover_offset or clean != checkpoint.clean_shutdown:
+            written = replace(
+                checkpoint, recover_offset=confirmed, clean_shutdown=clean, active_bytes=self.log.active_bytes
+            )
+            observe(self._meta.put(meta_entry.PARTITION, written.snapshot()))
+            self._checkpoint = written
+
+    def _snapshots(self) -> dict[MetaKey, bytes]:
+        return {
+            meta_entry.LOG: self.log.log_meta.snapshot(),
+            meta_entry.PARTITION: self._checkpoint.snapshot(),
+            meta_entry.LEADER_EPOCHS: self.epochs.snapshot(),
+            meta_entry.PRODUCER_SNAPSHOT: self.producers.snapshot_at(self.high_watermark),
+        }
+
+    @property
+    def wants_time_stream(self) -> bool:
+        """Whether there are timestamps that a Time stream should hold, and none exists."""
+        return self._noted_timestamp < self._checkpoint.max_timestamp and not self.log.has_time_stream
+
+    async def trim_meta(self) -> bool:
+        """Drop Meta entries that a rewrite replaced, once that lies in committed objects."""
+        return await self._meta.trim_rewritten()
+
+    @property
+    def meta_stream(self) -> MetaStream:
+        """The Meta stream."""
+        return self._meta
+
+    async def seal(self) -> None:
+        """Refuse requests from now on, wait for appends, persist everything. The streams stay open. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wake(0)
+        if self._in_flight:
+            await asyncio.wait([durable for _, durable in self._in_flight])
+        if self._failure is None:
+            # Refused (the cache is full): the next open then reads more batch headers, and loses nothing.
+            with contextlib.suppress(AppendBackpressureError):
+                self._persist_epochs()
+                self._write_checkpoint(clean=True)
+
+    async def close(self) -> None:
+        """`seal`, then close all streams, the Meta stream last."""
+        await self.seal()
+        await self.log.close()
+        await self._meta.close()
+
+    def abandon(self) -> None:
+        """The streams are gone (the topic was deleted): refuse requests and forget the streams, without a word to the controller."""
+        self._closed = True
+        self._wake(0)
+        for stream in (*self.log.streams.values(), self._meta.stream):
+            stream.abandon()
+
+
+def _producer_batch(batch: BatchView) -> ProducerBatch:
+    return ProducerBatch(
+        batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta + 1
+    )

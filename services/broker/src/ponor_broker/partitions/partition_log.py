@@ -1,0 +1,194 @@
+"""A partition's log: segments that are slices of streams, read and appended by Kafka offset.
+
+What lives here: the mapping between Kafka offsets and stream offsets, rolls, the time index. No producers, no epochs, no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from ponor_kafka.errors import ErrorCode
+from s3stream.records import StreamRecord
+
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.log_meta import DATA, OPEN_END, TIME, LogMeta, Segment, StreamName
+from ponor_broker.partitions.meta_stream import MetaStream
+from ponor_broker.partitions.stream_port import PartitionStream
+from ponor_broker.partitions.stream_reading import fetch
+
+TIME_ENTRY: Final = struct.Struct(">qq")
+"""Largest timestamp so far, Kafka base offset of the batch that brought it; one Time stream record of count 1 each."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollRules:
+    """When the active segment is closed: Kafka's segment.bytes and segment.ms."""
+
+    segment_bytes: int
+    segment_ms: int
+
+
+class PartitionLog:
+    """Open streams of one partition under its log meta."""
+
+    def __init__(
+        self,
+        meta: MetaStream,
+        log_meta: LogMeta,
+        streams: dict[StreamName, PartitionStream],
+        rules: RollRules,
+    ) -> None:
+        self.log_meta = log_meta
+        self._meta = meta
+        self._streams = streams
+        self._rules = rules
+        self._data = streams[log_meta.active.data_stream]
+        self.active_bytes = 0
+        """Bytes of the active segment."""
+
+    @property
+    def streams(self) -> dict[StreamName, PartitionStream]:
+        """Open streams by name."""
+        return self._streams
+
+    @property
+    def end_offset(self) -> int:
+        """The Kafka offset that the next batch gets."""
+        return self.log_meta.active.kafka_offset(self._data.next_offset)
+
+    @property
+    def confirmed_offset(self) -> int:
+        """Every Kafka offset below is durable and readable."""
+        return self.log_meta.active.kafka_offset(self._data.confirmed_offset)
+
+    # Appends
+
+    def append(
+        self, batch: memoryview | bytearray, *, count: int, max_timestamp: int
+    ) -> asyncio.Future[None]:
+        """Append a batch that carries `end_offset` as its base offset. The future resolves when it is durable and readable.
+
+        Raises:
+            s3stream.errors.S3StreamError: it was not taken.
+            PartitionError: MESSAGE_TOO_LARGE: it will never be taken, the log cache is smaller.
+        """
+        try:
+            durable = self._data.append(batch, count=count, max_timestamp=max_timestamp)
+        except ValueError as error:
+            raise PartitionError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
+        self.active_bytes += len(batch)
+        return durable
+
+    def roll_if_due(self, batch_bytes: int, now_ms: int) -> None:
+        """Start a new segment if the next batch would overfill the active one, or if that is too old.
+
+        The change travels through the same write-ahead log as the data and before it, so nobody waits for it.
+
+        Raises:
+            s3stream.errors.S3StreamError: the Meta stream took no change; nothing was rolled.
+        """
+        if self.active_bytes == 0:
+            return
+        is_full = self.active_bytes + batch_bytes > self._rules.segment_bytes
+        created_ms = self.log_meta.active.created_ms
+        is_old = 0 < created_ms <= now_ms - self._rules.segment_ms
+        if is_full or is_old:
+            ends = {
+                name: stream.next_offset for name, stream in self._streams.items() if name in {DATA, TIME}
+            }
+            change = LogMeta.roll_change(self.end_offset, ends, now_ms)
+            observe(self._meta.change(self.log_meta.key, change))
+            self.log_meta.apply_change(change)
+            self.active_bytes = 0
+
+    # Reads
+
+    def read_cached(self, offset: int, max_bytes: int) -> list[StreamRecord] | None:
+        """Batches from the one that contains `offset` on, if memory has them; at least one however big, none at the end.
+
+        None: some of it has to come from objects (`read`).
+        """
+        segment = self.log_meta.segment_of(offset)
+        stream = self._streams[segment.data_stream]
+        records = stream.fetch_cached(segment.stream_offset(offset), max_bytes)
+        return None if records is None else self._within(segment, records)
+
+    async def read(self, offset: int, max_bytes: int) -> list[StreamRecord]:
+        """The same from wherever it lies.
+
+        Raises:
+            s3stream.errors.S3StreamError: out of range, unreadable, or too slow.
+        """
+        segment = self.log_meta.segment_of(offset)
+        stream = self._streams[segment.data_stream]
+        return self._within(segment, await fetch(stream, segment.stream_offset(offset), max_bytes))
+
+    def kafka_offset(self, near_offset: int, record: StreamRecord) -> int:
+        """Kafka's base offset of a record that a read at `near_offset` returned."""
+        segment = self.log_meta.segment_of(near_offset)
+        return segment.kafka_offset(record.base_offset)
+
+    def _within(self, segment: Segment, records: list[StreamRecord]) -> list[StreamRecord]:
+        """Only what belongs to the segment, or to segments that go on in the same stream at the same distance."""
+        end = segment.data.end
+        after = self.log_meta.segment_after(segment)
+        while after is not None and after.data_stream == segment.data_stream and after.data.start == end:
+            end = after.data.end
+            after = self.log_meta.segment_after(after)
+        if end == OPEN_END or not records or records[-1].end_offset <= end:
+            return records
+        return [record for record in records if record.base_offset < end]
+
+    # The time index
+
+    def note_time(self, max_timestamp: int, offset: int) -> bool:
+        """Append a Time entry; False while the partition has no Time stream yet."""
+        stream = self._streams.get(TIME)
+        if stream is None:
+            return False
+        observe(stream.append(TIME_ENTRY.pack(max_timestamp, offset), count=1, max_timestamp=max_timestamp))
+        return True
+
+    @property
+    def has_time_stream(self) -> bool:
+        """Whether the Time stream was made."""
+        return TIME in self._streams
+
+    def add_time_stream(self, stream: PartitionStream) -> None:
+        """The Time stream was made and opened."""
+        change = LogMeta.stream_change(TIME, stream.stream_id)
+        observe(self._meta.change(self.log_meta.key, change))
+        self.log_meta.apply_change(change)
+        self._streams[TIME] = stream
+
+    async def offset_before_time(self, timestamp: int) -> int | None:
+        """A Kafka offset at or below the first record whose timestamp is not below `timestamp`; None: start at the log start.
+
+        Binary search over the Time stream: its offsets count entries, whose timestamps rise.
+        """
+        stream = self._streams.get(TIME)
+        if stream is None:
+            return None
+        low, high = stream.start_offset, stream.confirmed_offset
+        found: int | None = None
+        while low < high:
+            middle = (low + high) // 2
+            records = stream.fetch_cached(middle, 1) or await fetch(stream, middle, 1)
+            known_timestamp, offset = TIME_ENTRY.unpack(records[0].payload)
+            if known_timestamp < timestamp:
+                found, low = offset, middle + 1
+            else:
+                high = middle
+        return found
+
+    async def close(self) -> None:
+        """Close the streams of the log; the Meta stream stays open."""
+        await asyncio.gather(*(stream.close() for stream in self._streams.values()))
+
+
+def observe(durable: asyncio.Future[None]) -> None:
+    """Nobody waits for this append: if it fails, so does every later one of the stream, and those have somebody who waits."""
+    durable.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,0 +1,57 @@
+"""What a partition needs of a stream, and of what makes streams.
+
+What lives here: the narrow view of s3stream's client and streams that the rest of `partitions/` is written against.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ponor_runtime.disk import Buffer
+from ponor_runtime.identity import StreamEpoch, StreamId
+from s3stream.records import StreamRecord
+
+
+class PartitionStream(Protocol):
+    """An open stream; see `s3stream.stream.Stream` for what each call promises."""
+
+    @property
+    def stream_id(self) -> StreamId: ...
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def confirmed_offset(self) -> int: ...
+
+    @property
+    def committed_offset(self) -> int: ...
+
+    def append(self, payload: Buffer, *, count: int, max_timestamp: int) -> asyncio.Future[None]: ...
+
+    def fetch_cached(self, start_offset: int, max_bytes: int) -> list[StreamRecord] | None: ...
+
+    async def fetch(self, start_offset: int, max_bytes: int) -> list[StreamRecord]: ...
+
+    async def trim(self, new_start_offset: int) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+class StreamSource(Protocol):
+    """Where open streams come from; see `s3stream.client.StreamClient`."""
+
+    async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]: ...
+
+    async def open_streams(
+        self, wanted: Sequence[tuple[StreamId, StreamEpoch]]
+    ) -> Sequence[PartitionStream]: ...
+
+    def on_upload(self, stream_id: StreamId, hook: Callable[[], None]) -> None: ...

@@ -1,0 +1,138 @@
+"""Making and deleting topics: what the broker asks of the controller for its clients.
+
+What lives here: the operations, the wait until this broker's own image shows their effect, and the translation of refusals into Kafka's
+errors. The rules of names, counts and settings are the controller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1.session_service_pb2 import CreateTopic, DeleteTopic, Operation, OperationResult
+from ponor_kafka.errors import ErrorCode
+from ponor_metadata.errors import (
+    MetadataLagError,
+    OperationTimeoutError,
+    OperationTooLargeError,
+    SessionClosedError,
+)
+from ponor_rpc.errors import OperationError
+
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.topics import Topics
+
+DEFAULT_COUNT: Final = -1
+IMAGE_WAIT_MS: Final = 5_000
+
+_KAFKA_CODES: Final = {
+    error_pb2.ERROR_CODE_INVALID_REQUEST: ErrorCode.INVALID_REQUEST,
+    error_pb2.ERROR_CODE_TOPIC_EXISTS: ErrorCode.TOPIC_ALREADY_EXISTS,
+    error_pb2.ERROR_CODE_TOPIC_NOT_FOUND: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    error_pb2.ERROR_CODE_INVALID_TOPIC: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    error_pb2.ERROR_CODE_INVALID_PARTITIONS: ErrorCode.INVALID_PARTITIONS,
+    error_pb2.ERROR_CODE_INVALID_REPLICATION_FACTOR: ErrorCode.INVALID_REPLICATION_FACTOR,
+    error_pb2.ERROR_CODE_INVALID_CONFIG: ErrorCode.INVALID_CONFIG,
+}
+
+
+class Session(Protocol):
+    """The session client, as far as it is needed here."""
+
+    def submit(self, operation: Operation, *, deadline_ms: int | None = None) -> Awaitable[OperationResult]:
+        """Have an operation carried out; see `ponor_metadata.session.SessionClient`."""
+        ...
+
+
+class ImageProgress(Protocol):
+    """The subscription client, as far as it is needed here."""
+
+    def wait_for(self, index: int, deadline_ms: int | None = None) -> Awaitable[None]:
+        """Until the image shows an index; see `ponor_metadata.subscription.SubscriptionClient`."""
+        ...
+
+
+class CreatedTopic(NamedTuple):
+    """What the controller made, or would make."""
+
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+
+
+class TopicAdmin:
+    """Operations on topics of one tenant. All of them raise PartitionError with the code that a Kafka client gets."""
+
+    def __init__(
+        self, session: Session, progress: ImageProgress, topics: Topics, *, deadline_ms: int
+    ) -> None:
+        self._session = session
+        self._progress = progress
+        self._topics = topics
+        self._deadline_ms = deadline_ms
+        self._ensuring: dict[str, asyncio.Future[None]] = {}
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int = DEFAULT_COUNT,
+        replication_factor: int = DEFAULT_COUNT,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+        deadline_ms: int | None = None,
+    ) -> CreatedTopic:
+        """Make a topic; returns once this broker's image shows it."""
+        body = CreateTopic(
+            tenant_id=self._topics.tenant_id,
+            name=name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=dict(configs or {}),
+            validate_only=validate_only,
+        )
+        result = await self._submit(Operation(create_topic=body), deadline_ms)
+        held = result.topic_held
+        return CreatedTopic(held.topic_id, held.partitions, held.replication_factor)
+
+    async def delete(self, topic_id: bytes, *, deadline_ms: int | None = None) -> None:
+        """Delete a topic; returns once this broker's image shows it."""
+        await self._submit(Operation(delete_topic=DeleteTopic(topic_id=topic_id)), deadline_ms)
+
+    async def ensure(self, name: str, *, partitions: int = DEFAULT_COUNT) -> None:
+        """Return once the topic exists. Callers at the same time share one operation."""
+        if self._topics.by_name(name) is not None:
+            return
+        running = self._ensuring.get(name)
+        if running is None:
+            running = asyncio.ensure_future(self._ensure(name, partitions))
+            self._ensuring[name] = running
+            running.add_done_callback(
+                lambda done: (self._ensuring.pop(name, None), done.cancelled() or done.exception())
+            )
+        await asyncio.shield(running)
+
+    async def _ensure(self, name: str, partitions: int) -> None:
+        try:
+            await self.create(name, partitions=partitions)
+        except PartitionError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+    async def _submit(self, operation: Operation, deadline_ms: int | None) -> OperationResult:
+        deadline_ms = self._deadline_ms if deadline_ms is None else deadline_ms
+        try:
+            result = await self._session.submit(operation, deadline_ms=deadline_ms)
+            await self._progress.wait_for(result.commit_index, max(deadline_ms, IMAGE_WAIT_MS))
+        except OperationError as error:
+            # What is not a verdict on the request itself (no broker, overload) passes: clients try again.
+            raise PartitionError(
+                _KAFKA_CODES.get(error.code, ErrorCode.REQUEST_TIMED_OUT), error.message
+            ) from error
+        except OperationTooLargeError as error:
+            raise PartitionError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        except (OperationTimeoutError, MetadataLagError, SessionClosedError) as error:
+            raise PartitionError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+        return result

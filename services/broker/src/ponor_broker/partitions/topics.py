@@ -1,0 +1,130 @@
+"""Topics and brokers as one tenant's clients see them: a reading of the metadata image.
+
+What lives here: look-ups only. Nothing is decided from them that the controller has to decide; what changes is asked of the controller
+(`topic_admin`). Topic ids are the 16 raw bytes of a UUID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from ponor_metadata.rows import NodeRole, NodeRow, PartitionRow, TopicRow
+from ponor_metadata.tables import PARTITIONS_LED_BY, PARTITIONS_OF, TOPICS_NAMED, TOPICS_OF_TENANT
+from ponor_metadata.view import View
+from ponor_runtime.identity import DEFAULT_TENANT, NodeId, StreamId, TenantId
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Names that Kafka keeps for itself and marks as internal in Metadata."""
+
+
+class Broker(NamedTuple):
+    """Where clients reach a broker."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class Topics:
+    """The image, seen by one tenant. `image` is asked anew at every look-up: a subscription may replace it."""
+
+    def __init__(self, image: Callable[[], View], tenant_id: TenantId = DEFAULT_TENANT) -> None:
+        self._image = image
+        self.tenant_id = tenant_id
+
+    @property
+    def image(self) -> View:
+        """The present image."""
+        return self._image()
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster.id that belongs to the tenant; None before the tenant is in the image."""
+        tenant = self.image.tenants.get(self.tenant_id)
+        return None if tenant is None else tenant.cluster_id
+
+    def by_name(self, name: str) -> TopicRow | None:
+        """The tenant's topic of this name."""
+        rows = self.image.topics.find(TOPICS_NAMED, (self.tenant_id, name))
+        return rows[0] if rows else None
+
+    def by_id(self, topic_id: bytes) -> TopicRow | None:
+        """The tenant's topic with this id."""
+        row = self.image.topics.get(topic_id)
+        return row if row is not None and row.tenant_id == self.tenant_id else None
+
+    def all(self) -> Sequence[TopicRow]:
+        """The tenant's topics by name."""
+        return self.image.topics.find(TOPICS_OF_TENANT, self.tenant_id)
+
+    def partitions(self, topic_id: bytes) -> Sequence[PartitionRow]:
+        """A topic's partitions by number."""
+        return self.image.partitions.find(PARTITIONS_OF, topic_id)
+
+    def partition(self, topic_id: bytes, index: int) -> PartitionRow | None:
+        """One partition."""
+        return self.image.partitions.get((topic_id, index))
+
+    def led_by(self, node_id: NodeId) -> Sequence[PartitionRow]:
+        """Partitions that a broker leads, of all tenants."""
+        return self.image.partitions.find(PARTITIONS_LED_BY, node_id)
+
+    def brokers(self) -> list[Broker]:
+        """Registered brokers that are not fenced, by node id."""
+        return [_address(row) for row in self.image.nodes if row.role is NodeRole.BROKER and not row.fenced]
+
+    def broker(self, node_id: int) -> Broker | None:
+        """One broker, if it is registered and not fenced."""
+        row = self.image.nodes.get(NodeId(node_id))
+        if row is None or row.role is not NodeRole.BROKER or row.fenced:
+            return None
+        return _address(row)
+
+    def meta_stream_id(self, topic_id: bytes, index: int) -> StreamId | None:
+        """The Meta stream of a partition; None before its first open."""
+        row = self.image.keys.get(meta_stream_key(topic_id, index))
+        return None if row is None else decode_stream_id(row.value)
+
+    # What group coordination asks
+
+    def topic_id(self, name: str) -> UUID | None:
+        """Id of a topic."""
+        row = self.by_name(name)
+        return None if row is None else UUID(bytes=row.topic_id)
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """Name of a topic."""
+        row = self.by_id(topic_id.bytes)
+        return None if row is None else row.name
+
+    def partition_count(self, name: str) -> int | None:
+        """Number of partitions; None when there is no such topic."""
+        row = self.by_name(name)
+        return None if row is None else len(self.partitions(row.topic_id))
+
+    def leader(self, topic: str, index: int) -> Broker | None:
+        """Where a partition's leader is reached."""
+        row = self.by_name(topic)
+        partition = None if row is None else self.partition(row.topic_id, index)
+        return None if partition is None else self.broker(partition.leader_id)
+
+
+def meta_stream_key(topic_id: bytes, index: int) -> str:
+    """The controller's key that holds a partition's Meta stream id."""
+    return f"partition/{topic_id.hex()}/{index}"
+
+
+def encode_stream_id(stream_id: StreamId) -> bytes:
+    """The value of such a key: decimal digits."""
+    return b"%d" % stream_id
+
+
+def decode_stream_id(value: bytes) -> StreamId:
+    """The inverse of `encode_stream_id`."""
+    return StreamId(int(value))
+
+
+def _address(row: NodeRow) -> Broker:
+    return Broker(row.node_id, row.kafka_host, row.kafka_port)

@@ -1,0 +1,194 @@
+"""Settings of the broker: every bound and every time it keeps, with its default.
+
+What lives here: one frozen dataclass for `--set NAME=VALUE`, with those of the storage and of the groups inside. A setting that Kafka has
+too says Kafka's name in its documentation. Who the broker is and whom it talks to is no setting: see `app.BrokerIdentity`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ponor_runtime.settings import setting
+from s3stream.settings import StorageSettings
+
+from ponor_broker.groups.settings import GroupSettings
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """What an operator may choose; see each field's `doc`."""
+
+    # Listener
+    connections_max: int = setting(
+        10_000, minimum=1, maximum=1_000_000, unit="connections", doc="max.connections: clients at a time"
+    )
+    request_bytes_max: int = setting(
+        104_857_600,
+        minimum=KIB,
+        maximum=2_147_483_647,
+        unit="bytes",
+        doc="socket.request.max.bytes: largest request",
+    )
+    receive_bytes_max: int = setting(
+        256 * MIB,
+        minimum=MIB,
+        maximum=1024 * GIB,
+        unit="bytes",
+        doc="requests that are arriving, over all clients",
+    )
+    in_flight_bytes_max: int = setting(
+        256 * MIB, minimum=MIB, maximum=1024 * GIB, unit="bytes", doc="requests in process, over all clients"
+    )
+    connection_idle_ms_max: int = setting(
+        600_000,
+        minimum=100,
+        maximum=DAY_MS,
+        unit="ms",
+        doc="connections.max.idle.ms: silence before a client is dropped",
+    )
+    request_stall_ms_max: int = setting(
+        30_000,
+        minimum=100,
+        maximum=DAY_MS,
+        unit="ms",
+        doc="silence in the middle of a request before a client is dropped",
+    )
+
+    # Produce
+    message_bytes_max: int = setting(
+        1_048_588,
+        minimum=61,
+        maximum=2_147_483_647,
+        unit="bytes",
+        doc="message.max.bytes: largest record batch, where the topic has no max.message.bytes",
+    )
+    timestamp_after_ms_max: int = setting(
+        3_600_000,
+        minimum=0,
+        maximum=(1 << 63) - 1,
+        unit="ms",
+        doc="log.message.timestamp.after.max.ms: how far ahead of the broker's clock a record may be",
+    )
+    validate_records_max: int = setting(
+        16,
+        minimum=0,
+        maximum=2_147_483_647,
+        unit="records",
+        doc="batches of up to so many records are checked record by record; larger ones by their header and CRC alone",
+    )
+    producer_expiration_ms: int = setting(
+        DAY_MS,
+        minimum=1_000,
+        maximum=365 * DAY_MS,
+        unit="ms",
+        doc="producer.id.expiration.ms: silence after which a producer is forgotten",
+    )
+    producers_per_partition_max: int = setting(
+        10_000,
+        minimum=1,
+        maximum=1_000_000,
+        unit="producers",
+        doc="producers remembered per partition; the most silent goes first",
+    )
+    producer_ids_per_block: int = setting(
+        1_000, minimum=1, maximum=10_000, unit="ids", doc="producer ids taken from the controller at a time"
+    )
+
+    # Fetch
+    fetch_bytes_max: int = setting(
+        57_671_680,
+        minimum=KIB,
+        maximum=2_147_483_647,
+        unit="bytes",
+        doc="fetch.max.bytes: largest answer, first batch excepted",
+    )
+    fetch_answers_bytes_max: int = setting(
+        512 * MIB,
+        minimum=MIB,
+        maximum=1024 * GIB,
+        unit="bytes",
+        doc="fetch answers being made, over all clients; above it answers shrink to a batch",
+    )
+    fetch_wait_ms_max: int = setting(
+        300_000,
+        minimum=0,
+        maximum=DAY_MS,
+        unit="ms",
+        doc="longest wait of a fetch, whatever the client asks for",
+    )
+    parked_fetches_max: int = setting(
+        20_000,
+        minimum=1,
+        maximum=1_000_000,
+        unit="requests",
+        doc="fetches that wait for data; above it they are answered at once",
+    )
+    cold_reads_in_flight_max: int = setting(
+        32,
+        minimum=1,
+        maximum=1_024,
+        unit="reads",
+        doc="partitions read from the object store at the same time",
+    )
+    cold_reads_waiting_max: int = setting(
+        4_096,
+        minimum=1,
+        maximum=1_000_000,
+        unit="reads",
+        doc="reads that wait for that; above it clients are told to try again",
+    )
+    cold_read_ms_max: int = setting(
+        20_000,
+        minimum=100,
+        maximum=600_000,
+        unit="ms",
+        doc="longest read from the object store before the client is told to try again",
+    )
+
+    # Partitions and topics
+    segment_bytes: int = setting(
+        GIB,
+        minimum=KIB,
+        maximum=2_147_483_647,
+        unit="bytes",
+        doc="log.segment.bytes, where the topic has no segment.bytes",
+    )
+    segment_ms: int = setting(
+        7 * DAY_MS,
+        minimum=1_000,
+        maximum=1 << 62,
+        unit="ms",
+        doc="log.roll.ms, where the topic has no segment.ms",
+    )
+    auto_create_topics: bool = setting(
+        True, doc="auto.create.topics.enable: Metadata of an unknown topic makes it"
+    )
+    num_partitions: int = setting(
+        -1,
+        minimum=-1,
+        maximum=10_000,
+        unit="partitions",
+        doc="num.partitions of topics made by Metadata; -1: the controller's default",
+    )
+    controller_timeout_ms: int = setting(
+        15_000,
+        minimum=100,
+        maximum=600_000,
+        unit="ms",
+        doc="longest wait for the controller on behalf of a client",
+    )
+    shutdown_upload_ms_max: int = setting(
+        2_500,
+        minimum=0,
+        maximum=600_000,
+        unit="ms",
+        doc="longest upload at a stop; what is left stays in the write-ahead log",
+    )
+
+    storage: StorageSettings = field(default_factory=StorageSettings)
+    groups: GroupSettings = field(default_factory=GroupSettings)

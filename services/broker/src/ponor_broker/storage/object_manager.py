@@ -1,0 +1,114 @@
+"""`s3stream.ports.ObjectManager` over the controller session: object ids, commits, and the read index of the local image.
+
+What lives here: requests and answers. Ids are reserved in blocks by the caller; every read-index look-up is local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
+from ponor_metadata.errors import MetadataLagError, SessionClosedError
+from ponor_metadata.read_index import find_pieces
+from ponor_metadata.session import SessionClient
+from ponor_metadata.subscription import SubscriptionClient
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import ObjectId, StreamId
+from s3stream.errors import CommitRefusedError, StorageFailedError
+from s3stream.ports import ObjectPiece, PreparedObjects, StreamRange, UploadedObject
+
+from ponor_broker.storage.refusals import storage_error_of
+
+LAG_WAIT_MS = 1_000
+"""How long a look-up waits for an image that does not reach the offset yet; then the caller asks again."""
+
+
+class ControllerObjectManager:
+    """Fulfils `ObjectManager`. After a commit the image is waited for before the next look-up that needs it."""
+
+    def __init__(
+        self, session: SessionClient, subscription: SubscriptionClient, *, prepared_ttl_ms: int
+    ) -> None:
+        self._session = session
+        self._subscription = subscription
+        self._prepared_ttl_ms = prepared_ttl_ms
+        self._committed_index = 0
+
+    async def prepare_objects(self, count: int) -> PreparedObjects:
+        body = wire.PrepareObjects(count=count, ttl_ms=self._prepared_ttl_ms)
+        try:
+            result = await self._submit(Operation(prepare_objects=body))
+        except OperationError as error:
+            raise storage_error_of(error) from error
+        reserved = result.objects_reserved
+        return PreparedObjects(
+            ObjectId(reserved.first_object_id), reserved.count, reserved.namespace, reserved.bucket_index
+        )
+
+    async def commit_upload(
+        self, stream_set_object: UploadedObject | None, stream_objects: Sequence[UploadedObject]
+    ) -> None:
+        body = wire.CommitUpload(stream_objects=[_stream_object(uploaded) for uploaded in stream_objects])
+        if stream_set_object is not None:
+            body.stream_set_object.CopyFrom(_stream_set_object(stream_set_object))
+        try:
+            result = await self._submit(Operation(commit_upload=body))
+        except OperationError as error:
+            raise CommitRefusedError(str(error)) from error
+        self._committed_index = max(self._committed_index, result.commit_index)
+
+    async def find_objects(
+        self, stream_id: StreamId, start_offset: int, end_offset: int
+    ) -> list[ObjectPiece]:
+        pieces = self._find(stream_id, start_offset, end_offset)
+        if pieces or self._subscription.image.index >= self._committed_index:
+            return pieces
+        try:
+            await self._subscription.wait_for(self._committed_index, LAG_WAIT_MS)
+        except MetadataLagError:
+            return []
+        return self._find(stream_id, start_offset, end_offset)
+
+    def _find(self, stream_id: StreamId, start_offset: int, end_offset: int) -> list[ObjectPiece]:
+        return [
+            ObjectPiece(
+                piece.object_id,
+                piece.namespace,
+                piece.bucket_index,
+                piece.size_bytes,
+                piece.start_offset,
+                piece.end_offset,
+            )
+            for piece in find_pieces(self._subscription.image, stream_id, start_offset, end_offset)
+        ]
+
+    async def _submit(self, operation: Operation) -> OperationResult:
+        try:
+            return await self._session.submit(operation)
+        except SessionClosedError as error:
+            raise StorageFailedError(str(error)) from error
+
+
+def _range(part: StreamRange) -> wire.UploadedRange:
+    return wire.UploadedRange(
+        stream_id=part.stream_id,
+        stream_epoch=part.epoch,
+        start_offset=part.start_offset,
+        end_offset=part.end_offset,
+    )
+
+
+def _stream_object(uploaded: UploadedObject) -> wire.UploadedStreamObject:
+    (only,) = uploaded.ranges
+    return wire.UploadedStreamObject(
+        object_id=uploaded.object_id, size_bytes=uploaded.size_bytes, range=_range(only)
+    )
+
+
+def _stream_set_object(uploaded: UploadedObject) -> wire.UploadedStreamSetObject:
+    return wire.UploadedStreamSetObject(
+        object_id=uploaded.object_id,
+        size_bytes=uploaded.size_bytes,
+        ranges=[_range(part) for part in uploaded.ranges],
+    )

@@ -1,0 +1,216 @@
+"""The bytes in `__consumer_offsets`, against bytes written out by hand and against the generic codec."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor_broker.groups.record_codec import OffsetsRecordError, decode_entry, encode_entry, fits_record
+from ponor_broker.groups.records import (
+    CommittedOffset,
+    Entry,
+    GroupEntry,
+    GroupKey,
+    GroupRecord,
+    MemberRecord,
+    OffsetEntry,
+    OffsetKey,
+)
+from ponor_kafka.codec import decode_versioned
+from ponor_kafka.messages.group_coordinator_records import GroupMetadataValue, OffsetCommitValue
+
+TOPIC_ID = bytes(range(16))
+
+RECORDED: list[tuple[Entry, str, str | None]] = [
+    (
+        OffsetEntry(OffsetKey("g1", "orders", 5), CommittedOffset(1_000, 3, "hi", 1_700_000_000_000)),
+        "00010002673100066f726465727300000005",
+        "000400000000000003e8000000030368690000018bcfe5680000",
+    ),
+    (
+        OffsetEntry(OffsetKey("g1", "t", 0), CommittedOffset(7, -1, "", 1, topic_id=TOPIC_ID)),
+        "00010002673100017400000000",
+        "00040000000000000007ffffffff010000000000000001010010000102030405060708090a0b0c0d0e0f",
+    ),
+    (
+        OffsetEntry(OffsetKey("g1", "t", 0), CommittedOffset(7, -1, "m", 1, expire_timestamp_ms=86_400_001)),
+        "00010002673100017400000000",
+        "0001000000000000000700016d00000000000000010000000005265c01",
+    ),
+    (OffsetEntry(OffsetKey("", "t", 9), None), "0001000000017400000009", None),
+    (
+        GroupEntry(
+            GroupKey("g"),
+            GroupRecord(
+                "consumer",
+                4,
+                "range",
+                "a-1",
+                258,
+                (MemberRecord("a-1", "i", "a", "/127.0.0.1", 300_000, 45_000, b"\x00\x01", b"\x00\x02\x03"),),
+            ),
+        ),
+        "0002000167",
+        "0003"
+        "0008"
+        "636f6e73756d6572"
+        "00000004"
+        "0005"
+        "72616e6765"
+        "0003"
+        "612d31"
+        "0000000000000102"
+        "00000001"
+        "0003"
+        "612d31"
+        "0001"
+        "69"
+        "0001"
+        "61"
+        "000a"
+        "2f3132372e302e302e31"
+        "000493e0"
+        "0000afc8"
+        "00000002"
+        "0001"
+        "00000003"
+        "000203",
+    ),
+    (
+        GroupEntry(GroupKey("g"), GroupRecord("consumer", 5, None, None, -1)),
+        "0002000167",
+        "00030008636f6e73756d657200000005ffffffffffffffffffffffff00000000",
+    ),
+    (GroupEntry(GroupKey("g"), None), "0002000167", None),
+]
+
+
+@pytest.mark.parametrize(("entry", "key", "value"), RECORDED)
+def test_entries_have_kafkas_bytes(entry: Entry, key: str, value: str | None) -> None:
+    encoded = encode_entry(entry)
+    assert encoded == (bytes.fromhex(key), None if value is None else bytes.fromhex(value))
+    assert decode_entry(*encoded) == entry
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("0000000000000000000900016d0000000000000005", CommittedOffset(9, -1, "m", 5)),
+        ("0002000000000000000900016d0000000000000005", CommittedOffset(9, -1, "m", 5)),
+        ("000300000000000000090000000200016d0000000000000005", CommittedOffset(9, 2, "m", 5)),
+    ],
+)
+def test_older_versions_of_a_commit_are_read(value: str, expected: CommittedOffset) -> None:
+    key = OffsetKey("g", "t", 1)
+    for kind in (0, 1):
+        raw_key = struct.pack(">hh1sh1si", kind, 1, b"g", 1, b"t", 1)
+        assert decode_entry(raw_key, bytes.fromhex(value)) == OffsetEntry(key, expected)
+
+
+def test_a_group_of_version_0_has_the_session_timeout_for_both() -> None:
+    value = bytes.fromhex("000000016300000001ffffffff00000001000161000162000163000017700000000000000000")
+    entry = decode_entry(bytes.fromhex("0002000167"), value)
+    assert isinstance(entry, GroupEntry)
+    assert entry.value == GroupRecord(
+        "c", 1, None, None, -1, (MemberRecord("a", None, "b", "c", 6_000, 6_000, b"", b""),)
+    )
+
+
+def test_the_generic_codec_reads_what_is_written() -> None:
+    _, value = encode_entry(RECORDED[1][0])
+    assert value is not None
+    message, version = decode_versioned(OffsetCommitValue, value)
+    assert (version, message.offset, message.topic_id) == (4, 7, TOPIC_ID)
+    _, value = encode_entry(RECORDED[4][0])
+    assert value is not None
+    group, version = decode_versioned(GroupMetadataValue, value)
+    assert (version, group.generation, group.members[0].group_instance_id) == (3, 4, "i")
+
+
+def test_kinds_of_other_group_protocols_are_passed_over() -> None:
+    assert decode_entry(bytes.fromhex("0003000167"), b"\x00\x00anything") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, None),
+        (b"", None),
+        (b"\x00", None),
+        (b"\xff\xff\x00\x01g", None),
+        (bytes.fromhex("0001000967"), None),
+        (bytes.fromhex("0002000167"), b""),
+        (bytes.fromhex("0002000167"), b"\x00\x63rest"),
+        (bytes.fromhex("0002000167"), b"\x00\x03\x00"),
+    ],
+)
+def test_damage_is_named_with_its_key(key: bytes | None, value: bytes | None) -> None:
+    with pytest.raises(OffsetsRecordError, match="__consumer_offsets"):
+        decode_entry(key, value)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+PLAIN_COMMITS = st.builds(
+    CommittedOffset,
+    INT64,
+    INT32,
+    TEXT,
+    INT64,
+    topic_id=st.none() | st.binary(min_size=16, max_size=16).filter(any),
+)
+EXPIRING_COMMITS = st.builds(
+    CommittedOffset,
+    INT64,
+    metadata=TEXT,
+    commit_timestamp_ms=INT64,
+    expire_timestamp_ms=INT64.filter(lambda t: t != -1),
+)
+MEMBERS = st.builds(
+    MemberRecord,
+    TEXT,
+    st.none() | TEXT,
+    TEXT,
+    TEXT,
+    INT32,
+    INT32,
+    st.binary(max_size=9),
+    st.binary(max_size=9),
+)
+GROUPS = st.builds(
+    GroupRecord,
+    TEXT,
+    INT32,
+    st.none() | TEXT,
+    st.none() | TEXT,
+    INT64,
+    st.lists(MEMBERS, max_size=3).map(tuple),
+)
+ENTRIES = st.builds(
+    OffsetEntry, st.builds(OffsetKey, TEXT, TEXT, INT32), st.none() | PLAIN_COMMITS | EXPIRING_COMMITS
+) | st.builds(GroupEntry, st.builds(GroupKey, TEXT), st.none() | GROUPS)
+
+
+@given(ENTRIES)
+def test_every_entry_comes_back(entry: Entry) -> None:
+    assert decode_entry(*encode_entry(entry)) == entry
+
+
+@given(ENTRIES, st.data())
+def test_cut_values_are_refused_by_name(entry: Entry, data: st.DataObject) -> None:
+    key, value = encode_entry(entry)
+    if value is not None:
+        cut = value[: data.draw(st.integers(0, len(value) - 1))]
+        with pytest.raises(OffsetsRecordError):
+            decode_entry(key, cut)
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [("x" * 32_767, True), ("x" * 32_768, False), ("é" * 16_384, False), ("é" * 16_383, True)],
+)
+def test_which_texts_fit_a_record(text: str, fits: bool) -> None:
+    assert fits_record(text) is fits

@@ -1,0 +1,27 @@
+"""The cluster clock: the time that leases, claims and delays are measured with.
+
+What lives here: the stamp of the leader. It continues from the last committed stamp, advances with the monotonic clock and never goes
+back, so a restart or a change of leader can only lengthen a lease, never shorten it. Wall clocks play no part: they jump.
+"""
+
+from __future__ import annotations
+
+from ponor_runtime.clock import Clock
+
+FIRST_STAMP_MS = 1
+"""Cluster time begins here; 0 means "never" in rows."""
+
+
+class ClusterClock:
+    """Stamps of one term of leadership, in milliseconds since the cluster was formatted (minus the time without a leader)."""
+
+    def __init__(self, clock: Clock, last_stamp_ms: int) -> None:
+        self._clock = clock
+        self._base_ms = max(last_stamp_ms, FIRST_STAMP_MS)
+        self._base_ns = clock.monotonic_ns()
+
+    def now_ms(self) -> int:
+        """The present stamp; at least as high as every one before."""
+        elapsed_ns = self._clock.monotonic_ns() - self._base_ns
+        assert elapsed_ns >= 0, "the monotonic clock went backwards"
+        return self._base_ms + elapsed_ns // 1_000_000

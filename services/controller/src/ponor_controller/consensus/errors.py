@@ -1,0 +1,27 @@
+"""Why a controller does not start, or must stop."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+
+class RecordLogCorruptError(Exception):
+    """The log or a snapshot is damaged. The process refuses to start: it must not vote or serve with a hole in its memory."""
+
+    def __init__(self, file: PurePath | str, position: int, rule: str, remedy: str) -> None:
+        super().__init__(f"{file}, position {position}: {rule}; {remedy}")
+        self.file = str(file)
+        self.position = position
+        self.rule = rule
+        self.remedy = remedy
+
+
+class DirectoryInUseError(Exception):
+    """Another process holds the data directory."""
+
+
+class WrongDirectoryError(Exception):
+    """The data directory belongs to another cluster."""
+
+
+RESTORE_REMEDY = "restore the directory from a copy, or, where other voters hold the log, start with an empty directory and join them"

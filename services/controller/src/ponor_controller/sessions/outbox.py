@@ -1,0 +1,80 @@
+"""Frames on their way to one node.
+
+What lives here: results gathered over one turn of the loop into as few frames as the size limit allows, a heartbeat when there is nothing to say,
+and the last word when a session is refused. Bounded by the operations in flight: every result answers one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_runtime.network import Connection
+
+RESULT_FRAME_BYTES = 256 * 1024
+"""Target size of a frame of results; a larger single result goes alone."""
+
+
+class Outbox:
+    """Sends in the order given; `refuse` is the last."""
+
+    def __init__(
+        self, connection: Connection, heartbeat: Callable[[], wire.Heartbeat], heartbeat_seconds: float
+    ) -> None:
+        self._connection = connection
+        self._heartbeat = heartbeat
+        self._heartbeat_seconds = heartbeat_seconds
+        self._results: deque[tuple[wire.OperationResult, Callable[[], None]]] = deque()
+        self._refusal: error_pb2.Error | None = None
+        self._filled = asyncio.Event()
+
+    def put(self, result: wire.OperationResult, sent: Callable[[], None]) -> None:
+        """Send a result; `sent` is called once it was handed to the network."""
+        self._results.append((result, sent))
+        self._filled.set()
+
+    def refuse(self, error: error_pb2.Error) -> None:
+        """Send why the session is over, then end; results still waiting are dropped: the node asks again elsewhere."""
+        if self._refusal is None:
+            self._refusal = error
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Send until refused.
+
+        Raises:
+            ConnectionClosedError: the node is gone.
+        """
+        while self._refusal is None:
+            try:
+                async with asyncio.timeout(self._heartbeat_seconds):
+                    await self._filled.wait()
+            except TimeoutError:
+                await self._connection.send(
+                    wire.SessionResponse(heartbeat=self._heartbeat()).SerializeToString()
+                )
+                continue
+            self._filled.clear()
+            while self._results and self._refusal is None:
+                await self._send_results()
+        await self._connection.send(wire.SessionResponse(refused=self._refusal).SerializeToString())
+
+    async def _send_results(self) -> None:
+        batch = wire.ResultBatch()
+        size_bytes = 0
+        answered: list[Callable[[], None]] = []
+        while self._results:
+            result, sent = self._results[0]
+            result_bytes = result.ByteSize()
+            if answered and size_bytes + result_bytes > RESULT_FRAME_BYTES:
+                break
+            self._results.popleft()
+            batch.results.append(result)
+            size_bytes += result_bytes
+            answered.append(sent)
+        await self._connection.send(wire.SessionResponse(results=batch).SerializeToString())
+        for sent in answered:
+            sent()

@@ -1,0 +1,153 @@
+"""The session service: who is connected, and under which epoch.
+
+What lives here: Hello, registration, and one live session per node. A process that registers anew ends the session of the one before it; the same
+process on a new connection takes its own old one over.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeId
+from ponor_runtime.network import Connection, ConnectionClosedError
+
+from ponor_controller.proposals.lanes import Lanes
+from ponor_controller.proposals.pending import Caller
+from ponor_controller.proposals.proposer import Proposer
+from ponor_controller.sessions.node_activity import NodeActivity
+from ponor_controller.sessions.outbox import Outbox
+from ponor_controller.sessions.session import Session
+from ponor_controller.settings import ControllerSettings
+from ponor_controller.validation.nodes import register_node
+
+
+class SessionService:
+    """Serves SessionService.Session."""
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        lanes: Lanes,
+        activity: NodeActivity,
+        cluster_id: str,
+        settings: ControllerSettings,
+    ) -> None:
+        self._proposer = proposer
+        self._lanes = lanes
+        self._activity = activity
+        self._cluster_id = cluster_id
+        self._settings = settings
+        self._sessions: dict[NodeId, Session] = {}
+        self._connections = 0
+
+    @property
+    def session_count(self) -> int:
+        """Open sessions."""
+        return len(self._sessions)
+
+    async def handle(self, connection: Connection) -> None:
+        """Serve one node until it goes or is refused."""
+        self._connections += 1
+        try:
+            await self._serve(connection)
+        except OperationError as error:
+            await _refuse(connection, error.to_proto())
+        except ConnectionClosedError:
+            return
+        finally:
+            self._connections -= 1
+            await connection.close()
+
+    async def _serve(self, connection: Connection) -> None:
+        if self._connections > self._settings.sessions_max:
+            raise OperationError(
+                error_pb2.ERROR_CODE_OVERLOADED,
+                f"{self._settings.sessions_max} sessions are open; try again later",
+            )
+        hello = await _receive_hello(connection)
+        caller, registered_index = await self._register(hello)
+        session = self._open(connection, caller, hello.incarnation)
+        try:
+            await self._welcome(connection, caller, registered_index)
+            await session.run()
+        finally:
+            if self._sessions.get(caller.node_id) is session:
+                del self._sessions[caller.node_id]
+
+    async def _register(self, hello: wire.Hello) -> tuple[Caller, int]:
+        """Give the process its epoch, committed."""
+        await self._proposer.room()
+        view = self._proposer.view
+        registration = register_node(hello, view, self._proposer.now_ms())
+        if registration.records:
+            self._proposer.propose(registration.records)
+        registered_index = self._proposer.last_index
+        await self._proposer.committed_up_to(registered_index)
+        node = view.nodes.get(NodeId(hello.node_id))
+        assert node is not None
+        if node.node_epoch != registration.node_epoch:
+            raise OperationError(
+                error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
+                f"another process registered as node {hello.node_id} meanwhile; this one must stop",
+            )
+        return Caller(NodeId(hello.node_id), registration.node_epoch, hello.role), registered_index
+
+    def _open(self, connection: Connection, caller: Caller, incarnation: bytes) -> Session:
+        before = self._sessions.get(caller.node_id)
+        if before is not None and before.caller.node_epoch == caller.node_epoch:
+            before.abandon()
+        elif before is not None:
+            before.end(
+                error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
+                f"a newer process registered as node {caller.node_id} with epoch {caller.node_epoch}; this one must stop",
+            )
+        outbox = Outbox(connection, self._heartbeat, self._settings.session_timeout_ms / 3000)
+        session = Session(
+            connection,
+            outbox,
+            self._lanes,
+            self._activity,
+            caller,
+            incarnation,
+            operations_max=self._settings.session_operations_max,
+            bytes_max=self._settings.session_bytes_max,
+        )
+        self._sessions[caller.node_id] = session
+        self._activity.heard(caller.node_id)
+        return session
+
+    async def _welcome(self, connection: Connection, caller: Caller, registered_index: int) -> None:
+        welcome = wire.Welcome(
+            cluster_id=self._cluster_id,
+            node_epoch=caller.node_epoch,
+            registered_index=registered_index,
+            cluster_time_ms=self._proposer.now_ms(),
+            session_timeout_ms=self._settings.session_timeout_ms,
+        )
+        await connection.send(wire.SessionResponse(welcome=welcome).SerializeToString())
+
+    def _heartbeat(self) -> wire.Heartbeat:
+        return wire.Heartbeat(index=self._proposer.view.image.index, cluster_time_ms=self._proposer.now_ms())
+
+
+async def _receive_hello(connection: Connection) -> wire.Hello:
+    try:
+        request = wire.SessionRequest.FromString(await connection.receive())
+    except DecodeError as error:
+        raise OperationError(
+            error_pb2.ERROR_CODE_INVALID_REQUEST, f"a frame is not a SessionRequest: {error}"
+        ) from error
+    if request.WhichOneof("frame") != "hello":
+        raise OperationError(
+            error_pb2.ERROR_CODE_INVALID_REQUEST, "the first frame of a session must be a hello"
+        )
+    return request.hello
+
+
+async def _refuse(connection: Connection, error: error_pb2.Error) -> None:
+    try:
+        await connection.send(wire.SessionResponse(refused=error).SerializeToString())
+    except ConnectionClosedError:
+        return

@@ -1,0 +1,166 @@
+"""Settings of the controller: every bound and every time it keeps, with its default.
+
+What lives here: one frozen dataclass; `ponor_runtime.settings` parses and checks values by the metadata of its fields. Nothing else in
+this package holds a number that an operator might want to change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponor_runtime.settings import setting
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What an operator may choose; see each field's `doc`."""
+
+    # Objects
+    destroy_delay_ms: int = setting(
+        600_000,
+        minimum=0,
+        maximum=7 * 86_400_000,
+        unit="ms",
+        doc="Age of a destroyed object before GC may delete it; keep it above twice the longest read timeout.",
+    )
+    prepared_ttl_ms_max: int = setting(
+        86_400_000, minimum=1, maximum=7 * 86_400_000, unit="ms", doc="Longest lease of prepared object ids."
+    )
+    prepared_count_max: int = setting(
+        10_000, minimum=1, maximum=1_000_000, unit="objects", doc="Object ids that one operation may reserve."
+    )
+    claim_ttl_ms_max: int = setting(
+        600_000, minimum=1, maximum=86_400_000, unit="ms", doc="Longest claim of a GC node."
+    )
+    claim_count_max: int = setting(
+        1_000, minimum=1, maximum=10_000, unit="objects", doc="Objects in one claim or confirmation."
+    )
+
+    # Streams, keys, topics
+    streams_per_operation_max: int = setting(
+        1_000,
+        minimum=1,
+        maximum=10_000,
+        unit="streams",
+        doc="Streams that one operation may create, open, close or delete.",
+    )
+    upload_ranges_max: int = setting(
+        100_000, minimum=1, maximum=1_000_000, unit="ranges", doc="Ranges of streams in one upload commit."
+    )
+    key_bytes_max: int = setting(1_024, minimum=1, maximum=64 * KIB, unit="bytes", doc="Longest key.")
+    value_bytes_max: int = setting(
+        4_096, minimum=1, maximum=64 * KIB, unit="bytes", doc="Longest value of a key."
+    )
+    default_partitions: int = setting(
+        1,
+        minimum=1,
+        maximum=10_000,
+        unit="partitions",
+        doc="Partitions of a topic whose creator asked for -1.",
+    )
+    partitions_per_topic_max: int = setting(
+        10_000, minimum=1, maximum=10_000, unit="partitions", doc="Partitions of one topic."
+    )
+    partitions_max: int = setting(
+        50_000,
+        minimum=1,
+        maximum=60_000,
+        unit="partitions",
+        doc="Partitions in the cluster. A broker that registers again raises the epoch of all it leads in one batch.",
+    )
+    producer_ids_max: int = setting(
+        10_000, minimum=1, maximum=1_000_000, unit="ids", doc="Producer ids in one block."
+    )
+
+    # Sessions
+    session_timeout_ms: int = setting(
+        9_000, minimum=100, maximum=600_000, unit="ms", doc="Silence after which a node is suspected."
+    )
+    sessions_max: int = setting(4_096, minimum=1, maximum=100_000, unit="sessions", doc="Open sessions.")
+    session_operations_max: int = setting(
+        1_024,
+        minimum=1,
+        maximum=65_536,
+        unit="operations",
+        doc="Operations of one session that are not answered yet.",
+    )
+    session_bytes_max: int = setting(
+        MIB,
+        minimum=KIB,
+        maximum=64 * MIB,
+        unit="bytes",
+        doc="Bytes of one session's operations that are not answered yet.",
+    )
+
+    # Proposals and log
+    batch_bytes_max: int = setting(
+        3 * MIB,
+        minimum=64 * KIB,
+        maximum=3 * MIB,
+        unit="bytes",
+        doc="Largest record batch; it must fit into one frame.",
+    )
+    proposals_max: int = setting(
+        4_096,
+        minimum=1,
+        maximum=65_536,
+        unit="batches",
+        doc="Batches that are proposed and not committed yet.",
+    )
+    proposals_bytes_max: int = setting(
+        16 * MIB,
+        minimum=4 * MIB,
+        maximum=256 * MIB,
+        unit="bytes",
+        doc="Bytes that are proposed and not committed yet.",
+    )
+    log_segment_bytes: int = setting(
+        16 * MIB,
+        minimum=4 * MIB,
+        maximum=1024 * MIB,
+        unit="bytes",
+        doc="Size of one segment of the record log.",
+    )
+    snapshot_batches: int = setting(
+        100_000,
+        minimum=1,
+        maximum=100_000_000,
+        unit="batches",
+        doc="Batches between two snapshots of the image.",
+    )
+    snapshot_bytes: int = setting(
+        64 * MIB,
+        minimum=4 * KIB,
+        maximum=16_384 * MIB,
+        unit="bytes",
+        doc="Log bytes between two snapshots of the image.",
+    )
+
+    # Subscriptions
+    subscribers_max: int = setting(
+        4_096, minimum=1, maximum=100_000, unit="subscribers", doc="Open subscriptions."
+    )
+    retained_bytes_max: int = setting(
+        32 * MIB,
+        minimum=4 * MIB,
+        maximum=1024 * MIB,
+        unit="bytes",
+        doc="Committed batches kept in memory for subscribers; one that falls behind further is cut off.",
+    )
+    retained_batches_max: int = setting(
+        200_000,
+        minimum=1,
+        maximum=10_000_000,
+        unit="batches",
+        doc="Number of committed batches kept in memory for subscribers.",
+    )
+    progress_interval_ms: int = setting(
+        500,
+        minimum=10,
+        maximum=60_000,
+        unit="ms",
+        doc="How often a subscriber hears the commit index when nothing changes.",
+    )

@@ -1,0 +1,115 @@
+"""The newest committed batches in memory, as subscribers get them.
+
+What lives here: the window of the log that can be sent without reading the disk, with the running digest at every index, and the frames made
+of it. A frame is encoded once and the same bytes go to every subscriber that stands at its first index.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from ponor.controller.v1 import subscription_service_pb2 as wire
+
+FRAME_TARGET_BYTES = 1024 * 1024
+"""A frame takes batches until it has this many bytes; a larger single batch goes alone."""
+ENCODED_FRAMES_MAX = 8
+"""Subscribers of one process stand near the end of the log; few distinct positions are in use at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedBatch:
+    """One committed batch and the running digest after it."""
+
+    index: int
+    data: bytes
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFrame:
+    """An encoded SubscribeResponse with batches up to `last_index`, and the bytes of the batches alone."""
+
+    last_index: int
+    data: bytes
+
+
+class RetainedTail:
+    """Batches after `begin_index` up to `last_index`; bounded by bytes and by number, the oldest go first."""
+
+    def __init__(self, begin_index: int, begin_digest: bytes, *, bytes_max: int, batches_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._batches_max = batches_max
+        self._begin_index = begin_index
+        self._begin_digest = begin_digest
+        self._batches: deque[RetainedBatch] = deque()
+        self._size_bytes = 0
+        self._frames: OrderedDict[int, BatchFrame] = OrderedDict()
+
+    @property
+    def begin_index(self) -> int:
+        """A subscriber that has applied this index, or a later one, can go on from memory."""
+        return self._begin_index
+
+    @property
+    def last_index(self) -> int:
+        """The newest committed index."""
+        return self._begin_index + len(self._batches)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the batches take."""
+        return self._size_bytes
+
+    def append(self, batch: RetainedBatch) -> None:
+        """Add the next batch and let old ones go."""
+        assert batch.index == self.last_index + 1, "the tail has no holes"
+        self._batches.append(batch)
+        self._size_bytes += len(batch.data)
+        while self._size_bytes > self._bytes_max or len(self._batches) > self._batches_max:
+            oldest = self._batches.popleft()
+            self._size_bytes -= len(oldest.data)
+            self._begin_index, self._begin_digest = oldest.index, oldest.digest
+            self._frames.pop(oldest.index, None)
+
+    def digest_at(self, index: int) -> bytes | None:
+        """The running digest after a batch, None when it is not in the window."""
+        if index == self._begin_index:
+            return self._begin_digest
+        if not self._begin_index < index <= self.last_index:
+            return None
+        return self._batches[index - self._begin_index - 1].digest
+
+    def frame_after(self, index: int) -> BatchFrame | None:
+        """The next frame for a subscriber that has applied `index`; None when it has everything.
+
+        Raises:
+            LookupError: the batch after `index` is gone from the window.
+        """
+        if index == self.last_index:
+            return None
+        if not self._begin_index <= index < self.last_index:
+            raise LookupError(f"batch {index + 1} is not within {self._begin_index + 1}..{self.last_index}")
+        cached = self._frames.get(index + 1)
+        if cached is not None:
+            return cached
+        frame = self._encode_from(index + 1)
+        self._frames[index + 1] = frame
+        if len(self._frames) > ENCODED_FRAMES_MAX:
+            self._frames.popitem(last=False)
+        return frame
+
+    def _encode_from(self, first_index: int) -> BatchFrame:
+        position = first_index - self._begin_index - 1
+        message = wire.Batches()
+        size_bytes = 0
+        while position < len(self._batches):
+            batch = self._batches[position]
+            if size_bytes and size_bytes + len(batch.data) > FRAME_TARGET_BYTES:
+                break
+            message.batches.append(batch.data)
+            message.digest = batch.digest
+            size_bytes += len(batch.data)
+            position += 1
+        response = wire.SubscribeResponse(batches=message)
+        return BatchFrame(self._begin_index + position, response.SerializeToString())

@@ -1,0 +1,54 @@
+"""From an operation's kind to its validator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+
+from ponor_controller.validation.keys import put_key
+from ponor_controller.validation.objects import claim_objects, confirm_deleted, prepare_objects
+from ponor_controller.validation.producer_ids import allocate_producer_ids
+from ponor_controller.validation.situation import Decision, Situation, refuse
+from ponor_controller.validation.streams import (
+    close_streams,
+    create_streams,
+    delete_streams,
+    open_streams,
+    trim_streams,
+)
+from ponor_controller.validation.topics import create_topic, delete_topic
+from ponor_controller.validation.uploads import commit_upload
+
+VALIDATORS: Final[Mapping[str, Callable[[Any, Situation], Decision]]] = {
+    "create_streams": create_streams,
+    "open_streams": open_streams,
+    "close_streams": close_streams,
+    "trim_streams": trim_streams,
+    "delete_streams": delete_streams,
+    "prepare_objects": prepare_objects,
+    "commit_upload": commit_upload,
+    "claim_objects": claim_objects,
+    "confirm_deleted": confirm_deleted,
+    "put_key": put_key,
+    "create_topic": create_topic,
+    "delete_topic": delete_topic,
+    "allocate_producer_ids": allocate_producer_ids,
+}
+
+
+def validate(operation: wire.Operation, situation: Situation) -> Decision:
+    """Decide on one operation.
+
+    Raises:
+        OperationError: it is refused; nothing changes.
+    """
+    kind = operation.WhichOneof("kind")
+    if kind is None:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            "the operation's kind is not known here; upgrade the controller first",
+        )
+    return VALIDATORS[kind](getattr(operation, kind), situation)

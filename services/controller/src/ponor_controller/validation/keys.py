@@ -1,0 +1,32 @@
+"""Keys: small values that the cluster keeps, put once.
+
+What lives here: put-if-absent, the one operation on keys. Whoever comes second gets the first one's value.
+"""
+
+from __future__ import annotations
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+
+from ponor_controller.validation.situation import Decision, Situation, refuse
+
+
+def put_key(body: wire.PutKey, situation: Situation) -> Decision:
+    """Put a value if the key has none; answer with the value it has."""
+    settings = situation.settings
+    if not 1 <= len(body.key.encode()) <= settings.key_bytes_max:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"a key has 1 to {settings.key_bytes_max} bytes, not {len(body.key.encode())}",
+        )
+    if len(body.value) > settings.value_bytes_max:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"the value of key {body.key!r} has {len(body.value)} bytes; at most {settings.value_bytes_max} are kept",
+        )
+    held = situation.view.keys.get(body.key)
+    if held is not None:
+        return Decision(result=wire.OperationResult(key_held=wire.KeyHeld(value=held.value, created=False)))
+    record = records_pb2.Record(key_put=records_pb2.KeyPut(key=body.key, value=body.value))
+    return Decision([record], wire.OperationResult(key_held=wire.KeyHeld(value=body.value, created=True)))

@@ -1,0 +1,232 @@
+"""Streams: create, open, close, trim, delete.
+
+What lives here: who may own a stream and when. A stream has one owner at a time, its epoch only rises, and nobody but the owner's node closes it: a node
+that registered again is still the owner under the old stream epoch, so that it can recover its write-ahead log, commit what it finds and close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata import counters
+from ponor_metadata.rows import StreamRow
+from ponor_runtime.identity import StreamId
+
+from ponor_controller.validation.dead_objects import find_dead_objects
+from ponor_controller.validation.situation import (
+    Decision,
+    Situation,
+    refuse,
+    require_count,
+    require_distinct,
+    require_role,
+)
+
+TAGS_MAX = 16
+TAG_BYTES_MAX = 256
+DESTROYED_PER_RECORD_MAX = 5_000
+STREAM_EPOCH_MAX = (1 << 31) - 1
+"""Stream epochs are leader epochs, and those are int32 in Kafka's protocol."""
+
+
+def create_streams(body: wire.CreateStreams, situation: Situation) -> Decision:
+    """New streams: closed, empty, at epoch -1."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
+    for stream in body.streams:
+        _check_tags(stream)
+    decision = Decision()
+    first = counters.next_value(situation.view, counters.STREAM)
+    ids = list(range(first, first + len(body.streams)))
+    for stream_id, stream in zip(ids, body.streams, strict=True):
+        created = records_pb2.StreamCreated(stream_id=stream_id, tags=stream.tags)
+        decision.records.append(records_pb2.Record(stream_created=created))
+    decision.result = wire.OperationResult(streams_created=wire.StreamsCreated(stream_ids=ids))
+    return decision
+
+
+def open_streams(body: wire.OpenStreams, situation: Situation) -> Decision:
+    """Become the owner: the stream must be closed and the epoch new; an exact repeat is a success."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
+    require_distinct([stream.stream_id for stream in body.streams], "stream")
+    caller = situation.caller
+    decision = Decision()
+    opened = wire.StreamsOpened()
+    for wanted in body.streams:
+        row = require_stream(situation, wanted.stream_id)
+        if not _is_repeated_open(row, wanted, situation):
+            _check_open(row, wanted)
+            record = records_pb2.StreamOpened(
+                stream_id=wanted.stream_id,
+                stream_epoch=wanted.stream_epoch,
+                node_id=caller.node_id,
+                node_epoch=caller.node_epoch,
+            )
+            decision.records.append(records_pb2.Record(stream_opened=record))
+        opened.streams.add(
+            stream_id=wanted.stream_id,
+            stream_epoch=wanted.stream_epoch,
+            start_offset=row.start_offset,
+            end_offset=row.end_offset,
+        )
+    decision.result = wire.OperationResult(streams_opened=opened)
+    return decision
+
+
+def close_streams(body: wire.CloseStreams, situation: Situation) -> Decision:
+    """Give streams up, at exactly the end offset that the controller knows."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
+    require_distinct([stream.stream_id for stream in body.streams], "stream")
+    decision = Decision()
+    for wanted in body.streams:
+        row = require_stream(situation, wanted.stream_id)
+        repeated = (
+            not row.open
+            and row.node_id == situation.caller.node_id
+            and row.stream_epoch == wanted.stream_epoch
+        )
+        if not repeated:
+            require_owner(row, wanted.stream_epoch, situation)
+        if wanted.end_offset != row.end_offset:
+            raise refuse(
+                error_pb2.ERROR_CODE_OFFSET_MISMATCH,
+                f"stream {row.stream_id} ends at {row.end_offset}, not at {wanted.end_offset}; upload what is missing before closing",
+            )
+        if not repeated:
+            record = records_pb2.StreamClosed(stream_id=wanted.stream_id, stream_epoch=wanted.stream_epoch)
+            decision.records.append(records_pb2.Record(stream_closed=record))
+    return decision
+
+
+def trim_streams(body: wire.TrimStreams, situation: Situation) -> Decision:
+    """Drop the oldest data, and with it the objects that hold nothing else."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
+    require_distinct([stream.stream_id for stream in body.streams], "stream")
+    trims: list[records_pb2.Record] = []
+    new_starts: dict[StreamId, int | None] = {}
+    for wanted in body.streams:
+        row = require_stream(situation, wanted.stream_id)
+        require_owner(row, wanted.stream_epoch, situation)
+        if wanted.start_offset <= row.start_offset:
+            continue
+        if wanted.start_offset > row.end_offset:
+            raise refuse(
+                error_pb2.ERROR_CODE_OFFSET_MISMATCH,
+                f"stream {row.stream_id} ends at {row.end_offset} and cannot begin at {wanted.start_offset}; upload first",
+            )
+        new_starts[row.stream_id] = wanted.start_offset
+        record = records_pb2.StreamTrimmed(stream_id=row.stream_id, start_offset=wanted.start_offset)
+        trims.append(records_pb2.Record(stream_trimmed=record))
+    dead = find_dead_objects(situation.view, new_starts)
+    return Decision([*destructions(dead, situation.now_ms), *trims], divisible=True)
+
+
+def delete_streams(body: wire.DeleteStreams, situation: Situation) -> Decision:
+    """Delete streams of the caller, or closed ones; absent ones are deleted already."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    require_count(len(body.stream_ids), situation.settings.streams_per_operation_max, "streams")
+    require_distinct(body.stream_ids, "stream")
+    rows = [row for row in map(situation.view.streams.get, map(StreamId, body.stream_ids)) if row is not None]
+    for row in rows:
+        if row.open and row.node_id != situation.caller.node_id:
+            raise refuse(
+                error_pb2.ERROR_CODE_STREAM_FENCED,
+                f"stream {row.stream_id} is open at node {row.node_id}; only that node deletes it",
+            )
+    return delete_rows(rows, situation)
+
+
+def delete_rows(rows: Sequence[StreamRow], situation: Situation) -> Decision:
+    """The records that delete streams and every object that only they needed.
+
+    Objects go before the streams that lead to them: if a crash parts the batches, the repeated request still finds the rest.
+    """
+    dead = find_dead_objects(situation.view, {row.stream_id: None for row in rows})
+    decision = Decision(destructions(dead, situation.now_ms), divisible=True)
+    for row in rows:
+        record = records_pb2.StreamDeleted(stream_id=row.stream_id)
+        decision.records.append(records_pb2.Record(stream_deleted=record))
+    return decision
+
+
+def destructions(object_ids: Sequence[int], now_ms: int) -> list[records_pb2.Record]:
+    """The records that destroy objects, each small enough to share a batch with others."""
+    records: list[records_pb2.Record] = []
+    for position in range(0, len(object_ids), DESTROYED_PER_RECORD_MAX):
+        some = object_ids[position : position + DESTROYED_PER_RECORD_MAX]
+        destroyed = records_pb2.ObjectsDestroyed(object_ids=some, destroyed_at_ms=now_ms)
+        records.append(records_pb2.Record(objects_destroyed=destroyed))
+    return records
+
+
+def require_stream(situation: Situation, stream_id: int) -> StreamRow:
+    """The stream's row.
+
+    Raises:
+        OperationError: STREAM_NOT_FOUND.
+    """
+    row = situation.view.streams.get(StreamId(stream_id))
+    if row is None:
+        raise refuse(
+            error_pb2.ERROR_CODE_STREAM_NOT_FOUND,
+            f"there is no stream {stream_id}; it was deleted or never made",
+        )
+    return row
+
+
+def require_owner(row: StreamRow, stream_epoch: int, situation: Situation) -> None:
+    """The caller's node must hold the stream open at exactly this epoch. Its node epoch may have risen since: see the module.
+
+    Raises:
+        OperationError: STREAM_FENCED or STREAM_NOT_OPENED.
+    """
+    if row.stream_epoch != stream_epoch or (row.open and row.node_id != situation.caller.node_id):
+        raise refuse(
+            error_pb2.ERROR_CODE_STREAM_FENCED,
+            f"stream {row.stream_id} is at epoch {row.stream_epoch} of node {row.node_id}, "
+            f"not at epoch {stream_epoch} of node {situation.caller.node_id}; stop using it",
+        )
+    if not row.open:
+        raise refuse(
+            error_pb2.ERROR_CODE_STREAM_NOT_OPENED,
+            f"stream {row.stream_id} is closed at epoch {row.stream_epoch}; open it first",
+        )
+
+
+def _is_repeated_open(row: StreamRow, wanted: wire.OpenStream, situation: Situation) -> bool:
+    held = (row.open, row.node_id, row.node_epoch, row.stream_epoch)
+    return held == (True, situation.caller.node_id, situation.caller.node_epoch, wanted.stream_epoch)
+
+
+def _check_open(row: StreamRow, wanted: wire.OpenStream) -> None:
+    if not 0 <= wanted.stream_epoch <= STREAM_EPOCH_MAX:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"stream epoch {wanted.stream_epoch} is not within 0..{STREAM_EPOCH_MAX}",
+        )
+    if wanted.stream_epoch <= row.stream_epoch:
+        raise refuse(
+            error_pb2.ERROR_CODE_STREAM_FENCED,
+            f"stream {row.stream_id} is at epoch {row.stream_epoch} of node {row.node_id} already; "
+            f"epoch {wanted.stream_epoch} is stale",
+        )
+    if row.open:
+        raise refuse(
+            error_pb2.ERROR_CODE_STREAM_NOT_CLOSED,
+            f"stream {row.stream_id} is open at epoch {row.stream_epoch} of node {row.node_id}; try again after it was closed",
+        )
+
+
+def _check_tags(stream: wire.StreamTags) -> None:
+    texts = [*stream.tags.keys(), *stream.tags.values()]
+    if len(stream.tags) > TAGS_MAX or any(len(text.encode()) > TAG_BYTES_MAX for text in texts):
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"a stream has at most {TAGS_MAX} tags, of at most {TAG_BYTES_MAX} bytes each",
+        )

@@ -1,0 +1,191 @@
+"""Upload commits: data leaves a node's write-ahead log and becomes objects, all at once or not at all.
+
+What lives here: the checks that keep offsets gapless and every object accounted for. Repeats never get here: the kept result answers them
+before continuity is looked at. Ranges of deleted streams are ignored, their objects destroyed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.ranges import StreamPiece, encode_ranges
+from ponor_metadata.rows import ObjectState
+from ponor_runtime.identity import ObjectId, StreamId
+
+from ponor_controller.validation.situation import Decision, Situation, refuse, require_distinct, require_role
+from ponor_controller.validation.streams import destructions, require_owner, require_stream
+
+
+def commit_upload(body: wire.CommitUpload, situation: Situation) -> Decision:
+    """Commit at most one stream set object and any number of stream objects, and advance the streams' ends."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    set_object = body.stream_set_object if body.HasField("stream_set_object") else None
+    set_ranges = list(set_object.ranges) if set_object is not None else []
+    _check_shape(body, set_object, set_ranges, situation)
+    for uploaded in ([set_object] if set_object is not None else []) + list(body.stream_objects):
+        _check_object(uploaded.object_id, uploaded.size_bytes, situation)
+    alive = _check_continuity([*set_ranges, *(uploaded.range for uploaded in body.stream_objects)], situation)
+    decision = Decision()
+    dead: list[int] = []
+    for uploaded in sorted(
+        body.stream_objects, key=lambda each: (each.range.stream_id, each.range.start_offset)
+    ):
+        if uploaded.range.stream_id in alive:
+            decision.records.append(_stream_object_record(uploaded, situation.now_ms))
+        else:
+            dead.append(uploaded.object_id)
+    if set_object is not None:
+        pieces = [_piece(each) for each in set_ranges if each.stream_id in alive]
+        if pieces:
+            decision.records.append(_stream_set_object_record(set_object, pieces, situation))
+        else:
+            dead.append(set_object.object_id)
+    decision.records.extend(destructions(dead, situation.now_ms))
+    return decision
+
+
+def _check_shape(
+    body: wire.CommitUpload,
+    set_object: wire.UploadedStreamSetObject | None,
+    set_ranges: Sequence[wire.UploadedRange],
+    situation: Situation,
+) -> None:
+    ids = [uploaded.object_id for uploaded in body.stream_objects]
+    if set_object is not None:
+        ids.append(set_object.object_id)
+        if not set_ranges:
+            raise refuse(
+                error_pb2.ERROR_CODE_INVALID_REQUEST,
+                f"stream set object {set_object.object_id} has no ranges",
+            )
+    if not ids:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST, "an upload without objects; there is nothing to commit"
+        )
+    require_distinct(ids, "object")
+    _check_one_kind_per_stream(body, set_ranges)
+    total = len(set_ranges) + len(body.stream_objects)
+    if total > situation.settings.upload_ranges_max:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"an upload with {total} ranges; commit at most {situation.settings.upload_ranges_max} at once",
+        )
+    try:
+        encode_ranges(map(_piece, set_ranges))
+    except ValueError as error:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST, f"ranges must be sorted, disjoint and not empty: {error}"
+        ) from error
+
+
+def _check_one_kind_per_stream(body: wire.CommitUpload, set_ranges: Sequence[wire.UploadedRange]) -> None:
+    """A stream's run of one upload goes into stream objects or into the stream set object; records are applied object by object, so
+    a stream in both could not be advanced in the order of its offsets.
+    """
+    in_set = {each.stream_id for each in set_ranges}
+    for uploaded in body.stream_objects:
+        if uploaded.range.stream_id in in_set:
+            raise refuse(
+                error_pb2.ERROR_CODE_INVALID_REQUEST,
+                f"stream {uploaded.range.stream_id} is in stream object {uploaded.object_id} and in the stream set object; "
+                "put its run into one of them",
+            )
+
+
+def _check_object(object_id: int, size_bytes: int, situation: Situation) -> None:
+    caller = situation.caller
+    row = situation.view.objects.get(ObjectId(object_id))
+    if (
+        row is None
+        or row.state is not ObjectState.PREPARED
+        or row.node_id != caller.node_id
+        or row.node_epoch != caller.node_epoch
+    ):
+        state = (
+            "never prepared"
+            if row is None
+            else f"{row.state.name} for epoch {row.node_epoch} of node {row.node_id}"
+        )
+        raise refuse(
+            error_pb2.ERROR_CODE_OBJECT_NOT_PREPARED,
+            f"object {object_id} is {state}, not prepared for epoch {caller.node_epoch} of node {caller.node_id}; "
+            "prepare another and upload again",
+        )
+    if row.expires_at_ms < situation.now_ms:
+        raise refuse(
+            error_pb2.ERROR_CODE_OBJECT_EXPIRED,
+            f"the lease of object {object_id} ran out {situation.now_ms - row.expires_at_ms} ms ago; prepare another and upload again",
+        )
+    if size_bytes < 1:
+        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"object {object_id} has {size_bytes} bytes")
+
+
+def _check_continuity(ranges: Iterable[wire.UploadedRange], situation: Situation) -> frozenset[int]:
+    """Every stream's ranges must continue its committed end, under its present epoch and owner.
+
+    Returns:
+        The streams that are there (for look-ups only).
+    """
+    ends: dict[int, int] = {}
+    deleted: dict[int, None] = {}
+    for each in sorted(ranges, key=lambda each: (each.stream_id, each.start_offset)):
+        if not 0 <= each.start_offset < each.end_offset:
+            raise refuse(
+                error_pb2.ERROR_CODE_INVALID_REQUEST,
+                f"range [{each.start_offset}, {each.end_offset}) of stream {each.stream_id} is empty or negative",
+            )
+        if each.stream_id in deleted:
+            continue
+        if each.stream_id not in ends:
+            if StreamId(each.stream_id) not in situation.view.streams:
+                deleted[each.stream_id] = None
+                continue
+            ends[each.stream_id] = _owned_end(each, situation)
+        elif each.stream_epoch != require_stream(situation, each.stream_id).stream_epoch:
+            require_owner(require_stream(situation, each.stream_id), each.stream_epoch, situation)
+        if each.start_offset != ends[each.stream_id]:
+            raise refuse(
+                error_pb2.ERROR_CODE_OFFSET_MISMATCH,
+                f"stream {each.stream_id} ends at {ends[each.stream_id]}, the upload goes on at {each.start_offset}; "
+                "the node and the controller disagree, the node must stop",
+            )
+        ends[each.stream_id] = each.end_offset
+    return frozenset(ends)
+
+
+def _owned_end(uploaded: wire.UploadedRange, situation: Situation) -> int:
+    row = require_stream(situation, uploaded.stream_id)
+    require_owner(row, uploaded.stream_epoch, situation)
+    return row.end_offset
+
+
+def _piece(uploaded: wire.UploadedRange) -> StreamPiece:
+    return StreamPiece(StreamId(uploaded.stream_id), uploaded.start_offset, uploaded.end_offset)
+
+
+def _stream_object_record(uploaded: wire.UploadedStreamObject, now_ms: int) -> records_pb2.Record:
+    committed = records_pb2.StreamObjectCommitted(
+        object_id=uploaded.object_id,
+        size_bytes=uploaded.size_bytes,
+        stream_id=uploaded.range.stream_id,
+        start_offset=uploaded.range.start_offset,
+        end_offset=uploaded.range.end_offset,
+        committed_at_ms=now_ms,
+    )
+    return records_pb2.Record(stream_object_committed=committed)
+
+
+def _stream_set_object_record(
+    uploaded: wire.UploadedStreamSetObject, pieces: Sequence[StreamPiece], situation: Situation
+) -> records_pb2.Record:
+    committed = records_pb2.StreamSetObjectCommitted(
+        object_id=uploaded.object_id,
+        size_bytes=uploaded.size_bytes,
+        node_id=situation.caller.node_id,
+        packed_ranges=encode_ranges(pieces),
+        committed_at_ms=situation.now_ms,
+    )
+    return records_pb2.Record(stream_set_object_committed=committed)

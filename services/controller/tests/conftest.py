@@ -1,0 +1,181 @@
+"""What the controller's tests share: a ledger on which operations are decided and applied without log, disk or network."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+import pytest
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_controller.formatting import format_records
+from ponor_controller.proposals.pending import Caller
+from ponor_controller.settings import ControllerSettings
+from ponor_controller.validation.dispatch import validate
+from ponor_controller.validation.nodes import register_node
+from ponor_controller.validation.situation import Situation
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.overlay import Overlay
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import ClusterOrdinal, NodeEpoch, NodeId, compose_node_id
+
+ORDINAL = ClusterOrdinal(7)
+CLUSTER_ID = "11111111-2222-3333-4444-555555555555"
+
+
+class CountingRandomness:
+    """A source without chance: every token and UUID is the next number."""
+
+    def __init__(self) -> None:
+        self._next = 100
+
+    def uniform(self, low: float, high: float) -> float:
+        return low
+
+    def below(self, bound: int) -> int:
+        return 0
+
+    def token(self, length: int) -> bytes:
+        self._next += 1
+        return self._next.to_bytes(length, "big")
+
+    def uuid(self) -> uuid.UUID:
+        self._next += 1
+        return uuid.UUID(int=self._next << 64 | self._next, version=4)
+
+
+@dataclass
+class Ledger:
+    """Decides operations as the leader does and commits each batch at once (`hold` keeps them uncommitted)."""
+
+    settings: ControllerSettings = field(default_factory=ControllerSettings)
+    randomness: CountingRandomness = field(default_factory=CountingRandomness)
+    now_ms: int = 1_000
+    suspected: tuple[NodeId, ...] = ()
+    hold: bool = False
+
+    def __post_init__(self) -> None:
+        self.image = MetadataImage()
+        self.view = Overlay(self.image)
+        self.apply(format_records(CLUSTER_ID, ORDINAL, self.randomness))
+
+    def apply(self, records: list[records_pb2.Record]) -> None:
+        if not records:
+            return
+        batch = records_pb2.RecordBatch(
+            index=self.view.index + 1, term=1, cluster_time_ms=self.now_ms, records=records
+        )
+        self.view.propose(batch)
+        if not self.hold:
+            self.commit()
+
+    def commit(self) -> None:
+        self.view.commit(self.view.index)
+
+    def register(
+        self, number: int = 0, role: int = records_pb2.NODE_ROLE_BROKER, incarnation: bytes | None = None
+    ) -> Caller:
+        node_id = compose_node_id(ORDINAL, number)
+        hello = wire.Hello(
+            node_id=node_id,
+            role=role,
+            incarnation=incarnation or self.randomness.token(16),
+            kafka_host="localhost",
+            kafka_port=9092,
+        )
+        registration = register_node(hello, self.view, self.now_ms)
+        self.apply(registration.records)
+        return Caller(node_id, NodeEpoch(registration.node_epoch), role)
+
+    def decide(self, caller: Caller, **kind: object) -> list[records_pb2.Record]:
+        return validate(wire.Operation(**kind), self._situation(caller)).records
+
+    def do(self, caller: Caller, **kind: object) -> wire.OperationResult:
+        """Decide and apply; the answer."""
+        decision = validate(wire.Operation(**kind), self._situation(caller))
+        self.apply(decision.records)
+        return decision.result
+
+    def refusal(self, caller: Caller, **kind: object) -> str:
+        """The code with which an operation is refused; it must change nothing."""
+        before = (self.view.index, self.image.digest)
+        with pytest.raises(OperationError) as refused:
+            self.do(caller, **kind)
+        assert (self.view.index, self.image.digest) == before
+        assert refused.value.message
+        return error_pb2.ErrorCode.Name(refused.value.code).removeprefix("ERROR_CODE_")
+
+    def _situation(self, caller: Caller) -> Situation:
+        return Situation(
+            caller=caller,
+            now_ms=self.now_ms,
+            view=self.view,
+            settings=self.settings,
+            randomness=self.randomness,
+            is_suspected=lambda node_id: node_id in self.suspected,
+        )
+
+    # The operations that stories need most.
+
+    def create_streams(self, caller: Caller, count: int = 1, **tags: str) -> list[int]:
+        body = wire.CreateStreams(streams=[wire.StreamTags(tags=tags)] * count)
+        return list(self.do(caller, create_streams=body).streams_created.stream_ids)
+
+    def open(self, caller: Caller, stream_id: int, epoch: int) -> wire.StreamState:
+        body = wire.OpenStreams(streams=[wire.OpenStream(stream_id=stream_id, stream_epoch=epoch)])
+        return self.do(caller, open_streams=body).streams_opened.streams[0]
+
+    def prepare(self, caller: Caller, count: int = 1, ttl_ms: int = 60_000) -> list[int]:
+        reserved = self.do(
+            caller, prepare_objects=wire.PrepareObjects(count=count, ttl_ms=ttl_ms)
+        ).objects_reserved
+        return list(range(reserved.first_object_id, reserved.first_object_id + reserved.count))
+
+    def upload(
+        self,
+        caller: Caller,
+        set_ranges: list[tuple[int, int, int, int]] = (),  # type: ignore[assignment]
+        stream_objects: list[tuple[int, int, int, int]] = (),  # type: ignore[assignment]
+    ) -> list[int]:
+        """Prepare and commit; ranges are (stream, epoch, start, end). Ids of the set object (if any) and of the stream objects."""
+        ids = self.prepare(caller, (1 if set_ranges else 0) + len(stream_objects))
+        self.do(caller, commit_upload=commit(ids, set_ranges, stream_objects))
+        return ids
+
+
+def commit(
+    ids: list[int],
+    set_ranges: list[tuple[int, int, int, int]] = (),  # type: ignore[assignment]
+    stream_objects: list[tuple[int, int, int, int]] = (),  # type: ignore[assignment]
+) -> wire.CommitUpload:
+    """The body of an upload commit over prepared ids."""
+    rest = iter(ids)
+    body = wire.CommitUpload()
+    if set_ranges:
+        body.stream_set_object.object_id = next(rest)
+        body.stream_set_object.size_bytes = 1_000
+        body.stream_set_object.ranges.extend(map(_range, set_ranges))
+    for each in stream_objects:
+        body.stream_objects.add(object_id=next(rest), size_bytes=500, range=_range(each))
+    return body
+
+
+def _range(each: tuple[int, int, int, int]) -> wire.UploadedRange:
+    stream_id, epoch, start, end = each
+    return wire.UploadedRange(stream_id=stream_id, stream_epoch=epoch, start_offset=start, end_offset=end)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture(scope="session")
+def make_ledger() -> type[Ledger]:
+    return Ledger
+
+
+@pytest.fixture(scope="session")
+def upload_body():
+    return commit

@@ -1,0 +1,110 @@
+"""Registration, keys, and blocks of producer ids."""
+
+from __future__ import annotations
+
+import pytest
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_controller.validation.nodes import register_node
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import ClusterOrdinal, compose_node_id
+
+BROKER = 1
+
+
+def _hello(**changes):
+    fields = {
+        "node_id": compose_node_id(ClusterOrdinal(7), 0),
+        "role": BROKER,
+        "incarnation": bytes(16),
+        "kafka_host": "localhost",
+        "kafka_port": 9092,
+        **changes,
+    }
+    return wire.Hello(**fields)
+
+
+def test_epochs_rise_by_one_with_every_new_process(ledger):
+    first = ledger.register(0, incarnation=b"a" * 16)
+    again = ledger.register(0, incarnation=b"a" * 16)
+    second = ledger.register(0, incarnation=b"b" * 16)
+    assert [first.node_epoch, again.node_epoch, second.node_epoch] == [1, 1, 2]
+    other = ledger.register(1)
+    assert other.node_epoch == 1
+
+
+def test_a_new_process_begins_a_new_leader_epoch_of_every_partition_it_leads(ledger):
+    broker, other = ledger.register(0), ledger.register(1)
+    body = wire.CreateTopic(name="t", partitions=4, replication_factor=-1)
+    ledger.do(broker, create_topic=body)
+    ledger.register(0)
+    epochs = {(row.leader_id, row.leader_epoch) for row in ledger.image.partitions}
+    assert epochs == {(broker.node_id, 1), (other.node_id, 0)}
+
+
+def test_registering_again_writes_nothing_for_the_same_process(ledger):
+    ledger.register(0, incarnation=b"a" * 16)
+    before = ledger.image.digest
+    ledger.register(0, incarnation=b"a" * 16)
+    assert ledger.image.digest == before
+
+
+def test_a_process_that_was_replaced_cannot_come_back(ledger):
+    old = ledger.register(0, incarnation=b"a" * 16)
+    ledger.register(0, incarnation=b"b" * 16)
+    hello = _hello(incarnation=b"a" * 16, node_epoch=old.node_epoch)
+    with pytest.raises(OperationError) as refused:
+        register_node(hello, ledger.view, ledger.now_ms)
+    assert refused.value.code == error_pb2.ERROR_CODE_NODE_EPOCH_STALE
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cluster_id": "another"},
+        {"node_id": 5},
+        {"node_id": -1},
+        {"node_id": 1 << 30},
+        {"role": 0},
+        {"role": 99},
+        {"incarnation": b"short"},
+        {"kafka_host": ""},
+        {"kafka_port": 0},
+        {"kafka_port": 70_000},
+    ],
+)
+def test_a_hello_that_makes_no_sense_is_refused(ledger, changes):
+    with pytest.raises(OperationError) as refused:
+        register_node(_hello(**changes), ledger.view, ledger.now_ms)
+    assert refused.value.code == error_pb2.ERROR_CODE_INVALID_REQUEST
+
+
+def test_a_node_id_keeps_its_role(ledger):
+    ledger.register(0)
+    with pytest.raises(OperationError, match="BROKER"):
+        register_node(_hello(role=3), ledger.view, ledger.now_ms)
+
+
+def test_a_key_is_put_once_and_everybody_learns_the_value(ledger):
+    broker, other = ledger.register(0), ledger.register(1)
+    won = ledger.do(broker, put_key=wire.PutKey(key="partition/x/0", value=b"first")).key_held
+    lost = ledger.do(other, put_key=wire.PutKey(key="partition/x/0", value=b"second")).key_held
+    assert (won.created, won.value) == (True, b"first")
+    assert (lost.created, lost.value) == (False, b"first")
+
+
+def test_keys_and_values_are_bounded(ledger):
+    broker = ledger.register(0)
+    for key, value in (("", b""), ("k" * 1_025, b""), ("k", b"v" * 4_097)):
+        assert ledger.refusal(broker, put_key=wire.PutKey(key=key, value=value)) == "INVALID_REQUEST"
+
+
+def test_blocks_of_producer_ids_never_overlap(ledger):
+    broker, other = ledger.register(0), ledger.register(1)
+    one = ledger.do(broker, allocate_producer_ids=wire.AllocateProducerIds(count=1_000)).producer_ids_granted
+    two = ledger.do(other, allocate_producer_ids=wire.AllocateProducerIds(count=10)).producer_ids_granted
+    assert two.first_producer_id == one.first_producer_id + 1_000
+    assert one.first_producer_id >> 49 == 7
+    for count in (0, 10_001):
+        body = wire.AllocateProducerIds(count=count)
+        assert ledger.refusal(broker, allocate_producer_ids=body) == "INVALID_REQUEST"

@@ -1,0 +1,158 @@
+"""Topics: Kafka's rules, where partitions go, and that a deleted topic leaves nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_controller.settings import ControllerSettings
+from ponor_controller.validation.topic_configs import config_problem
+from ponor_controller.validation.topic_names import collides, name_problem
+
+
+@pytest.fixture
+def broker(ledger):
+    return ledger.register(0)
+
+
+def _topic(name="orders", partitions=3, replication_factor=-1, **more):
+    return wire.CreateTopic(
+        name=name, partitions=partitions, replication_factor=replication_factor, **more
+    )
+
+
+def test_a_topic_is_made_with_its_partitions(ledger, broker):
+    held = ledger.do(broker, create_topic=_topic(configs={"retention.ms": "-1"})).topic_held
+    topic = ledger.image.topics.get(held.topic_id)
+    assert (topic.name, topic.tenant_id, dict(topic.configs)) == ("orders", "", {"retention.ms": "-1"})
+    rows = list(ledger.image.partitions)
+    assert [(row.partition, row.leader_id, row.leader_epoch, row.replicas) for row in rows] == [
+        (number, broker.node_id, 0, (broker.node_id,)) for number in range(3)
+    ]
+    assert ledger.refusal(broker, create_topic=_topic()) == "TOPIC_EXISTS"
+
+
+def test_a_check_changes_nothing_and_says_what_would_be(ledger, broker):
+    before = ledger.image.digest
+    held = ledger.do(broker, create_topic=_topic(partitions=-1, validate_only=True)).topic_held
+    assert (held.partitions, held.topic_id) == (1, b"")
+    assert ledger.image.digest == before
+
+
+def test_partitions_are_spread_over_brokers_that_are_heard(ledger, broker):
+    second, third = ledger.register(1), ledger.register(2)
+    ledger.suspected = (third.node_id,)
+    ledger.do(broker, create_topic=_topic(partitions=4))
+    leaders = [row.leader_id for row in ledger.image.partitions]
+    assert sorted(leaders) == [broker.node_id] * 2 + [second.node_id] * 2
+    ledger.suspected = (broker.node_id, second.node_id, third.node_id)
+    ledger.do(broker, create_topic=_topic("b", partitions=3))  # better a silent broker than none
+    assert len(ledger.image.partitions) == 7
+
+
+def test_bounds_of_a_new_topic(make_ledger):
+    ledger = make_ledger(settings=ControllerSettings(partitions_per_topic_max=5, partitions_max=8))
+    broker = ledger.register(0)
+    for count in (0, -2, 6):
+        assert ledger.refusal(broker, create_topic=_topic(partitions=count)) == "INVALID_PARTITIONS"
+    for factor in (0, -2, 1 << 15):
+        body = _topic(replication_factor=factor)
+        assert ledger.refusal(broker, create_topic=body) == "INVALID_REPLICATION_FACTOR"
+    ledger.do(broker, create_topic=_topic(partitions=5, replication_factor=3))
+    assert ledger.refusal(broker, create_topic=_topic("more", partitions=4)) == "INVALID_PARTITIONS"
+    assert ledger.refusal(broker, create_topic=_topic("x", tenant_id="acme")) == "INVALID_REQUEST"
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250, "line\n", "orders\0"]
+)
+def test_names_that_are_no_topics(ledger, broker, name):
+    assert ledger.refusal(broker, create_topic=_topic(name)) == "INVALID_TOPIC"
+
+
+@pytest.mark.parametrize("name", ["a", "...", "x" * 249, "A-Z_0.9", "__consumer_offsets"])
+def test_names_that_are_topics(ledger, broker, name):
+    ledger.do(broker, create_topic=_topic(name))
+
+
+def test_dot_and_underscore_are_one_character_in_metric_names(ledger, broker):
+    ledger.do(broker, create_topic=_topic("a.b_c"))
+    assert ledger.refusal(broker, create_topic=_topic("a_b.c")) == "INVALID_TOPIC"
+    ledger.do(broker, create_topic=_topic("a-b-c"))
+
+
+@given(st.text(alphabet="a._-", min_size=1, max_size=6), st.text(alphabet="a._-", min_size=1, max_size=6))
+def test_a_collision_is_symmetric_and_never_of_a_name_with_itself(one, other):
+    assert collides(one, other) == collides(other, one)
+    assert not collides(one, one)
+    assert not collides(one, other) or one.replace("_", ".") == other.replace("_", ".")
+
+
+@given(st.text(max_size=300))
+def test_a_legal_name_has_legal_characters_only(name):
+    if name_problem(name) is None:
+        assert name.isascii()
+        assert 1 <= len(name) <= 249
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("cleanup.policy", "compact,delete", "compost"),
+        ("compression.type", "zstd", "brotli"),
+        ("compression.gzip.level", "-1", "0"),
+        ("min.cleanable.dirty.ratio", "0.5", "1.1"),
+        ("retention.bytes", "-1", "-2"),
+        ("max.message.bytes", "1048588", "many"),
+        ("preallocate", "false", "no"),
+        ("remote.storage.enable", "false", "true"),
+        ("leader.replication.throttled.replicas", "0:1,1:2", "0-1"),
+    ],
+)
+def test_topic_settings_are_checked(ledger, broker, name, good, bad):
+    assert config_problem({name: good}) is None
+    body = _topic(configs={name: bad})
+    assert ledger.refusal(broker, create_topic=body) == "INVALID_CONFIG"
+
+
+def test_an_unknown_topic_setting_is_refused(ledger, broker):
+    body = _topic(configs={"retention.msec": "1"})
+    assert ledger.refusal(broker, create_topic=body) == "INVALID_CONFIG"
+
+
+def test_without_a_broker_there_is_no_topic(ledger):
+    # A broker that asks is registered; only a fenced one could be alone.
+    broker = ledger.register(0)
+    from ponor.metadata.v1 import records_pb2
+
+    fenced = records_pb2.NodeFenced(node_id=broker.node_id, node_epoch=broker.node_epoch)
+    ledger.apply([records_pb2.Record(node_fenced=fenced)])
+    assert ledger.refusal(broker, create_topic=_topic()) == "NO_BROKER"
+
+
+def test_a_deleted_topic_leaves_no_stream_no_key_and_no_object_of_its_own(ledger, broker):
+    gone = ledger.do(broker, create_topic=_topic("gone", partitions=2)).topic_held.topic_id
+    kept = ledger.do(broker, create_topic=_topic("kept", partitions=1)).topic_held.topic_id
+    dying = ledger.create_streams(broker, 3, topic=gone.hex(), partition="0")
+    (living,) = ledger.create_streams(broker, 1, topic=kept.hex(), partition="0")
+    for stream in (*dying, living):
+        ledger.open(broker, stream, 1)
+    for key in (f"partition/{gone.hex()}/0", f"partition/{gone.hex()}/1", f"partition/{kept.hex()}/0"):
+        ledger.do(broker, put_key=wire.PutKey(key=key, value=b"x"))
+    own, single = ledger.upload(
+        broker,
+        set_ranges=[(dying[0], 1, 0, 5), (dying[1], 1, 0, 5)],
+        stream_objects=[(dying[2], 1, 0, 50)],
+    )
+    (shared,) = ledger.upload(broker, set_ranges=[(dying[0], 1, 5, 9), (living, 1, 0, 4)])
+
+    ledger.do(broker, delete_topic=wire.DeleteTopic(topic_id=gone))
+    assert [row.stream_id for row in ledger.image.streams] == [living]
+    assert [row.topic_id for row in ledger.image.topics] == [kept]
+    assert [row.topic_id for row in ledger.image.partitions] == [kept]
+    assert [row.key for row in ledger.image.keys] == [f"partition/{kept.hex()}/0"]
+    states = {each: ledger.image.objects.get(each).state.name for each in (own, single, shared)}
+    assert states == {own: "DESTROYED", single: "DESTROYED", shared: "COMMITTED"}
+    assert ledger.refusal(broker, delete_topic=wire.DeleteTopic(topic_id=gone)) == "TOPIC_NOT_FOUND"
+    ledger.do(broker, create_topic=_topic("gone"))

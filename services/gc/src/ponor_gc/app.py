@@ -1,0 +1,92 @@
+"""The composition root of the garbage collector.
+
+What lives here: construction and order, no decisions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ponor_metadata.rows import NodeRole
+from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
+from ponor_runtime.identity import NodeId
+from ponor_runtime.object_store import ObjectStore
+from ponor_runtime.ready_file import ServiceAddresses
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+
+from ponor_gc.settings import GcSettings
+from ponor_gc.sweeper import Sweeper
+
+INCARNATION_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class GcOptions:
+    """What differs from one process to another."""
+
+    node_id: NodeId
+    controllers: tuple[str, ...]
+    cluster_id: str = ""
+
+
+async def run(
+    runtime: Runtime,
+    settings: GcSettings,
+    options: GcOptions,
+    *,
+    store: ObjectStore,
+    stop: asyncio.Event,
+    ready: Callable[[ServiceAddresses], None],
+) -> None:
+    """Collect until `stop` is set. The store is the caller's and stays open.
+
+    Raises:
+        NodeFencedError: another process took the node id.
+        OperationError: the controller does not accept this node; the message says why.
+    """
+    identity = NodeIdentity(
+        options.node_id,
+        NodeRole.GC,
+        runtime.randomness.token(INCARNATION_BYTES),
+        cluster_id=options.cluster_id,
+    )
+    session = SessionClient(
+        network=runtime.network,
+        clock=runtime.clock,
+        randomness=runtime.randomness,
+        telemetry=runtime.telemetry,
+        identity=identity,
+        addresses=options.controllers,
+    )
+    sweeper = Sweeper(session, store, runtime.clock, settings, runtime.telemetry)
+    loop = asyncio.get_running_loop()
+    conversation = loop.create_task(session.run(), name="gc-session")
+    stopping = loop.create_task(stop.wait(), name="gc-stop")
+    registering = loop.create_task(session.ready(), name="gc-register")
+    tasks = BackgroundTasks(runtime.fail_stop)
+    try:
+        await asyncio.wait((conversation, stopping, registering), return_when=asyncio.FIRST_COMPLETED)
+        if registering.done() and registering.exception() is None:
+            tasks.spawn(_sweep_while_current(sweeper), "gc-sweeper")
+            ready({})
+            await asyncio.wait((conversation, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if conversation.done():
+            conversation.result()
+        if session.fenced.is_set():
+            raise NodeFencedError(f"another process registered as node {options.node_id}; this one stops")
+    finally:
+        await tasks.close()
+        await session.close()
+        for task in (conversation, stopping, registering):
+            task.cancel()
+        await asyncio.gather(conversation, stopping, registering, return_exceptions=True)
+
+
+async def _sweep_while_current(sweeper: Sweeper) -> None:
+    try:
+        await sweeper.run()
+    except NodeFencedError:
+        return  # `run` hears it from the session, and stops the process in order

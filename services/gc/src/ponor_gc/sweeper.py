@@ -1,0 +1,110 @@
+"""The sweeper: claim, delete, confirm.
+
+What lives here: one pass, and the loop around it. The order makes every crash harmless: what was deleted and not confirmed is claimed and deleted once more,
+and deleting what is absent is no error. A pass that is granted nothing makes no request to the store, and the controller writes nothing for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_metadata.session import SessionClient
+from ponor_rpc.errors import OperationError
+from ponor_runtime.clock import Clock
+from ponor_runtime.identity import ObjectId
+from ponor_runtime.object_store import ObjectStore, ObjectStoreError
+from ponor_runtime.telemetry import Telemetry
+from s3stream.objects.keys import object_key
+
+from ponor_gc.poll_interval import PollInterval
+from ponor_gc.settings import GcSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Sweep(Enum):
+    """What a pass came to."""
+
+    NOTHING = "nothing was due"
+    SOME = "something was deleted, and nothing else was due"
+    FULL = "as much as one claim takes was deleted: there may be more"
+    FAILED = "what was claimed could not be deleted or confirmed; it is claimed again later"
+
+
+class Sweeper:
+    """Deletes what the controller grants."""
+
+    def __init__(
+        self,
+        session: SessionClient,
+        store: ObjectStore,
+        clock: Clock,
+        settings: GcSettings,
+        telemetry: Telemetry,
+    ) -> None:
+        self._session = session
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._claimed = telemetry.counter("ponor_gc_claimed_total")
+        self._deleted = telemetry.counter("ponor_gc_deleted_total")
+        self._failures = telemetry.counter("ponor_gc_failures_total")
+
+    async def run(self) -> None:
+        """Sweep for ever."""
+        interval = PollInterval(self._settings)
+        while True:
+            sweep = await self.sweep()
+            if sweep is Sweep.FULL:
+                pause_ms = interval.after_full()
+            elif sweep is Sweep.SOME:
+                pause_ms = interval.after_some()
+            else:
+                pause_ms = interval.after_nothing()
+            await self._clock.sleep(pause_ms / 1000)
+
+    async def sweep(self) -> Sweep:
+        """One pass.
+
+        Raises:
+            NodeFencedError: another process has this node id; this one must stop.
+            SessionClosedError: the session was closed on this side.
+        """
+        claim = wire.ClaimObjects(limit=self._settings.claim_objects_max, ttl_ms=self._settings.claim_ttl_ms)
+        result = await self._session.submit(wire.Operation(claim_objects=claim))
+        granted = list(result.objects_granted.objects)
+        if not granted:
+            return Sweep.NOTHING
+        self._claimed.add(len(granted))
+        if not await self._delete(granted) or not await self._confirm(granted):
+            self._failures.add()
+            return Sweep.FAILED
+        self._deleted.add(len(granted))
+        return Sweep.FULL if len(granted) == self._settings.claim_objects_max else Sweep.SOME
+
+    async def _delete(self, granted: list[wire.GrantedObject]) -> bool:
+        keys = [object_key(each.namespace, ObjectId(each.object_id)) for each in granted]
+        try:
+            await self._store.delete(keys)
+        except ObjectStoreError as error:
+            logger.warning(
+                "%d objects could not be deleted, they are claimed again later: %s", len(keys), error
+            )
+            return False
+        return True
+
+    async def _confirm(self, granted: list[wire.GrantedObject]) -> bool:
+        confirm = wire.ConfirmDeleted(object_ids=[each.object_id for each in granted])
+        try:
+            await self._session.submit(wire.Operation(confirm_deleted=confirm))
+        except OperationError as error:
+            if error.code != error_pb2.ERROR_CODE_OBJECT_NOT_FOUND:
+                raise
+            logger.warning(
+                "the claim of %d deleted objects ran out before they were confirmed: %s", len(granted), error
+            )
+            return False
+        return True

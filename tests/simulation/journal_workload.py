@@ -1,0 +1,187 @@
+"""A journal under crashes: producers that append, an owner that trims, and the history against which every restart is judged.
+
+The invariants, checked at each open:
+1. an acknowledged entry that was not trimmed is there, with its bytes;
+2. nothing is there that was not appended under that sequence by the newest life that used it;
+3. sequences have no holes;
+4. an entry that one recovery reported is there in every later one;
+5. without bit rot no open is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from ponor_journal.errors import JournalError, JournalFullError
+from ponor_journal.journal import Journal
+from ponor_journal.settings import JournalSettings
+from ponor_runtime.runtime import Runtime
+from ponor_simulation.disk import DiskFault
+from ponor_simulation.process import SimProcess
+from ponor_simulation.simulation import Simulation
+
+DIRECTORY = PurePath("/data/journal")
+IDENTITY = bytes(range(16))
+
+
+@dataclass
+class JournalHistory:
+    """What the world outside of the process knows."""
+
+    appended: dict[int, bytes] = field(default_factory=dict)
+    acknowledged: dict[int, None] = field(default_factory=dict)
+    trimmed: int = 0
+    opens: int = 0
+    torn: int = 0
+    recycled: int = 0
+
+    def check(self, recovered: list[tuple[int, bytes]], journal: Journal) -> None:
+        """Judge what a recovery found, and go on from there."""
+        report = journal.recovery
+        sequences = [sequence for sequence, _ in recovered]
+        assert sequences == list(range(report.first_sequence, report.next_sequence)), (
+            "holes between sequences"
+        )
+        assert report.first_sequence <= max(self.trimmed, 0), f"entries from {self.trimmed} on are needed"
+        found = dict(recovered)
+        for sequence in self.acknowledged:
+            if sequence >= self.trimmed:
+                assert sequence in found, (
+                    f"acknowledged entry {sequence} is lost (the log ends at {report.next_sequence})"
+                )
+        for sequence, entry in found.items():
+            assert self.appended.get(sequence) == entry, f"entry {sequence} was never appended like this"
+        self.appended = found
+        self.acknowledged = dict.fromkeys(found)
+        self.opens += 1
+        self.torn += report.torn_bytes > 0
+
+
+@dataclass(frozen=True)
+class Swarm:
+    """Sizes and faults of one seed."""
+
+    settings: JournalSettings
+    producers: int
+    entry_bytes_max: int
+    lives: int
+    power_loss: float
+    faults: bool
+
+    @classmethod
+    def draw(cls, chance: random.Random) -> Swarm:
+        segment_bytes = chance.choice((2048, 4096, 8192, 32768))
+        room = JournalSettings(segment_bytes=segment_bytes).entry_room_bytes
+        return cls(
+            settings=JournalSettings(
+                segment_bytes=segment_bytes,
+                queue_bytes_max=chance.choice((2000, 20000)),
+                group_bytes_max=chance.choice((600, 3000, 100_000)),
+                spares_max=chance.choice((1, 2)),
+                proof_delay_ms=chance.choice((1, 20, 100)),
+            ),
+            producers=chance.choice((1, 3, 8)),
+            entry_bytes_max=chance.choice((40, 400, room)),
+            lives=chance.randrange(3, 8),
+            power_loss=chance.choice((0.0, 0.5, 1.0)),
+            faults=chance.random() < 0.3,
+        )
+
+
+class JournalOwner:
+    """The program of the simulated process."""
+
+    def __init__(self, swarm: Swarm, history: JournalHistory) -> None:
+        self._swarm = swarm
+        self._history = history
+
+    async def main(self, runtime: Runtime) -> None:
+        journal = await Journal.open(
+            runtime.disk,
+            DIRECTORY,
+            identity=IDENTITY,
+            settings=self._swarm.settings,
+            telemetry=runtime.telemetry,
+        )
+        recovered = [(sequence, bytes(entry)) async for sequence, entry in journal.entries()]
+        self._history.check(recovered, journal)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(self._swarm.producers):
+                    tasks.create_task(self._produce(runtime, journal, number))
+                tasks.create_task(self._trim(runtime, journal))
+        except* JournalError as errors:
+            runtime.fail_stop("journal", errors)
+        if runtime.randomness.below(2):
+            await journal.close()
+
+    async def _produce(self, runtime: Runtime, journal: Journal, number: int) -> None:
+        chance = runtime.randomness
+        for count in range(chance.below(60)):
+            entry = f"{number}.{count}.".encode() + chance.token(
+                chance.below(self._swarm.entry_bytes_max - 10)
+            )
+            cut = chance.below(len(entry))
+            try:
+                sequence, durable = journal.append([entry[:cut], memoryview(entry)[cut:]])
+            except JournalFullError:
+                await runtime.clock.sleep(0.002)
+                continue
+            assert sequence not in self._history.acknowledged
+            self._history.appended[sequence] = entry
+            durable.add_done_callback(lambda done, sequence=sequence: self._acknowledge(done, sequence))
+            if chance.below(4):
+                await durable
+            if chance.below(10) == 0:
+                await runtime.clock.sleep(chance.uniform(0, 0.3))
+
+    def _acknowledge(self, done: asyncio.Future[None], sequence: int) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._history.acknowledged[sequence] = None
+
+    async def _trim(self, runtime: Runtime, journal: Journal) -> None:
+        for _ in range(runtime.randomness.below(8)):
+            await runtime.clock.sleep(runtime.randomness.uniform(0, 0.2))
+            before = journal.retained_bytes
+            self._history.trimmed = max(
+                self._history.trimmed, journal.synced_sequence - runtime.randomness.below(20)
+            )
+            journal.trim(self._history.trimmed)
+            self._history.recycled += journal.retained_bytes < before
+
+
+def run_journal(seed: int) -> tuple[JournalHistory, str]:
+    """Run one seed: several lives with crashes between them. The history, and the trace's hash."""
+    simulation = Simulation(seed)
+    swarm = Swarm.draw(simulation.chance)
+    history = JournalHistory()
+    process = simulation.process("node", JournalOwner(swarm, history).main)
+    simulation.run(_lives(simulation, swarm, process, history))
+    return history, simulation.trace.digest
+
+
+async def _lives(simulation: Simulation, swarm: Swarm, process: SimProcess, history: JournalHistory) -> None:
+    chance = simulation.chance
+    for life in range(swarm.lives):
+        last = life == swarm.lives - 1
+        if swarm.faults and not last and chance.random() < 0.5:
+            kind = chance.choice(("write", "sync", "rename", "sync_directory"))
+            process.disk.faults = [DiskFault(kind, skip=chance.randrange(60))]
+        else:
+            process.disk.faults = []
+        opens = history.opens
+        process.start()
+        crash_at = simulation.loop.time() + chance.choice((0.005, 0.05, 0.5)) * chance.random()
+        while process.running and (last or simulation.loop.time() < crash_at):
+            await asyncio.sleep(0.001)
+        if process.running:
+            process.crash(power_loss=chance.random() < swarm.power_loss)
+        elif isinstance(process.failure, AssertionError):
+            raise process.failure
+        elif process.failure is not None and not process.disk.faults:
+            raise AssertionError(f"refused without a fault: {process.failure!r}") from process.failure
+        elif last:
+            assert history.opens == opens + 1

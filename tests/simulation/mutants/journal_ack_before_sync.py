@@ -1,0 +1,19 @@
+"""Planted bug: an entry is acknowledged when its group is formed, not when it is synced."""
+
+from __future__ import annotations
+
+import pytest
+from ponor_journal.entry_queue import EntryQueue, QueuedEntry
+
+
+def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the correct code for one test."""
+    take = EntryQueue.take_group
+
+    def take_and_acknowledge(self: EntryQueue, room_bytes: int) -> list[QueuedEntry]:
+        group = take(self, room_bytes)
+        for entry in group:
+            entry.durable.set_result(None)
+        return group
+
+    monkeypatch.setattr(EntryQueue, "take_group", take_and_acknowledge)

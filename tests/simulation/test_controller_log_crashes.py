@@ -1,0 +1,32 @@
+"""The controller's log on a disk that forgets: acknowledged operations survive, exactly once, and snapshot and tail are the log."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.controller_workload import run_controller
+
+SEEDS = int(os.environ.get("PONOR_SEEDS", "200"))
+BATCH = 20
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+def test_acknowledged_operations_survive_every_crash_exactly_once(first: int) -> None:
+    for seed in range(first, min(first + BATCH, SEEDS)):
+        run_controller(seed)
+
+
+def test_the_workload_reaches_what_it_is_for() -> None:
+    histories = [run_controller(seed)[0] for seed in range(12)]
+    assert sum(history.crashes for history in histories) > 30
+    assert sum(history.fail_stops for history in histories) > 3
+    assert all(history.snapshots > 0 for history in histories)
+    assert all(history.trimmed > 0 for history in histories)
+    assert all(len(history.keys) == 150 for history in histories)
+
+
+def test_a_seed_is_a_trace() -> None:
+    assert run_controller(5)[1] == run_controller(5)[1]
+    assert run_controller(5)[1] != run_controller(6)[1]

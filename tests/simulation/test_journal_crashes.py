@@ -1,0 +1,65 @@
+"""The journal on a disk that forgets: many seeds, the same trace for the same seed, and planted bugs that must be caught."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ponor_simulation.simulation import SimulationFailedError
+
+from tests.simulation.journal_workload import run_journal
+
+SEEDS = int(os.environ.get("PONOR_SEEDS", "200"))
+BATCH = 20
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+def test_acknowledged_entries_survive_every_crash(first: int) -> None:
+    for seed in range(first, min(first + BATCH, SEEDS)):
+        run_journal(seed)
+
+
+def test_the_workload_reaches_what_it_is_for() -> None:
+    histories = [run_journal(seed)[0] for seed in range(40)]
+    assert sum(history.opens for history in histories) > 100
+    assert sum(history.torn for history in histories) > 5
+    assert sum(history.recycled for history in histories) > 20
+
+
+def test_a_seed_is_a_trace_whatever_python_hashes() -> None:
+    program = "from tests.simulation.journal_workload import run_journal; print(*[run_journal(s)[1] for s in (3, 4)])"
+    traces = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.split()
+        for hash_seed in ("0", "1")
+    ]
+    assert traces[0] == traces[1] == [run_journal(3)[1], run_journal(4)[1]]
+    assert traces[0][0] != traces[0][1]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "seed", "caught_by"),
+    [
+        ("journal_ack_before_sync", 3, "is lost"),
+        ("journal_rotation_without_directory_sync", 8, "is lost"),
+        ("journal_generation_not_checked", 5, "refused without a fault"),
+        ("journal_tail_not_written_again", 68, "refused without a fault"),
+    ],
+)
+def test_a_planted_bug_is_caught(
+    mutant: str, seed: int, caught_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importlib.import_module(f"tests.simulation.mutants.{mutant}").plant(monkeypatch)
+    with pytest.raises(SimulationFailedError, match=caught_by):
+        run_journal(seed)

@@ -1,0 +1,12 @@
+"""The reference pages say what the code says."""
+
+from __future__ import annotations
+
+from tools.reference import ROOT, pages
+
+
+def test_reference_pages_are_current() -> None:
+    for path, text in pages().items():
+        assert path.exists() and path.read_text(encoding="utf-8") == text, (
+            f"{path.relative_to(ROOT)} is not what the code says; run `python -m tools.reference` and review the diff"
+        )

@@ -1,0 +1,1 @@
+"""Programs for those who work on the project; nothing here is installed with it."""

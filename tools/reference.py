@@ -1,0 +1,91 @@
+"""Writes the reference pages that follow from code: settings, metrics, Kafka APIs.
+
+`python -m tools.reference` writes them; tests/tidy/test_reference.py fails when they are not what the code says. So a name of a metric or a
+default of a setting cannot change without showing in a diff of the documentation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ponor_cli.settings_routing import SETTINGS_OF_ROLE
+from ponor_runtime.settings import SettingRow, describe
+from ponor_runtime.telemetry_names import METRICS, SPANS
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATED = "<!-- Written by `python -m tools.reference`; change the code and run it. -->\n"
+
+
+def settings_page() -> str:
+    """docs/operations/settings.md."""
+    lines = [
+        "# Settings",
+        "",
+        GENERATED,
+        "Set with `ponor up --set NAME=VALUE` (sizes may end in KiB, MiB, GiB), or in the `settings` of a process's configuration file. An unknown name is",
+        "refused with the nearest known one, a value out of bounds with the bounds.",
+        "",
+    ]
+    for role, settings in SETTINGS_OF_ROLE.items():
+        lines += [f"## {role}", "", "| setting | default | bounds | meaning |", "|---|---|---|---|"]
+        lines += [setting_row(row) for row in describe(settings)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def setting_row(row: SettingRow) -> str:
+    """One setting as a table row."""
+    low = "" if row.minimum is None else f"{row.minimum:,}"  # type: ignore[str-format]
+    high = "" if row.maximum is None else f"{row.maximum:,}"  # type: ignore[str-format]
+    bounds = f"{low} – {high}" if low or high else ""
+    return f"| `{row.name}` | {amount(row.default, row.unit)} | {bounds} | {row.doc} |"
+
+
+def amount(value: Any, unit: str) -> str:
+    """A default as people read it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        if unit == "bytes" and value and value % (1 << 20) == 0:
+            return f"{value >> 20:,} MiB"
+        if unit == "bytes" and value and value % (1 << 10) == 0:
+            return f"{value >> 10:,} KiB"
+        return f"{value:,} {unit}".strip()
+    return f"{value} {unit}".strip()
+
+
+def metrics_page() -> str:
+    """docs/operations/metrics.md."""
+    lines = [
+        "# Metrics and spans",
+        "",
+        GENERATED,
+        "Every process serves them for Prometheus at the `metrics_url` that `cluster.json` and `ponor cluster info` tell.",
+        "",
+        "| metric | kind | unit | labels | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    for name, metric in METRICS.items():
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{name}` | {metric.kind.value} | {metric.unit} | {labels} | {metric.doc} |")
+    lines += ["", "| span | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {doc} |" for name, doc in SPANS.items()]
+    lines.append("")
+    return "\n".join(lines)
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page."""
+    operations = ROOT / "docs" / "operations"
+    return {operations / "settings.md": settings_page(), operations / "metrics.md": metrics_page()}
+
+
+def main() -> None:
+    """Write every page."""
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
