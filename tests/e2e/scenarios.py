@@ -78,6 +78,7 @@ def produce_through_kills(
     stop_file.unlink(missing_ok=True)
     families = [CLIENT_FAMILIES[index % 2] for index in range(producers)]
     acknowledged = Acknowledged()
+    started: list[Path] = []
     with spawn_pool(producers) as pool:
         runs = []
         for index, family in enumerate(families):
@@ -95,7 +96,8 @@ def produce_through_kills(
                 str(stop_file),
             )
             runs.append((name, pool.submit(produce, family, work)))
-        time.sleep(pause_s[0])
+            started.append(work.started_file)
+        _wait_until_all(started, [future for _, future in runs])
         for roles in kills:
             _kill_and_wait(cluster, roles)
             time.sleep(chance.uniform(*pause_s))
@@ -103,6 +105,14 @@ def produce_through_kills(
         collect(acknowledged, runs)
     assert acknowledged.places, "the producers sent nothing"
     return acknowledged
+
+
+def _wait_until_all(started: list[Path], runs: list[Future[list[Report]]]) -> None:
+    while not all(path.exists() for path in started):
+        for run in runs:
+            if run.done():
+                run.result()
+        time.sleep(0.05)
 
 
 def _kill_and_wait(cluster: LocalCluster, roles: tuple[str, ...]) -> None:

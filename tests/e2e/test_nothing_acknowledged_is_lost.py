@@ -57,7 +57,7 @@ def test_history_is_read_from_objects_after_a_restart(kind: str, tmp_path: Path)
         )
         cluster.start()
         create_topic(cluster, "cold", 8)
-        reports = produce("librdkafka", Assignment(cluster.bootstrap, "cold", "p", 0, 60_000, 8))
+        reports = produce("librdkafka", Assignment(cluster.bootstrap, "cold", "p", 0, 80_000, 8))
         cluster.stop()
         cluster.start()
         before = bytes_read_from_store(cluster)
@@ -65,7 +65,7 @@ def test_history_is_read_from_objects_after_a_restart(kind: str, tmp_path: Path)
         from_store = bytes_read_from_store(cluster) - before
         listed = json.loads(cluster.run("object", "ls", "-o", "json"))
         cluster.stop()
-    assert seen.count == len(reports) == 60_000
+    assert seen.count == len(reports) == 80_000
     written = sum(row["size_bytes"] for row in listed if row["state"] == "committed")
     assert written > 4 * (12 << 20), "the test's own premise: the data is at least four times the caches"
     assert from_store >= 0.75 * written

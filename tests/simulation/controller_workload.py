@@ -73,7 +73,11 @@ class Broker:
 
     async def main(self, runtime: Runtime) -> None:
         identity = NodeIdentity(
-            compose_node_id(ORDINAL, 0), NodeRole.BROKER, runtime.randomness.token(16), kafka_host="b", kafka_port=9092
+            compose_node_id(ORDINAL, 0),
+            NodeRole.BROKER,
+            runtime.randomness.token(16),
+            kafka_host="b",
+            kafka_port=9092,
         )
         self._session = SessionClient(
             network=runtime.network,
@@ -164,7 +168,11 @@ def run_controller(seed: int) -> tuple[History, str]:
 
 
 async def _scenario(
-    simulation: Simulation, controller: SimProcess, clients: list[SimProcess], broker: Broker, history: History
+    simulation: Simulation,
+    controller: SimProcess,
+    clients: list[SimProcess],
+    broker: Broker,
+    history: History,
 ) -> None:
     chance, clock = simulation.chance, controller.clock
     controller.start()
@@ -208,14 +216,18 @@ async def _check(controller: SimProcess, history: History) -> None:
     assert follower is not None
     assert image.index >= max(history.commit_indices), "an acknowledged batch is lost"
     assert image.index >= follower.index, "the follower saw a batch that is lost"
-    assert recovered.tail.digest_at(follower.index) == follower.digest, "the follower's history is another one"
+    assert recovered.tail.digest_at(follower.index) == follower.digest, (
+        "the follower's history is another one"
+    )
     if image.index == follower.index:
         assert snapshot.encode(image) == snapshot.encode(follower), "snapshot and tail are not the log"
     assert {row.key: row.value for row in image.keys} == history.keys
     for stream_id, end in history.uploads.items():
         stream = image.streams.get(StreamId(stream_id))
         assert stream is not None
-        assert stream.end_offset == end, f"stream {stream_id} ends at {stream.end_offset}, {end} was acknowledged"
+        assert stream.end_offset == end, (
+            f"stream {stream_id} ends at {stream.end_offset}, {end} was acknowledged"
+        )
     _check_once(image, history)
 
 

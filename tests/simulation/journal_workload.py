@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePath
 
 from ponor_journal.errors import JournalError, JournalFullError
@@ -132,13 +133,13 @@ class JournalOwner:
                 continue
             assert sequence not in self._history.acknowledged
             self._history.appended[sequence] = entry
-            durable.add_done_callback(lambda done, sequence=sequence: self._acknowledge(done, sequence))
+            durable.add_done_callback(partial(self._acknowledge, sequence))
             if chance.below(4):
                 await durable
             if chance.below(10) == 0:
                 await runtime.clock.sleep(chance.uniform(0, 0.3))
 
-    def _acknowledge(self, done: asyncio.Future[None], sequence: int) -> None:
+    def _acknowledge(self, sequence: int, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and done.exception() is None:
             self._history.acknowledged[sequence] = None
 
@@ -163,6 +164,31 @@ def run_journal(seed: int) -> tuple[JournalHistory, str]:
     return history, simulation.trace.digest
 
 
+class CrashPoint:
+    """The moment at which a life ends: some time after a given number of disk operations of a kind."""
+
+    def __init__(self, simulation: Simulation, process: SimProcess) -> None:
+        chance = simulation.chance
+        self._loop = simulation.loop
+        self._operation = chance.choice(
+            ("write", "write", "sync", "sync", "rename", "sync_directory", "read")
+        )
+        self._skip = chance.choice((2, 10, 60)) * chance.random()
+        self._delay_s = chance.choice((0.0, 0.0003, 0.003, 0.3)) * chance.random()
+        self.reached = False
+        process.disk.watch = self._began
+
+    def _began(self, operation: str, _: PurePath) -> None:
+        if operation == self._operation:
+            self._skip -= 1
+            if self._skip < 0 and not self.reached:
+                self._skip = 1 << 60
+                self._loop.call_later(self._delay_s, self._reach, context=self._loop.outside)
+
+    def _reach(self) -> None:
+        self.reached = True
+
+
 async def _lives(simulation: Simulation, swarm: Swarm, process: SimProcess, history: JournalHistory) -> None:
     chance = simulation.chance
     for life in range(swarm.lives):
@@ -174,9 +200,9 @@ async def _lives(simulation: Simulation, swarm: Swarm, process: SimProcess, hist
             process.disk.faults = []
         opens = history.opens
         process.start()
-        crash_at = simulation.loop.time() + chance.choice((0.005, 0.05, 0.5)) * chance.random()
-        while process.running and (last or simulation.loop.time() < crash_at):
-            await asyncio.sleep(0.001)
+        crash_point = CrashPoint(simulation, process)
+        while process.running and (last or not crash_point.reached):
+            await asyncio.sleep(0.00002)
         if process.running:
             process.crash(power_loss=chance.random() < swarm.power_loss)
         elif isinstance(process.failure, AssertionError):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import pytest
+from ponor_simulation.simulation import SimulationFailedError
 
 from tests.simulation.controller_workload import run_controller
 
@@ -30,3 +32,18 @@ def test_the_workload_reaches_what_it_is_for() -> None:
 def test_a_seed_is_a_trace() -> None:
     assert run_controller(5)[1] == run_controller(5)[1]
     assert run_controller(5)[1] != run_controller(6)[1]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "seed", "caught_by"),
+    [
+        ("controller_commit_before_durable", 2, "OBJECT_NOT_PREPARED"),
+        ("controller_forgets_results", 0, "put twice"),
+    ],
+)
+def test_a_planted_bug_is_caught(
+    mutant: str, seed: int, caught_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importlib.import_module(f"tests.simulation.mutants.{mutant}").plant(monkeypatch)
+    with pytest.raises(SimulationFailedError, match=caught_by):
+        run_controller(seed)

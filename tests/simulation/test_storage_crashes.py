@@ -47,7 +47,7 @@ SETTINGS = StorageSettings(
     upload_interval_ms=800,
     split_size_bytes=24 * KIB,
     object_block_bytes_max=4 * KIB,
-    carry_bytes_max=6 * KIB,
+    small_rest_bytes_max=6 * KIB,
     wal_bytes_max=4 * MIB,
     recovery_chunk_bytes_max=40 * KIB,
     upload_retry_ms_max=200,
@@ -266,18 +266,18 @@ def test_the_workload_reaches_what_it_is_for() -> None:
     assert sum(len(history.acknowledged) for world in worlds for history in world.histories.values()) > 3_000
     assert sum(world.recovered_records for world in worlds) > 300
     commits = [commit for world in worlds for commit in world.cluster.commits]
-    assert sum(bool(commit.stream_objects) and commit.stream_set_object is None for commit in commits) > 20, (
-        "carries"
+    assert sum(bool(commit.stream_objects) and commit.stream_set_object is None for commit in commits) > 10, (
+        "rests were carried"
     )
     assert (
-        sum(bool(commit.stream_objects) and commit.stream_set_object is not None for commit in commits) > 20
+        sum(bool(commit.stream_objects) and commit.stream_set_object is not None for commit in commits) > 10
     )
     assert any(world.store.bucket.calls["put"] > world.store.bucket.applied["put"] for world in worlds)
 
 
 def test_a_seed_is_a_trace() -> None:
-    assert run_storage(3).simulation.trace.digest() == run_storage(3).simulation.trace.digest()
-    assert run_storage(3).simulation.trace.digest() != run_storage(4).simulation.trace.digest()
+    assert run_storage(3).simulation.trace.digest == run_storage(3).simulation.trace.digest
+    assert run_storage(3).simulation.trace.digest != run_storage(4).simulation.trace.digest
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,10 @@ async def disk() -> AsyncIterator[SystemDisk]:
     disk = SystemDisk()
     yield disk
     disk.close()
+
+
+def _note(order: list[int], sequence: int, _: object) -> None:
+    order.append(sequence)
 
 
 async def opened(disk: SystemDisk, directory: Path, settings: JournalSettings = SMALL) -> Journal:
@@ -79,7 +84,7 @@ async def test_entries_handed_over_together_share_one_sync(disk: SystemDisk, tmp
     futures = []
     for _ in range(500):
         sequence, durable = journal.append([b"entry"])
-        durable.add_done_callback(lambda _, sequence=sequence: order.append(sequence))
+        durable.add_done_callback(partial(_note, order, sequence))
         futures.append(durable)
     await asyncio.gather(*futures)
     assert order == list(range(500))
@@ -119,7 +124,7 @@ async def test_the_journal_of_another_owner_is_refused(disk: SystemDisk, tmp_pat
 
 
 async def test_a_segment_size_may_change_between_starts(disk: SystemDisk, tmp_path: Path) -> None:
-    written = []
+    written: list[bytes] = []
     for segment_bytes in (4096, 8192, 2048, 65536):
         settings = replace(SMALL, segment_bytes=segment_bytes)
         journal = await opened(disk, tmp_path / "wal", settings)

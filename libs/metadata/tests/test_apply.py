@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from metadata_kit import (
+from ponor.metadata.v1 import records_pb2 as pb
+from ponor_metadata import counters
+from ponor_metadata.apply import RULES, UnknownRecordError, apply_batch
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import NodeRole, ObjectState, RangeRow, StreamRow
+from ponor_metadata.tables import (
+    OBJECTS_WAITING,
+    OPERATIONS_OF,
+    PARTITIONS_LED_BY,
+    PARTITIONS_OF,
+    STREAMS_OPEN_AT,
+    TOPICS_NAMED,
+)
+from ponor_metadata.view import cluster_of, is_current
+from ponor_runtime.identity import TenantId, compose_id
+
+from libs.metadata.tests.metadata_kit import (
     GC_NODE,
     NODE_A,
     NODE_B,
@@ -32,21 +48,6 @@ from metadata_kit import (
     topic_created,
     trimmed,
 )
-from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata import counters
-from ponor_metadata.apply import RULES, UnknownRecordError, apply_batch
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NodeRole, ObjectState, RangeRow, StreamRow
-from ponor_metadata.tables import (
-    OBJECTS_WAITING,
-    OPERATIONS_OF,
-    PARTITIONS_LED_BY,
-    PARTITIONS_OF,
-    STREAMS_OPEN_AT,
-    TOPICS_NAMED,
-)
-from ponor_metadata.view import cluster_of, is_current
-from ponor_runtime.identity import TenantId, compose_id
 
 S1, S2, S3 = stream(1), stream(2), stream(3)
 TOPIC = bytes(range(16))
@@ -131,7 +132,9 @@ def test_a_newer_process_takes_the_node_and_its_results_die() -> None:
     assert not is_current(log.image, NODE_A, 1)
     refused(log, registered(NODE_A, 2), match="not above")
     refused(
-        log, record(node_registered=pb.NodeRegistered(node_id=1 << 30, node_epoch=1, role=1)), match="2\\^30"
+        log,
+        record(node_registered=pb.NodeRegistered(node_id=1 << 30, node_epoch=1, role=pb.NODE_ROLE_BROKER)),
+        match="2\\^30",
     )
 
 

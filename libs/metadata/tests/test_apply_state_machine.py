@@ -10,7 +10,18 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from metadata_kit import (
+from ponor.metadata.v1 import records_pb2 as pb
+from ponor_metadata import counters, snapshot
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.overlay import Overlay
+from ponor_metadata.read_index import find_pieces
+from ponor_metadata.rows import ObjectState, StreamRow
+from ponor_metadata.tables import OBJECTS_WAITING, OPERATIONS_OF
+from ponor_metadata.validate import validate
+from ponor_metadata.view import is_current
+from ponor_runtime.identity import NodeId, ObjectId, StreamId
+
+from libs.metadata.tests.metadata_kit import (
     GC_NODE,
     NODE_A,
     NODE_B,
@@ -34,16 +45,6 @@ from metadata_kit import (
     topic_created,
     trimmed,
 )
-from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata import counters, snapshot
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.overlay import Overlay
-from ponor_metadata.read_index import find_pieces
-from ponor_metadata.rows import ObjectState, StreamRow
-from ponor_metadata.tables import OBJECTS_WAITING, OPERATIONS_OF
-from ponor_metadata.validate import validate
-from ponor_metadata.view import is_current
-from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 NODES = (NODE_A, NODE_B)
 picks = st.integers(0, 1_000_000)

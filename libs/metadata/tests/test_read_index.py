@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from metadata_kit import (
+from ponor_metadata.read_index import PIECES_MAX, find_pieces
+
+from libs.metadata.tests.metadata_kit import (
     NODE_A,
     NODE_B,
     Log,
@@ -19,7 +21,6 @@ from metadata_kit import (
     stream,
     trimmed,
 )
-from ponor_metadata.read_index import PIECES_MAX, find_pieces
 
 S1, S2 = stream(1), stream(2)
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
-from metadata_kit import NODE_A
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_metadata.errors import (
@@ -23,7 +22,9 @@ from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_rpc.methods import SESSION
 from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.telemetry import Telemetry
-from scripted_controller import ScriptedConnection, ScriptedController
+
+from libs.metadata.tests.metadata_kit import NODE_A
+from libs.metadata.tests.scripted_controller import ScriptedConnection, ScriptedController
 
 IDENTITY = NodeIdentity(
     node_id=NODE_A, role=NodeRole.BROKER, incarnation=b"i" * 16, kafka_host="127.0.0.1", kafka_port=9092

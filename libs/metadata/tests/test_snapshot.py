@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metadata_kit import (
+from ponor.metadata.v1 import records_pb2 as pb
+from ponor_metadata.digest import EMPTY_DIGEST, running_digest
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.snapshot import MAGIC, SnapshotCorruptError, SnapshotReader, decode, encode
+
+from libs.metadata.tests.metadata_kit import (
     NODE_A,
     NODE_B,
     Log,
@@ -22,10 +27,6 @@ from metadata_kit import (
     stream,
     topic_created,
 )
-from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata.digest import EMPTY_DIGEST, running_digest
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.snapshot import MAGIC, SnapshotCorruptError, SnapshotReader, decode, encode
 
 
 def populated() -> Log:

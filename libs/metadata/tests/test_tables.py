@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metadata_kit import Log
 from ponor_metadata.overlay import Overlay, OverlayTable
 from ponor_metadata.tables import Index, MemoryTable, Schema, Table
+
+from libs.metadata.tests.metadata_kit import Log
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib.util
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
 
 import grpc
 import grpc.aio
 import pytest
-
 from ponor.common.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_rpc.methods import HEALTH_CHECK, SESSION
-from ponor_runtime.network import Connection, ConnectionClosedError
+from ponor_runtime.network import FRAME_BYTES_MAX, Connection, ConnectionClosedError
 
-
-def load_conformance() -> ModuleType:
-    path = Path(__file__).with_name("network_conformance.py")
-    spec = importlib.util.spec_from_file_location("network_conformance", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-conformance = load_conformance()
+from libs.rpc.tests import network_conformance as conformance
 
 
 async def assert_nothing_left() -> None:
@@ -91,7 +76,7 @@ async def test_health_knows_the_services() -> None:
     network = GrpcNetwork()
     listener = await network.listen("127.0.0.1:0", {SESSION: conformance.echo})
     async with grpc.aio.insecure_channel(listener.address) as channel:
-        check = channel.unary_unary(HEALTH_CHECK)
+        check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(HEALTH_CHECK)
         for service in ("", "ponor.controller.v1.SessionService"):
             answer = await check(HealthCheckRequest(service=service).SerializeToString())
             status = HealthCheckResponse.FromString(answer).status
@@ -159,9 +144,9 @@ async def test_a_hostile_frame_ends_only_its_own_connection() -> None:
     async with grpc.aio.insecure_channel(
         listener.address, options=[("grpc.max_send_message_length", -1)]
     ) as channel:
-        call = channel.stream_stream(SESSION)()
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(SESSION)()
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call.write(b"x" * (conformance.FRAME_BYTES_MAX + 1))
+            await call.write(b"x" * (FRAME_BYTES_MAX + 1))
             assert await call.read() is grpc.aio.EOF
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     await polite.send(b"still served")

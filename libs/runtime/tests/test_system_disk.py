@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ponor_runtime import disk_worker, system_disk
+from ponor_runtime import disk_worker
 from ponor_runtime.system_disk import SystemDisk
 
 from libs.runtime.tests import disk_conformance as conformance
@@ -30,12 +32,20 @@ async def test_conformance(scenario: conformance.Scenario, disk: SystemDisk, tmp
 async def test_a_slow_sync_of_one_file_holds_up_no_other(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow, quick = await disk.open(tmp_path / "slow", create=True), await disk.open(tmp_path / "quick", create=True)
+    slow, quick = (
+        await disk.open(tmp_path / "slow", create=True),
+        await disk.open(tmp_path / "quick", create=True),
+    )
     read_end, write_end = os.pipe()
     real_sync = os.fdatasync
-    # The sync of the first file waits for a byte that is only written after the second file was synced.
-    syncs = iter([lambda descriptor: os.read(read_end, 1), real_sync])
-    monkeypatch.setattr(system_disk.os, "fdatasync", lambda descriptor: next(syncs)(descriptor))
+
+    def sync(descriptor: int) -> None:
+        # The sync of the first file waits for a byte that is only written after the second file was synced.
+        if descriptor == slow._descriptor:
+            os.read(read_end, 1)
+        real_sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
     waiting = asyncio.ensure_future(slow.sync())
     await asyncio.sleep(0)
     await quick.write_sync(0, [b"x"])
@@ -48,10 +58,14 @@ async def test_a_slow_sync_of_one_file_holds_up_no_other(
     await quick.close()
 
 
-async def test_a_short_write_is_finished(disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_short_write_is_finished(
+    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.pwritev
     monkeypatch.setattr(
-        system_disk.os, "pwritev", lambda descriptor, buffers, at: real(descriptor, [b"".join(buffers)[:5]], at)
+        os,
+        "pwritev",
+        lambda descriptor, buffers, at: real(descriptor, [b"".join(buffers)[:5]], at),
     )
     file = await disk.open(tmp_path / "f", create=True)
     await file.write_sync(0, [b"abcd", b"efgh", b"ijkl"])
@@ -65,7 +79,7 @@ async def test_an_error_of_the_disk_reaches_the_caller(
     def broken(descriptor: int) -> None:
         raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr(system_disk.os, "fdatasync", broken)
+    monkeypatch.setattr(os, "fdatasync", broken)
     file = await disk.open(tmp_path / "f", create=True)
     with pytest.raises(OSError, match="input/output"):
         await file.write_sync(0, [b"x"])
@@ -76,8 +90,13 @@ async def test_threads_are_reused_and_bounded(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    real = disk_worker.threading.Thread
-    monkeypatch.setattr(disk_worker.threading, "Thread", lambda **options: started.append(1) or real(**options))
+    real = threading.Thread
+
+    def count_and_start(**options: Any) -> threading.Thread:
+        started.append(1)
+        return real(**options)
+
+    monkeypatch.setattr(threading, "Thread", count_and_start)
     for number in range(20):
         await (await disk.open(tmp_path / str(number), create=True)).close()
     assert len(started) == 1
@@ -91,8 +110,12 @@ async def test_threads_are_reused_and_bounded(
     await two.close()
 
 
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 async def test_a_cancelled_open_leaks_nothing(disk: SystemDisk, tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for number in range(10):
         opening = asyncio.ensure_future(disk.open(tmp_path / str(number), create=True))
         await asyncio.sleep(0)
@@ -101,10 +124,10 @@ async def test_a_cancelled_open_leaks_nothing(disk: SystemDisk, tmp_path: Path) 
             await opening
     await disk.list(tmp_path)
     for _ in range(100):
-        if len(os.listdir("/proc/self/fd")) == before:
+        if open_descriptors() == before:
             break
         await disk.list(tmp_path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 async def test_a_lock_holds_between_processes(disk: SystemDisk, tmp_path: Path) -> None:

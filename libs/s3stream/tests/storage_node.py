@@ -41,7 +41,7 @@ def small_settings(**changes: int) -> StorageSettings:
         "upload_interval_ms": 3_600_000,
         "split_size_bytes": 256 * KIB,
         "object_block_bytes_max": 32 * KIB,
-        "carry_bytes_max": 64 * KIB,
+        "small_rest_bytes_max": 64 * KIB,
         "wal_bytes_max": 64 * MIB,
         "upload_retry_ms_max": 20,
         "force_linger_ms": 1,

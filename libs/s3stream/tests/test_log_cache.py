@@ -60,11 +60,6 @@ class LogCacheMachine(RuleBasedStateMachine):
             self.cache.carry(sealed, here)
         self.sealed.append(sealed)
 
-    @precondition(lambda self: self.cache.carried is not None)
-    @rule()
-    def seal_carried(self) -> None:
-        self.sealed.append(self.cache.seal_carried())
-
     @precondition(lambda self: self.sealed)
     @rule()
     def commit_oldest(self) -> None:

@@ -193,10 +193,8 @@ async def test_calls_in_flight_are_bounded(stack: Stack) -> None:
 
 class TestUrls:
     async def test_a_file_url_is_a_durable_directory(self, stack: Stack, tmp_path: Path) -> None:
-        directory = tmp_path / "my objects"
-        store = await open_object_store(
-            f"file://{str(directory).replace(' ', '%20')}", runtime=stack.runtime, environment={}
-        )
+        directory = tmp_path / "my 100%25 #1 objects?"
+        store = await open_object_store(f"file://{directory}", runtime=stack.runtime, environment={})
         assert isinstance(store, RetryingObjectStore)
         await store.put("84/ns/1", [b"x"])
         await store.close()
@@ -204,7 +202,7 @@ class TestUrls:
         assert stack.counted("ponor_object_store_requests_total") == {("put", "put"): 1}
 
     @pytest.mark.parametrize(
-        "url", ["file://relative/dir", "file:///", "file:///a?b=c", "gs://bucket", "bucket", ""]
+        "url", ["file://relative/dir", "file:///", "file:///a/../b", "gs://bucket", "bucket", ""]
     )
     async def test_other_urls_are_refused_with_what_is_expected(self, stack: Stack, url: str) -> None:
         with pytest.raises(ValueError, match="is expected"):

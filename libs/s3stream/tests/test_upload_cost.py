@@ -79,24 +79,30 @@ async def test_a_carried_rest_is_readable_and_survives_a_crash(tmp_path: Path) -
     await node.close()
 
 
-async def test_a_carried_rest_is_uploaded_when_it_is_old(tmp_path: Path) -> None:
-    node = await StorageNode.create(tmp_path, small_settings(upload_interval_ms=400))
+async def test_an_old_rest_travels_with_the_next_block(tmp_path: Path) -> None:
+    """No object of its own, however old: it shares the one that is made anyway."""
+    node = await StorageNode.create(tmp_path, small_settings(upload_interval_ms=300))
     await node.start()
     large, small = await node.open_new(2)
     await append_all(small, [b"rest"])
-    await append_all(large, [bytes(32 * KIB)] * 17)
     while small.committed_offset == 0:
-        await append_all(large, [bytes(KIB)])  # the node is not idle, its active block is young
+        await append_all(large, [bytes(16 * KIB)] * 10)
+        await asyncio.sleep(0.03)
+    assert node.store.puts == len(node.cluster.commits), "one object for each block"
+    assert len(node.cluster.commits) >= 2
+    *before, last = node.cluster.commits
+    assert all(commit.stream_set_object is None for commit in before)
+    assert last.stream_set_object is not None
+    assert [part.stream_id for part in last.stream_set_object.ranges] == [large.stream_id, small.stream_id]
+    await node.close()
+
+
+async def test_an_old_rest_is_uploaded_alone_when_nothing_else_comes(tmp_path: Path) -> None:
+    node = await StorageNode.create(tmp_path, small_settings(upload_interval_ms=100))
+    await node.start()
+    large, small = await node.open_new(2)
+    await asyncio.gather(append_all(small, [b"rest"]), append_all(large, [bytes(32 * KIB)] * 17))
+    while small.committed_offset == 0:
         await asyncio.sleep(0.01)
-    carried_alone = [
-        commit.stream_set_object or commit.stream_objects[0]
-        for commit in node.cluster.commits
-        if any(
-            part.stream_id == small.stream_id
-            for uploaded in [commit.stream_set_object, *commit.stream_objects]
-            if uploaded is not None
-            for part in uploaded.ranges
-        )
-    ]
-    assert len(carried_alone) == 1
+    assert node.store.puts == 2
     await node.close()

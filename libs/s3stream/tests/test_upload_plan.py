@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_runtime.identity import StreamEpoch, StreamId
-from s3stream.upload_plan import CARRY_DIVISOR, StreamPiece, plan_upload
+from s3stream.upload_plan import SMALL_REST_DIVISOR, StreamPiece, UploadPlan, plan_upload
 
 SPLIT = 1000
 
@@ -17,13 +17,29 @@ def piece(stream_id: int, size_bytes: int) -> StreamPiece:
 sizes_of_streams = st.lists(st.integers(1, 3 * SPLIT), max_size=60)
 
 
-@given(sizes_of_streams, st.integers(1, 20), st.integers(0, 2 * SPLIT))
+def plan_of(
+    pieces: list[StreamPiece],
+    *,
+    ranges_max: int = 10_000,
+    small_rest_bytes_max: int = 0,
+    may_carry: bool = False,
+) -> UploadPlan:
+    return plan_upload(
+        pieces,
+        split_size_bytes=SPLIT,
+        commit_ranges_max=ranges_max,
+        small_rest_bytes_max=small_rest_bytes_max,
+        may_carry=may_carry,
+    )
+
+
+@given(sizes_of_streams, st.integers(1, 20), st.integers(0, 2 * SPLIT), st.booleans())
 def test_every_piece_goes_to_exactly_one_place(
-    sizes: list[int], ranges_max: int, carry_bytes_max: int
+    sizes: list[int], ranges_max: int, small_rest_bytes_max: int, may_carry: bool
 ) -> None:
     pieces = [piece(number * 2, size) for number, size in enumerate(sizes)]
-    plan = plan_upload(
-        pieces, split_size_bytes=SPLIT, commit_ranges_max=ranges_max, carry_bytes_max=carry_bytes_max
+    plan = plan_of(
+        pieces, ranges_max=ranges_max, small_rest_bytes_max=small_rest_bytes_max, may_carry=may_carry
     )
     placed = sorted([*plan.pieces, *plan.carried], key=lambda each: each.stream_id)
     assert placed == pieces
@@ -33,30 +49,54 @@ def test_every_piece_goes_to_exactly_one_place(
         assert ids == sorted(ids)
         if len(pieces) > 1:
             assert all(each.size_bytes >= SPLIT for each in group.stream_objects)
-            assert all(each.size_bytes < SPLIT for each in group.stream_set)
+            assert sum(each.size_bytes >= SPLIT for each in group.stream_set) <= 1
     if plan.carried:
+        assert may_carry
         carried_bytes = sum(each.size_bytes for each in plan.carried)
-        assert carried_bytes <= carry_bytes_max
-        assert carried_bytes * CARRY_DIVISOR <= sum(sizes)
+        assert carried_bytes <= small_rest_bytes_max
+        assert carried_bytes * SMALL_REST_DIVISOR <= sum(sizes)
         assert plan.groups, "a carry never leaves nothing to upload"
 
 
 @given(st.integers(1, 10 * SPLIT))
 def test_a_lone_stream_is_one_stream_object(size: int) -> None:
-    plan = plan_upload([piece(7, size)], split_size_bytes=SPLIT, commit_ranges_max=10, carry_bytes_max=0)
+    plan = plan_of([piece(7, size)])
     assert plan.object_count == 1
     assert not plan.groups[0].stream_set
 
 
-@given(st.lists(st.integers(1, SPLIT - 1), min_size=2, max_size=1000))
-def test_small_pieces_cost_one_object_however_many(sizes: list[int]) -> None:
+@given(st.lists(st.integers(1, SPLIT - 1), min_size=2, max_size=1000), st.booleans())
+def test_small_pieces_cost_one_object_however_many(sizes: list[int], may_carry: bool) -> None:
     pieces = [piece(number, size) for number, size in enumerate(sizes)]
-    plan = plan_upload(pieces, split_size_bytes=SPLIT, commit_ranges_max=1000, carry_bytes_max=SPLIT)
+    plan = plan_of(pieces, small_rest_bytes_max=SPLIT, may_carry=may_carry)
     assert (plan.object_count, plan.carried) == (1, ())
 
 
-@given(sizes_of_streams)
-def test_objects_follow_bytes(sizes: list[int]) -> None:
+@given(
+    st.integers(SPLIT, 3 * SPLIT),
+    st.integers(0, 5),
+    st.lists(st.integers(1, 10), min_size=1, max_size=12),
+    st.booleans(),
+)
+def test_a_small_rest_never_costs_an_object(
+    smallest: int, others: int, rest: list[int], may_carry: bool
+) -> None:
+    """Carried, or in the object of the smallest run, which is a stream set object then."""
+    sizes = [*rest, smallest, *(3 * SPLIT + number for number in range(others))]
+    plan = plan_of(
+        [piece(number, size) for number, size in enumerate(sizes)],
+        small_rest_bytes_max=SPLIT,
+        may_carry=may_carry,
+    )
+    assert plan.object_count == 1 + others
+    if may_carry:
+        assert [each.size_bytes for each in plan.carried] == rest
+    else:
+        assert [each.size_bytes for each in plan.groups[0].stream_set] == [*rest, smallest]
+
+
+@given(sizes_of_streams, st.booleans())
+def test_objects_follow_bytes(sizes: list[int], may_carry: bool) -> None:
     pieces = [piece(number, size) for number, size in enumerate(sizes)]
-    plan = plan_upload(pieces, split_size_bytes=SPLIT, commit_ranges_max=1000, carry_bytes_max=0)
+    plan = plan_of(pieces, small_rest_bytes_max=SPLIT // 2, may_carry=may_carry)
     assert plan.object_count <= sum(sizes) // SPLIT + 1

@@ -48,7 +48,9 @@ class Served:
         self.stop.set()
         await self.task
 
-    def session(self, number: int = 0, role: NodeRole = NodeRole.BROKER, incarnation: bytes | None = None) -> SessionClient:
+    def session(
+        self, number: int = 0, role: NodeRole = NodeRole.BROKER, incarnation: bytes | None = None
+    ) -> SessionClient:
         identity = NodeIdentity(
             compose_node_id(ORDINAL, number),
             role,
@@ -235,7 +237,10 @@ async def test_a_snapshot_on_disk_serves_the_restart_and_new_followers(tmp_path)
         for _ in range(5):
             await asyncio.gather(*(broker.submit(_put(f"k{n}")) for n in range(70)))
             await asyncio.gather(
-                *(broker.submit(wire.Operation(allocate_producer_ids=wire.AllocateProducerIds(count=1))) for _ in range(70))
+                *(
+                    broker.submit(wire.Operation(allocate_producer_ids=wire.AllocateProducerIds(count=1)))
+                    for _ in range(70)
+                )
             )
         async with running(controller.subscription()) as follower:
             last = await broker.submit(_put("last"))
@@ -266,7 +271,11 @@ async def test_hostile_frames_end_their_own_connection_and_nothing_else(tmp_path
     async with serving(tmp_path) as controller, running(controller.session(5)) as broker:
         hello = wire.SessionRequest(
             hello=wire.Hello(
-                node_id=compose_node_id(ORDINAL, 1), role=1, incarnation=b"x" * 16, kafka_host="h", kafka_port=1
+                node_id=compose_node_id(ORDINAL, 1),
+                role=1,
+                incarnation=b"x" * 16,
+                kafka_host="h",
+                kafka_port=1,
             )
         ).SerializeToString()
         too_many = wire.OperationBatch(operations=[wire.Operation(request_id=n + 1) for n in range(1_025)])

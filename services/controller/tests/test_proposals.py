@@ -67,9 +67,7 @@ class Leader:
             self.settings,
             telemetry,
         )
-        self.executor = Executor(
-            self.proposer, self.settings, ledger.randomness, lambda _: False, telemetry
-        )
+        self.executor = Executor(self.proposer, self.settings, ledger.randomness, lambda _: False, telemetry)
         self.answers: list[wire.OperationResult] = []
 
     def execute(self, caller: Caller, request_id: int, first_incomplete_id: int = 0, **kind: object) -> None:
@@ -194,7 +192,9 @@ KINDS = st.one_of(
         st.integers(0, 3),
         st.integers(1, 3),
     ),
-    st.builds(lambda n: {"create_streams": wire.CreateStreams(streams=[wire.StreamTags()] * n)}, st.integers(0, 3)),
+    st.builds(
+        lambda n: {"create_streams": wire.CreateStreams(streams=[wire.StreamTags()] * n)}, st.integers(0, 3)
+    ),
     st.builds(
         lambda n, e: {
             "open_streams": wire.OpenStreams(
@@ -208,7 +208,11 @@ KINDS = st.one_of(
 
 
 @settings(max_examples=80, deadline=None)
-@given(committed=st.lists(KINDS, max_size=8), dropped=st.lists(KINDS, max_size=8), later=st.lists(KINDS, max_size=8))
+@given(
+    committed=st.lists(KINDS, max_size=8),
+    dropped=st.lists(KINDS, max_size=8),
+    later=st.lists(KINDS, max_size=8),
+)
 def test_what_was_dropped_is_as_if_it_was_never_proposed(make_ledger, committed, dropped, later):
     images = []
     for proposes in (True, False):
@@ -259,13 +263,16 @@ def test_a_change_that_one_batch_cannot_hold_is_divided_or_refused(ledger):
 
 @given(sizes=st.lists(st.integers(0, 3_000), max_size=60))
 def test_division_keeps_order_and_bound(sizes):
-    records = [
-        records_pb2.Record(key_put=records_pb2.KeyPut(key="k", value=bytes(size))) for size in sizes
-    ]
+    records = [records_pb2.Record(key_put=records_pb2.KeyPut(key="k", value=bytes(size))) for size in sizes]
     runs = divide(records, 4_096)
     assert [record for run in runs for record in run] == records
     for run in runs:
-        assert records_pb2.RecordBatch(index=1 << 62, term=1 << 62, cluster_time_ms=1 << 62, records=run).ByteSize() <= 4_096
+        assert (
+            records_pb2.RecordBatch(
+                index=1 << 62, term=1 << 62, cluster_time_ms=1 << 62, records=run
+            ).ByteSize()
+            <= 4_096
+        )
 
 
 def test_no_more_than_allowed_is_in_flight(ledger):
@@ -302,7 +309,12 @@ def test_urgent_operations_go_first_between_nodes_and_never_within_one():
     assert len(lanes) == 0
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["open_streams", "put_key", "claim_objects"])), max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["open_streams", "put_key", "claim_objects"])),
+        max_size=40,
+    )
+)
 def test_every_operation_comes_out_once_and_in_its_nodes_order(puts):
     lanes = Lanes()
     for number, (node, kind) in enumerate(puts):

@@ -13,7 +13,9 @@ def _digest(index: int) -> bytes:
     return index.to_bytes(16, "big")
 
 
-def _tail(count: int, size: int = 100, bytes_max: int = 10_000, batches_max: int = 1_000, begin: int = 0) -> RetainedTail:
+def _tail(
+    count: int, size: int = 100, bytes_max: int = 10_000, batches_max: int = 1_000, begin: int = 0
+) -> RetainedTail:
     tail = RetainedTail(begin, _digest(begin), bytes_max=bytes_max, batches_max=batches_max)
     for index in range(begin + 1, begin + count + 1):
         tail.append(RetainedBatch(index, bytes([index % 256]) * size, _digest(index)))
@@ -53,7 +55,9 @@ def test_who_is_behind_the_window_is_told_so():
     assert tail.digest_at(201) is None
 
 
-@given(count=st.integers(0, 60), batches_max=st.integers(1, 20), begin=st.integers(0, 5), grow=st.integers(0, 30))
+@given(
+    count=st.integers(0, 60), batches_max=st.integers(1, 20), begin=st.integers(0, 5), grow=st.integers(0, 30)
+)
 def test_following_the_tail_sees_consecutive_batches(count, batches_max, begin, grow):
     tail = _tail(count, batches_max=batches_max, begin=begin)
     at = tail.begin_index

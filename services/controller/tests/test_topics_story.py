@@ -17,9 +17,7 @@ def broker(ledger):
 
 
 def _topic(name="orders", partitions=3, replication_factor=-1, **more):
-    return wire.CreateTopic(
-        name=name, partitions=partitions, replication_factor=replication_factor, **more
-    )
+    return wire.CreateTopic(name=name, partitions=partitions, replication_factor=replication_factor, **more)
 
 
 def test_a_topic_is_made_with_its_partitions(ledger, broker):
@@ -64,9 +62,7 @@ def test_bounds_of_a_new_topic(make_ledger):
     assert ledger.refusal(broker, create_topic=_topic("x", tenant_id="acme")) == "INVALID_REQUEST"
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250, "line\n", "orders\0"]
-)
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250, "line\n", "orders\0"])
 def test_names_that_are_no_topics(ledger, broker, name):
     assert ledger.refusal(broker, create_topic=_topic(name)) == "INVALID_TOPIC"
 

@@ -119,9 +119,7 @@ def test_malformed_uploads_are_refused(ledger, broker, streams, upload_body):
     both_kinds = upload_body([a, b], set_ranges=[(one, 1, 0, 5)], stream_objects=[(one, 1, 5, 9)])
     no_size = upload_body([a], stream_objects=[(one, 1, 0, 5)])
     no_size.stream_objects[0].size_bytes = 0
-    no_ranges = wire.CommitUpload(
-        stream_set_object=wire.UploadedStreamSetObject(object_id=a, size_bytes=1)
-    )
+    no_ranges = wire.CommitUpload(stream_set_object=wire.UploadedStreamSetObject(object_id=a, size_bytes=1))
     bodies = (unsorted, empty, negative, same_id, both_kinds, no_size, no_ranges, wire.CommitUpload())
     for body in bodies:
         assert ledger.refusal(broker, commit_upload=body) == "INVALID_REQUEST", body
@@ -131,7 +129,10 @@ def test_malformed_uploads_are_refused(ledger, broker, streams, upload_body):
 @given(
     steps=st.lists(
         st.lists(
-            st.tuples(st.integers(0, 3), st.integers(1, 9), st.booleans()), min_size=1, max_size=4, unique_by=lambda s: s[0]
+            st.tuples(st.integers(0, 3), st.integers(1, 9), st.booleans()),
+            min_size=1,
+            max_size=4,
+            unique_by=lambda s: s[0],
         ),
         min_size=1,
         max_size=8,

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from tests.e2e.load.records import LoadRecord, make_record
@@ -35,6 +36,11 @@ class Assignment:
     rate_bytes: float | None = None
     stop_file: str | None = None
     """When this file appears, sending ends early (delivery reports are still awaited)."""
+
+    @property
+    def started_file(self) -> Path:
+        """Made when the client is connected and sends: a client that cannot even find the cluster gives up, as it should."""
+        return Path(f"{self.stop_file}.{self.producer}.started")
 
 
 class Pace:
@@ -64,12 +70,13 @@ def produce(family: str, assignment: Assignment) -> list[Report]:
 
 
 def _numbers(assignment: Assignment) -> Any:
-    from pathlib import Path
-
     stop = Path(assignment.stop_file) if assignment.stop_file else None
     for number in range(assignment.first, assignment.first + assignment.count):
-        if stop is not None and number % 64 == 0 and stop.exists():
-            return
+        if stop is not None and number % 64 == 0:
+            if stop.exists():
+                return
+            if number == assignment.first + 64:
+                assignment.started_file.touch()
         yield number
 
 

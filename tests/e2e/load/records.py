@@ -35,10 +35,13 @@ def make_record(producer: str, number: int) -> LoadRecord:
     seed = blake2b(f"{producer}/{number}".encode(), digest_size=32).digest()
     size = LARGE_BYTES if number % LARGE_EVERY == 11 else SIZES[seed[0] % len(SIZES)]
     value = None if seed[1] % 50 == 0 else _stretch(seed, size)
-    key = None if seed[2] % 4 == 0 else seed[3:11]
+    # aiokafka refuses a record that has neither key nor value.
+    key = None if seed[2] % 4 == 0 and value is not None else seed[3:11]
     headers: list[tuple[str, bytes | None]] = [("id", f"{producer}/{number}".encode())]
+    nullable = not producer.startswith("kafka-python")  # its producer takes bytes only
     for index in range(seed[12] % 3):
-        headers.append((f"h{index}", None if seed[13 + index] % 5 == 0 else seed[16 : 16 + seed[14] % 12]))
+        null = nullable and seed[13 + index] % 5 == 0
+        headers.append((f"h{index}", None if null else seed[16 : 16 + seed[14] % 12]))
     return LoadRecord(producer, number, key, value, headers)
 
 

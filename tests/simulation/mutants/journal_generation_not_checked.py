@@ -13,7 +13,9 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the correct code for one test."""
     headers_behind = scan._headers_behind
 
-    def all_headers_behind(data: bytes, start: int, _: int, identity: bytes) -> Iterator[tuple[int, FrameHeader]]:
+    def all_headers_behind(
+        data: bytes, start: int, _: int, identity: bytes
+    ) -> Iterator[tuple[int, FrameHeader]]:
         return headers_behind(data, start, 0, identity)
 
     for module in (scan, writer):

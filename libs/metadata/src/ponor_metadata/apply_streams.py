@@ -34,14 +34,14 @@ def stream_created(view: View, record: records.StreamCreated) -> None:
 
 
 def stream_opened(view: View, record: records.StreamOpened) -> None:
-    """A new range [end, end) of the new owner. An empty range before it says nothing about any offset, and goes."""
+    """A new range [end, end) of the new owner. A last range that is empty, or trimmed away, says nothing about any offset, and goes."""
     stream = _stream(view, record.stream_id)
     node_id = NodeId(record.node_id)
     assert not stream.open, f"stream {stream.stream_id} is open at epoch {stream.stream_epoch}"
     assert record.stream_epoch > stream.stream_epoch, f"stream {stream.stream_id}: the epoch does not rise"
     assert is_current(view, node_id, record.node_epoch), f"node {node_id} epoch {record.node_epoch} is stale"
     ranges = stream.ranges
-    if ranges and ranges[-1].start_offset == ranges[-1].end_offset:
+    if ranges and ranges[-1].end_offset <= max(ranges[-1].start_offset, stream.start_offset):
         ranges = ranges[:-1]
     epoch = StreamEpoch(record.stream_epoch)
     view.streams.put(

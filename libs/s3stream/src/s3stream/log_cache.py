@@ -227,13 +227,6 @@ class LogCache:
         self.carried = None
         return SealedBlocks(blocks)
 
-    def seal_carried(self) -> SealedBlocks:
-        """Close what was carried alone; the active block goes on."""
-        assert self.carried is not None
-        sealed = SealedBlocks((self.carried,))
-        self.carried = None
-        return sealed
-
     def carry(self, sealed: SealedBlocks, stream_ids: Collection[StreamId]) -> None:
         """Move the runs of these streams out of blocks just sealed, to the front of the active block.
 

@@ -171,7 +171,8 @@ class Recovery:
             pieces,
             split_size_bytes=self._settings.split_size_bytes,
             commit_ranges_max=self._settings.commit_ranges_max,
-            carry_bytes_max=0,
+            small_rest_bytes_max=self._settings.small_rest_bytes_max,
+            may_carry=False,
         )
         await self._uploader.upload(plan)
 

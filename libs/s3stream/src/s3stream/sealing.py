@@ -28,7 +28,6 @@ class SealReason(Enum):
 
     SIZE = "size"
     AGE = "age"
-    CARRIED_AGE = "carried age"
     PRESSURE = "pressure"
     FORCE = "force"
 
@@ -71,24 +70,27 @@ class SealTriggers:
             return SealReason.SIZE
         if pipeline_idle and self.pressure():
             return SealReason.PRESSURE
-        now_ns = self._clock.monotonic_ns()
-        active, carried = self._cache.active, self._cache.carried
-        if active.runs and now_ns - active.oldest_ns >= self._interval_ns:
+        oldest_ns = self._oldest_ns()
+        if oldest_ns is not None and self._clock.monotonic_ns() - oldest_ns >= self._interval_ns:
             return SealReason.AGE
-        if carried is not None and now_ns - carried.oldest_ns >= self._interval_ns:
-            return SealReason.CARRIED_AGE
         return None
 
     def next_due_s(self) -> float | None:
         """Seconds until age is a reason; None while nothing ages."""
-        ages = [
-            block.oldest_ns
-            for block in (self._cache.active, self._cache.carried)
-            if block is not None and block.runs
-        ]
-        if not ages:
+        oldest_ns = self._oldest_ns()
+        if oldest_ns is None:
             return None
-        return max(min(ages) + self._interval_ns - self._clock.monotonic_ns(), 0) / 1e9
+        return max(oldest_ns + self._interval_ns - self._clock.monotonic_ns(), 0) / 1e9
+
+    def _oldest_ns(self) -> int | None:
+        """The age that counts: of the active block, or of what was carried when nothing new comes.
+
+        Carried records travel with the active block, so they wait for two intervals at most. Their age alone would cut a
+        block that fills in two, and cost the object that carrying them saves.
+        """
+        if self._cache.active.runs:
+            return self._cache.active.oldest_ns
+        return None if self._cache.carried is None else self._cache.carried.oldest_ns
 
     def may_carry(self, reason: SealReason) -> bool:
         """Whether the block may leave a rest behind, as far as reason and log tell."""
@@ -143,17 +145,17 @@ def plan_sealed(
         settings: sizes.
     """
     pieces = [piece for piece in sealed.pieces() if not is_deleted(piece.stream_id)]
-    plan = plan_upload(
-        pieces,
-        split_size_bytes=settings.split_size_bytes,
-        commit_ranges_max=settings.commit_ranges_max,
-        carry_bytes_max=settings.carry_bytes_max if may_carry else 0,
-    )
-    if any(sealed.oldest_ns_of(piece.stream_id) <= expired_before_ns for piece in plan.carried):
+
+    def plan(*, carry: bool) -> UploadPlan:
         return plan_upload(
             pieces,
             split_size_bytes=settings.split_size_bytes,
             commit_ranges_max=settings.commit_ranges_max,
-            carry_bytes_max=0,
+            small_rest_bytes_max=settings.small_rest_bytes_max,
+            may_carry=carry,
         )
-    return plan
+
+    planned = plan(carry=may_carry)
+    if any(sealed.oldest_ns_of(piece.stream_id) <= expired_before_ns for piece in planned.carried):
+        return plan(carry=False)
+    return planned

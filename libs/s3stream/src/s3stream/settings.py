@@ -68,8 +68,12 @@ class StorageSettings:
     object_block_bytes_max: int = _setting(
         512 * KIB, 4 * KIB, 16 * MIB, "bytes", "size of a data block within an object"
     )
-    carry_bytes_max: int = _setting(
-        1 * MIB, 0, 64 * MIB, "bytes", "largest rest that waits for the next upload; 0: none does"
+    small_rest_bytes_max: int = _setting(
+        1 * MIB,
+        0,
+        64 * MIB,
+        "bytes",
+        "largest rest of an upload that gets no object of its own beside stream objects",
     )
     cache_pressure_percent: int = _setting(
         80, 10, 95, "%", "share of the log cache that may wait for upload before one is forced"
@@ -147,5 +151,5 @@ class StorageSettings:
 
     @property
     def wal_carry_bytes_max(self) -> int:
-        """Retained WAL bytes above which a small rest is uploaded instead of carried."""
+        """Retained WAL bytes above which a small rest is not carried."""
         return self.wal_bytes_max // 4

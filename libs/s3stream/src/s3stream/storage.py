@@ -205,9 +205,7 @@ class Storage:
             if self._admission.waiting:
                 self._admit_waiting()
             reason = self._due()
-            if reason is SealReason.CARRIED_AGE:
-                self._submit(reason)
-            elif reason is not None:
+            if reason is not None:
                 self._begin_seal(reason)
 
     def _idle_s(self) -> float | None:
@@ -252,7 +250,7 @@ class Storage:
 
     def _submit(self, reason: SealReason) -> None:
         cache = self._cache
-        sealed = cache.seal_carried() if reason is SealReason.CARRIED_AGE else cache.seal()
+        sealed = cache.seal()
         if sealed.first_sequence is None:
             return
         plan = plan_sealed(
@@ -262,8 +260,7 @@ class Storage:
             expired_before_ns=self._clock.monotonic_ns() - self._settings.upload_interval_ms * 1_000_000,
             settings=self._settings,
         )
-        if reason is not SealReason.CARRIED_AGE:
-            cache.carry(sealed, [piece.stream_id for piece in plan.carried])
+        cache.carry(sealed, [piece.stream_id for piece in plan.carried])
         self._pipeline.submit(Upload(sealed, plan))
 
     def _is_deleted(self, stream_id: StreamId) -> bool:

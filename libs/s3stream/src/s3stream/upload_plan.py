@@ -1,8 +1,8 @@
 """Which data becomes which object: pure, so that it can be proven.
 
-A stream's run of at least the split size becomes a stream object of its own, the rest together becomes one stream set object. So the number of
-objects follows the bytes, never the number of streams. A small rest beside stream objects may be carried to the next upload
-(docs/decisions/0004-carry-small-rests.md).
+A stream's run of at least the split size becomes a stream object of its own, the rest together becomes one stream set object. A small rest
+beside stream objects is no object of its own: it is carried to the next upload or shares the object of the smallest run
+(docs/decisions/0004-carry-small-rests.md). So the number of objects follows the bytes, never the number of streams.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ponor_runtime.identity import StreamEpoch, StreamId
 
 from s3stream.records import StreamRecord
 
-CARRY_DIVISOR = 8
-"""A rest is small when it is at most this part of the block: then carrying it again and again moves few bytes."""
+SMALL_REST_DIVISOR = 8
+"""A small rest is at most this part of its block: carrying it again and again then moves few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,12 @@ class UploadPlan:
 
 
 def plan_upload(
-    pieces: Sequence[StreamPiece], *, split_size_bytes: int, commit_ranges_max: int, carry_bytes_max: int
+    pieces: Sequence[StreamPiece],
+    *,
+    split_size_bytes: int,
+    commit_ranges_max: int,
+    small_rest_bytes_max: int,
+    may_carry: bool,
 ) -> UploadPlan:
     """Split pieces into objects.
 
@@ -71,7 +76,8 @@ def plan_upload(
         pieces: at most one per stream, sorted by stream id.
         split_size_bytes: from this size on a piece is a stream object.
         commit_ranges_max: ranges that one commit may name; a controller frame must hold them.
-        carry_bytes_max: bytes that may be carried; 0 when nothing may.
+        small_rest_bytes_max: the largest rest that gets no object of its own beside stream objects.
+        may_carry: whether such a rest may wait for the next upload.
     """
     assert all(a.stream_id < b.stream_id for a, b in pairwise(pieces)), "sorted"
     if len(pieces) == 1:
@@ -79,15 +85,28 @@ def plan_upload(
     large = [piece for piece in pieces if piece.size_bytes >= split_size_bytes]
     rest = [piece for piece in pieces if piece.size_bytes < split_size_bytes]
     carried: list[StreamPiece] = []
-    if large and _is_small(rest, large, carry_bytes_max):
-        carried, rest = rest, []
+    if large and rest and _is_small(rest, large, small_rest_bytes_max):
+        if may_carry:
+            carried, rest = rest, []
+        else:
+            host = min(large, key=_size_and_id)
+            large.remove(host)
+            rest = sorted([*rest, host], key=_stream_id)
     return UploadPlan(tuple(_groups(rest, large, commit_ranges_max)), tuple(carried))
 
 
-def _is_small(rest: Sequence[StreamPiece], large: Sequence[StreamPiece], carry_bytes_max: int) -> bool:
+def _size_and_id(piece: StreamPiece) -> tuple[int, StreamId]:
+    return piece.size_bytes, piece.stream_id
+
+
+def _stream_id(piece: StreamPiece) -> StreamId:
+    return piece.stream_id
+
+
+def _is_small(rest: Sequence[StreamPiece], large: Sequence[StreamPiece], small_rest_bytes_max: int) -> bool:
     rest_bytes = sum(piece.size_bytes for piece in rest)
     total_bytes = rest_bytes + sum(piece.size_bytes for piece in large)
-    return rest_bytes <= carry_bytes_max and rest_bytes * CARRY_DIVISOR <= total_bytes
+    return rest_bytes <= small_rest_bytes_max and rest_bytes * SMALL_REST_DIVISOR <= total_bytes
 
 
 def _groups(rest: list[StreamPiece], large: list[StreamPiece], ranges_max: int) -> list[CommitGroup]:

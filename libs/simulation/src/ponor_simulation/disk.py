@@ -69,6 +69,8 @@ class SimDisk:
         self.speed = DiskSpeed()
         self.faults: list[DiskFault] = []
         self.capacity_bytes: int | None = None
+        self.watch: Callable[[str, PurePath], None] | None = None
+        """Called as each operation begins; a scenario that wants its crash in the middle of one sets it."""
         self._locked: dict[PurePath, SimDiskLock] = {}
         self._life = 0
         self._names = _OperationQueue(self)
@@ -228,6 +230,8 @@ class SimDisk:
     def record_operation(self, operation: str, path: PurePath) -> None:
         """Put an operation into the trace."""
         self._record(operation, path.name)
+        if self.watch is not None:
+            self.watch(operation, path)
 
 
 class SimDiskLock:

@@ -68,7 +68,8 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._thread = threading.get_ident()
         self._selector = _VirtualSelector(self)
-        self._clock_resolution = 1e-9
+        # Coarser than a float is after years of virtual seconds: else a due timer would never count as due.
+        self._clock_resolution = 1e-6
         self._shuffle = random.Random(f"loop {seed}").shuffle if shuffle else None
         self.graveyard: list[asyncio.Task[Any]] = []
         """Tasks of dead processes; kept, because collecting a suspended coroutine would run its `finally` blocks."""

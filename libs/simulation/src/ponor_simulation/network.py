@@ -18,8 +18,9 @@ from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError, Handle
 from ponor_simulation.loop import INCARNATION, Incarnation, VirtualTimeLoop
 from ponor_simulation.trace import Trace
 
-WINDOW_FRAMES: Final = 64
-"""Frames under way or unread per direction; beyond it `send` waits, as with gRPC's flow control."""
+WINDOW_FRAMES_MAX: Final = 64
+WINDOW_BYTES_MAX: Final = 1024 * 1024
+"""Under way or unread per direction; beyond either, `send` waits, as with gRPC's flow control. One frame always passes."""
 FIRST_FREE_PORT: Final = 40_000
 
 
@@ -129,13 +130,14 @@ class _Pipe:
         self.opposite: _Pipe = self
         self.closed = False
         self._under_way: deque[tuple[float, bytes | None]] = deque()
+        self._window_bytes = 0
         self._arrived: deque[bytes | None] = deque()
         self._timer_set = False
         self._changed: deque[asyncio.Future[None]] = deque()
 
     async def send(self, frame: bytes) -> None:
         """Put a frame under way."""
-        while not self.closed and len(self._under_way) + len(self._arrived) >= WINDOW_FRAMES:
+        while not self.closed and self._window_is_full(len(frame)):
             await self._change()
         if self.closed:
             raise ConnectionClosedError(f"the connection from {self.source} to {self.target} is closed")
@@ -152,6 +154,7 @@ class _Pipe:
             self.break_off()
             raise ConnectionClosedError(f"{self.source} closed the connection to {self.target}")
         self._arrived.popleft()
+        self._window_bytes -= len(frame)
         self._wake()
         return frame
 
@@ -192,7 +195,14 @@ class _Pipe:
         self._timer_set = False
         self.pump()
 
+    def _window_is_full(self, frame_bytes: int) -> bool:
+        frames = len(self._under_way) + len(self._arrived)
+        return frames >= WINDOW_FRAMES_MAX or (
+            frames > 0 and self._window_bytes + frame_bytes > WINDOW_BYTES_MAX
+        )
+
     def _launch(self, frame: bytes | None) -> None:
+        self._window_bytes += len(frame or b"")
         earliest = self._under_way[-1][0] if self._under_way else 0.0
         self._under_way.append((max(earliest, self._hub.loop.time() + self._hub.delay()), frame))
         self.pump()

@@ -101,13 +101,8 @@ class SimObjectStore:
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         def applied() -> list[ObjectInfo]:
-            rows = [
-                ObjectInfo(key, len(data))
-                for key, data in self.bucket.objects.items()
-                if key.startswith(prefix)
-            ]
-            self._chance.shuffle(rows)
-            return rows
+            objects = sorted(self.bucket.objects.items())
+            return [ObjectInfo(key, len(data)) for key, data in objects if key.startswith(prefix)]
 
         for row in await self._call("list", prefix, applied):
             yield row

@@ -5,6 +5,8 @@ What lives here: construction and wiring. Registration, storage and sockets are 
 
 from __future__ import annotations
 
+from typing import cast
+
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.api import ApiKey
@@ -21,12 +23,13 @@ from s3stream.errors import StreamClosedError
 from ponor_broker.answer_backlog import AnswerBacklog
 from ponor_broker.dispatch import Dispatcher
 from ponor_broker.groups.coordinator import GroupCoordinator
-from ponor_broker.groups.ports import OFFSETS_TOPIC
+from ponor_broker.groups.ports import OFFSETS_TOPIC, OffsetsPartitions
 from ponor_broker.handlers.api_versions import ApiVersionsHandler
 from ponor_broker.handlers.create_topics import CreateTopicsHandler
 from ponor_broker.handlers.delete_topics import DeleteTopicsHandler
 from ponor_broker.handlers.describe_cluster import DescribeClusterHandler
 from ponor_broker.handlers.fetch import ColdReads, FetchHandler
+from ponor_broker.handlers.groups import group_handlers
 from ponor_broker.handlers.init_producer_id import InitProducerIdHandler
 from ponor_broker.handlers.leader_epochs import LeaderEpochsHandler
 from ponor_broker.handlers.list_offsets import ListOffsetsHandler
@@ -87,7 +90,12 @@ class BrokerServices:
             session, per_block=settings.producer_ids_per_block, deadline_ms=deadline_ms
         )
         self.coordinator = GroupCoordinator(
-            self.partitions, self.topics, self.topics, runtime=runtime, settings=settings.groups
+            # A cast, because futures are invariant in their result: ours are futures of a class that fulfils the port's protocol.
+            cast("OffsetsPartitions", self.partitions),
+            self.topics,
+            self.topics,
+            runtime=runtime,
+            settings=settings.groups,
         )
         self._metadata = MetadataHandler(
             self.topics,
@@ -128,6 +136,7 @@ class BrokerServices:
             InitProducerIdHandler(self._producer_ids).api,
             LeaderEpochsHandler(self.partitions).api,
             ListOffsetsHandler(self.partitions).api,
+            *group_handlers(self.coordinator, self.topics, self._runtime.clock),
         ]
 
     def start(self) -> None:

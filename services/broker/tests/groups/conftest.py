@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import math
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -220,17 +220,17 @@ class Story:
 
 
 @pytest.fixture
-def story() -> Iterator[Story]:
-    yield Story()
+def story() -> Story:
+    return Story()
 
 
 @pytest.fixture
-def quick_story() -> Iterator[Story]:
+def quick_story() -> Story:
     """Without initial delay and without known member ids being asked for by default."""
-    yield Story(GroupSettings(group_initial_rebalance_delay_ms=0))
+    return Story(GroupSettings(group_initial_rebalance_delay_ms=0))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def story_type() -> type[Story]:
     return Story
 
@@ -296,14 +296,18 @@ class MemoryPartition:
             asyncio.get_running_loop().call_soon(self.sync)
         return done
 
-    def sync(self) -> None:
+    def sync(self, *, told_backwards: bool = False) -> None:
+        """Everything under way becomes durable; who waits may be told in any order."""
+        told = []
         for batch, done in self._under_way:
             view = BatchView(memoryview(batch))
             end = BatchView(memoryview(self.log[-1])).next_offset if self.log else 0
             view.set_base_offset(end)
             self.log.append(batch)
-            done.set_result(Appended(end))
+            told.append((done, end))
         self._under_way.clear()
+        for done, end in reversed(told) if told_backwards else told:
+            done.set_result(Appended(end))
 
     def fail(self, error: Exception) -> None:
         for _, done in self._under_way:
@@ -352,6 +356,11 @@ class BrokerWorld:
             network=None,  # type: ignore[arg-type]
             telemetry=Telemetry(),
             fail_stop=lambda _, error: self.failures.append(error),
+        )
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: self.failures.append(
+                context.get("exception") or RuntimeError(context["message"])
+            )
         )
         self._opened, self._closed = [], []
         self.coordinator = GroupCoordinator(self, self, self, runtime=runtime, settings=self.settings)
@@ -425,6 +434,11 @@ async def world() -> AsyncIterator[BrokerWorld]:
     assert world.failures == []
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def world_type() -> type[BrokerWorld]:
     return BrokerWorld
+
+
+@pytest.fixture(scope="session")
+def clock_type() -> type[VirtualClock]:
+    return VirtualClock

@@ -113,6 +113,22 @@ async def test_a_commit_that_takes_too_long_is_answered_and_may_still_become_dur
     assert coordinator.fetch_offsets("g", [("t", 0)]) == [(("t", 0), CommittedOffset(2))]
 
 
+async def test_memory_follows_the_order_of_the_log_and_not_that_of_wake_ups(world: Any) -> None:
+    coordinator, partition = world.coordinator, partition_of(world, "g")
+    partition.is_slow = True
+    commits = []
+    for offset in range(4):
+        commit = coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(offset)})
+        commits.append(asyncio.ensure_future(commit))
+        await world.clock.settle()
+    partition.sync(told_backwards=True)
+    assert await asyncio.gather(*commits) == [ErrorCode.NONE] * 4
+    assert coordinator.fetch_offsets("g", [("t", 0)]) == [(("t", 0), CommittedOffset(3))]
+    await world.kill()
+    coordinator = await world.start()
+    assert coordinator.fetch_offsets("g", [("t", 0)]) == [(("t", 0), CommittedOffset(3))]
+
+
 async def test_groups_and_offsets_survive_a_kill(world: Any) -> None:
     first, second = await form_group(world, members=2)
     coordinator = world.coordinator

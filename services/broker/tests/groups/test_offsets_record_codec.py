@@ -26,20 +26,20 @@ TOPIC_ID = bytes(range(16))
 RECORDED: list[tuple[Entry, str, str | None]] = [
     (
         OffsetEntry(OffsetKey("g1", "orders", 5), CommittedOffset(1_000, 3, "hi", 1_700_000_000_000)),
-        "00010002673100066f726465727300000005",
-        "000400000000000003e8000000030368690000018bcfe5680000",
+        "0001 0002 6731 0006 6f7264657273 00000005",
+        "0004 00000000000003e8 00000003 03 6869 0000018bcfe56800 00",
     ),
     (
         OffsetEntry(OffsetKey("g1", "t", 0), CommittedOffset(7, -1, "", 1, topic_id=TOPIC_ID)),
-        "00010002673100017400000000",
-        "00040000000000000007ffffffff010000000000000001010010000102030405060708090a0b0c0d0e0f",
+        "0001 0002 6731 0001 74 00000000",
+        "0004 0000000000000007 ffffffff 01 0000000000000001 01 00 10 000102030405060708090a0b0c0d0e0f",
     ),
     (
         OffsetEntry(OffsetKey("g1", "t", 0), CommittedOffset(7, -1, "m", 1, expire_timestamp_ms=86_400_001)),
-        "00010002673100017400000000",
-        "0001000000000000000700016d00000000000000010000000005265c01",
+        "0001 0002 6731 0001 74 00000000",
+        "0001 0000000000000007 0001 6d 0000000000000001 0000000005265c01",
     ),
-    (OffsetEntry(OffsetKey("", "t", 9), None), "0001000000017400000009", None),
+    (OffsetEntry(OffsetKey("", "t", 9), None), "0001 0000 0001 74 00000009", None),
     (
         GroupEntry(
             GroupKey("g"),
@@ -52,38 +52,20 @@ RECORDED: list[tuple[Entry, str, str | None]] = [
                 (MemberRecord("a-1", "i", "a", "/127.0.0.1", 300_000, 45_000, b"\x00\x01", b"\x00\x02\x03"),),
             ),
         ),
-        "0002000167",
-        "0003"
-        "0008"
-        "636f6e73756d6572"
-        "00000004"
-        "0005"
-        "72616e6765"
-        "0003"
-        "612d31"
-        "0000000000000102"
-        "00000001"
-        "0003"
-        "612d31"
-        "0001"
-        "69"
-        "0001"
-        "61"
-        "000a"
-        "2f3132372e302e302e31"
-        "000493e0"
-        "0000afc8"
-        "00000002"
-        "0001"
-        "00000003"
-        "000203",
+        "0002 0001 67",
+        # protocol type, generation, protocol, leader, state timestamp; one member: ids, client id and host, both timeouts, two blobs
+        (
+            "0003 0008 636f6e73756d6572 00000004 0005 72616e6765 0003 612d31 0000000000000102 "
+            "00000001 0003 612d31 0001 69 0001 61 000a 2f3132372e302e302e31 000493e0 0000afc8 "
+            "00000002 0001 00000003 000203"
+        ),
     ),
     (
         GroupEntry(GroupKey("g"), GroupRecord("consumer", 5, None, None, -1)),
-        "0002000167",
-        "00030008636f6e73756d657200000005ffffffffffffffffffffffff00000000",
+        "0002 0001 67",
+        "0003 0008 636f6e73756d6572 00000005 ffff ffff ffffffffffffffff 00000000",
     ),
-    (GroupEntry(GroupKey("g"), None), "0002000167", None),
+    (GroupEntry(GroupKey("g"), None), "0002 0001 67", None),
 ]
 
 
@@ -97,9 +79,9 @@ def test_entries_have_kafkas_bytes(entry: Entry, key: str, value: str | None) ->
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("0000000000000000000900016d0000000000000005", CommittedOffset(9, -1, "m", 5)),
-        ("0002000000000000000900016d0000000000000005", CommittedOffset(9, -1, "m", 5)),
-        ("000300000000000000090000000200016d0000000000000005", CommittedOffset(9, 2, "m", 5)),
+        ("0000 0000000000000009 0001 6d 0000000000000005", CommittedOffset(9, -1, "m", 5)),
+        ("0002 0000000000000009 0001 6d 0000000000000005", CommittedOffset(9, -1, "m", 5)),
+        ("0003 0000000000000009 00000002 0001 6d 0000000000000005", CommittedOffset(9, 2, "m", 5)),
     ],
 )
 def test_older_versions_of_a_commit_are_read(value: str, expected: CommittedOffset) -> None:
@@ -110,8 +92,10 @@ def test_older_versions_of_a_commit_are_read(value: str, expected: CommittedOffs
 
 
 def test_a_group_of_version_0_has_the_session_timeout_for_both() -> None:
-    value = bytes.fromhex("000000016300000001ffffffff00000001000161000162000163000017700000000000000000")
-    entry = decode_entry(bytes.fromhex("0002000167"), value)
+    value = bytes.fromhex(
+        "0000 0001 63 00000001 ffff ffff 00000001 0001 61 0001 62 0001 63 00001770 00000000 00000000"
+    )
+    entry = decode_entry(bytes.fromhex("0002 0001 67"), value)
     assert isinstance(entry, GroupEntry)
     assert entry.value == GroupRecord(
         "c", 1, None, None, -1, (MemberRecord("a", None, "b", "c", 6_000, 6_000, b"", b""),)
@@ -130,7 +114,7 @@ def test_the_generic_codec_reads_what_is_written() -> None:
 
 
 def test_kinds_of_other_group_protocols_are_passed_over() -> None:
-    assert decode_entry(bytes.fromhex("0003000167"), b"\x00\x00anything") is None
+    assert decode_entry(bytes.fromhex("0003 0001 67"), b"\x00\x00anything") is None
 
 
 @pytest.mark.parametrize(
@@ -140,10 +124,10 @@ def test_kinds_of_other_group_protocols_are_passed_over() -> None:
         (b"", None),
         (b"\x00", None),
         (b"\xff\xff\x00\x01g", None),
-        (bytes.fromhex("0001000967"), None),
-        (bytes.fromhex("0002000167"), b""),
-        (bytes.fromhex("0002000167"), b"\x00\x63rest"),
-        (bytes.fromhex("0002000167"), b"\x00\x03\x00"),
+        (bytes.fromhex("0001 0009 67"), None),
+        (bytes.fromhex("0002 0001 67"), b""),
+        (bytes.fromhex("0002 0001 67"), b"\x00\x63rest"),
+        (bytes.fromhex("0002 0001 67"), b"\x00\x03\x00"),
     ],
 )
 def test_damage_is_named_with_its_key(key: bytes | None, value: bytes | None) -> None:

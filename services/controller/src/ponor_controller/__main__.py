@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from ponor_metadata.apply import UnknownRecordError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.lifecycle import StartRefusedError, run_service
 from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
@@ -19,7 +20,7 @@ from ponor_controller.configuration import ControllerConfiguration, read_configu
 from ponor_controller.consensus.errors import DirectoryInUseError, RecordLogCorruptError, WrongDirectoryError
 
 NAME = "ponor_controller"
-REMEDIABLE = (DirectoryInUseError, RecordLogCorruptError, WrongDirectoryError)
+REMEDIABLE = (DirectoryInUseError, RecordLogCorruptError, UnknownRecordError, WrongDirectoryError)
 
 
 async def serve(configuration: ControllerConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:

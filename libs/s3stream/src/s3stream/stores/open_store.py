@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.runtime import Runtime
@@ -60,7 +60,8 @@ async def _open_raw(url: str, runtime: Runtime, environment: Mapping[str, str]) 
 
 
 def _directory(url: str) -> PurePosixPath:
-    parts = urlsplit(url)
-    if parts.netloc or parts.query or parts.fragment or not parts.path.startswith("/") or parts.path == "/":
+    # Taken literally: a path may hold '%', '?' and '#', and whoever writes file://DIR does not encode DIR.
+    path = PurePosixPath(url.removeprefix("file://"))
+    if not path.is_absolute() or path == PurePosixPath("/") or ".." in path.parts:
         raise ValueError(f"object store URL {url!r}: file:///ABSOLUTE/DIR is expected (three slashes)")
-    return PurePosixPath(unquote(parts.path))
+    return path

@@ -7,7 +7,10 @@ in `record_codec.py`. The log is append-only: a later entry of a key replaces th
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from ponor_kafka.errors import ErrorCode, KafkaWireError
 from ponor_kafka.record_batch import BatchView
@@ -21,6 +24,14 @@ from ponor_broker.groups.records import Entry
 
 class OffsetsLogCorruptError(Exception):
     """A batch or record of the log breaks its format; the message names partition, offset and rule."""
+
+
+@dataclass(slots=True)
+class _Write:
+    """A batch under way, and whom to tell."""
+
+    then: Callable[[ErrorCode], None]
+    outcome: ErrorCode | None = None
 
 
 class OffsetsLog:
@@ -40,48 +51,47 @@ class OffsetsLog:
         self._batch_bytes_max = batch_bytes_max
         self._in_flight_max = in_flight_max
         self._load_bytes_max = load_bytes_max
-        self._in_flight = 0
+        self._in_flight: deque[_Write] = deque()
 
     @property
     def name(self) -> str:
         """For messages."""
         return f"{OFFSETS_TOPIC}-{self._partition.index}"
 
-    def append(self, entries: Sequence[Entry]) -> asyncio.Future[ErrorCode]:
+    def append(self, entries: Sequence[Entry], then: Callable[[ErrorCode], None]) -> None:
         """Write entries as one batch: all of them become durable, or none.
 
-        Returns:
-            A future that never fails: NONE once they are durable, in the order of the calls; MESSAGE_TOO_LARGE, or a retriable code of
-            the group APIs, when they were not taken.
+        `then` is called once, never within this call: with NONE when the entries are durable, and that strictly in the order of the log;
+        with MESSAGE_TOO_LARGE, or with a retriable code of the group APIs, when they were not taken.
         """
         assert entries
-        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         now_ms = self._now_ms()
         batch = build_batch([(now_ms, *encode_entry(entry)) for entry in entries])
         if len(batch) > self._batch_bytes_max:
-            outcome.set_result(ErrorCode.MESSAGE_TOO_LARGE)
-        elif self._in_flight >= self._in_flight_max:
-            outcome.set_result(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            error = ErrorCode.MESSAGE_TOO_LARGE
+        elif len(self._in_flight) >= self._in_flight_max:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         else:
-            self._submit(batch, outcome)
-        return outcome
+            error = self._submit(batch, then)
+        if error is not ErrorCode.NONE:
+            asyncio.get_running_loop().call_soon(then, error)
 
-    def _submit(self, batch: bytearray, outcome: asyncio.Future[ErrorCode]) -> None:
+    def _submit(self, batch: bytearray, then: Callable[[ErrorCode], None]) -> ErrorCode:
         try:
             appended = self._partition.append_batch(batch)
         except S3StreamError as error:
-            outcome.set_result(_code_of(error))
-            return
-        self._in_flight += 1
+            return _code_of(error)
+        write = _Write(then)
+        self._in_flight.append(write)
+        appended.add_done_callback(partial(self._ended, write))
+        return ErrorCode.NONE
 
-        def settle(done: asyncio.Future[AppendResult]) -> None:
-            self._in_flight -= 1
-            error = StreamClosedError("cancelled") if done.cancelled() else done.exception()
-            if outcome.cancelled():
-                return  # the loop is being torn down
-            outcome.set_result(ErrorCode.NONE if error is None else _code_of(error))
-
-        appended.add_done_callback(settle)
+    def _ended(self, write: _Write, appended: asyncio.Future[AppendResult]) -> None:
+        error = StreamClosedError("cancelled") if appended.cancelled() else appended.exception()
+        write.outcome = ErrorCode.NONE if error is None else _code_of(error)
+        # Futures that end together may be seen in any order; memory has to follow the order of the log.
+        while self._in_flight and (outcome := self._in_flight[0].outcome) is not None:
+            self._in_flight.popleft().then(outcome)
 
     async def replay(self) -> AsyncIterator[Entry]:
         """Every entry from the start of the log to its end, in order, tombstones included.

@@ -8,7 +8,7 @@ synchronous step; the log resolves writes in order, so that memory changes in th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -68,7 +68,7 @@ class GroupShard:
         self._census = census
         self._groups: dict[str, Group] = {}
         self._waiting = WaitingRequests()
-        self._commits = 0
+        self._writes = 0
         self.is_loaded = False
         self._is_closed = False
 
@@ -203,36 +203,37 @@ class GroupShard:
             for (topic, partition), committed in commits.items()
         ]
         group.offsets.began(commits)
-        written = self._log.append(entries)
-        written.add_done_callback(partial(self._committed, group, commits))
-        error = await self._within_write_timeout(written)
+
+        def apply(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE:
+                group.offsets.succeeded(commits)
+            else:
+                group.offsets.failed(commits)
+
+        error = await self._write(entries, apply)
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error is ErrorCode.MESSAGE_TOO_LARGE else error
 
-    def _committed(
-        self,
-        group: Group,
-        commits: Mapping[TopicPartition, CommittedOffset],
-        written: asyncio.Future[ErrorCode],
-    ) -> None:
-        if written.result() is ErrorCode.NONE:
-            group.offsets.succeeded(commits)
-        else:
-            group.offsets.failed(commits)
+    async def _write(self, entries: Sequence[Entry], apply: Callable[[ErrorCode], None]) -> ErrorCode:
+        """Append, apply the outcome to memory whenever it comes, and wait for it so long as the client is asked to.
 
-    async def _within_write_timeout(self, written: asyncio.Future[ErrorCode]) -> ErrorCode:
-        """The outcome of a write, or REQUEST_TIMED_OUT when it takes too long (it may still become durable later)."""
+        Returns:
+            The outcome, or REQUEST_TIMED_OUT: then the entries may still become durable, and be applied, later.
+        """
         answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def settle(error: ErrorCode) -> None:
             if not answer.done():
                 answer.set_result(error)
 
-        self._commits += 1
-        key = (self, self._commits)
-        self._timers.set(
-            key, self._settings.coordinator_write_timeout_ms, partial(settle, ErrorCode.REQUEST_TIMED_OUT)
-        )
-        written.add_done_callback(lambda done: settle(done.result()))
+        def ended(error: ErrorCode) -> None:
+            apply(error)
+            settle(error)
+
+        self._writes += 1
+        key = (self, self._writes)
+        timeout_ms = self._settings.coordinator_write_timeout_ms
+        self._timers.set(key, timeout_ms, partial(settle, ErrorCode.REQUEST_TIMED_OUT))
+        self._log.append(entries, ended)
         try:
             return await answer
         finally:
@@ -248,27 +249,26 @@ class GroupShard:
         error = group.membership.delete()
         if error is not ErrorCode.NONE:
             return error
-        return await self._within_write_timeout(self._bury(group))
+        return await self._write(self._tombstones(group), partial(self._buried, group))
 
-    def _bury(self, group: Group) -> asyncio.Future[ErrorCode]:
-        """Write the tombstones of a group that is dead already."""
-        tombstones: list[Entry] = [
-            OffsetEntry(OffsetKey(group.group_id, topic, partition), None)
-            for topic, partition in group.offsets.to_bury()
+    def _tombstones(self, group: Group) -> list[Entry]:
+        """What ends a group, commits included that are still under way."""
+        return [
+            *(
+                OffsetEntry(OffsetKey(group.group_id, topic, partition), None)
+                for topic, partition in group.offsets.to_bury()
+            ),
+            GroupEntry(GroupKey(group.group_id), None),
         ]
-        tombstones.append(GroupEntry(GroupKey(group.group_id), None))
-        written = self._log.append(tombstones)
-        written.add_done_callback(partial(self._buried, group))
-        return written
 
-    def _buried(self, group: Group, written: asyncio.Future[ErrorCode]) -> None:
+    def _buried(self, group: Group, error: ErrorCode) -> None:
         if self._is_closed:
             return
-        if written.result() is ErrorCode.NONE:
+        if error is ErrorCode.NONE:
             del self._groups[group.group_id]
             self._count(group, None)
             return
-        # It lives on as the log has it, with an offset table that nothing was taken from.
+        # It lives on as the log has it; nothing was taken from its offsets.
         group.membership = Membership(self._settings)
         if group.durable is not None:
             self._run(group, group.membership.restore(group.durable))
@@ -283,7 +283,7 @@ class GroupShard:
             )
             if group.membership.is_unused and group.offsets.is_held_only_by(expired):
                 group.membership.delete()
-                self._bury(group)
+                self._log.append(self._tombstones(group), partial(self._buried, group))
             elif expired:
                 self._drop_offsets(group, expired)
 
@@ -292,12 +292,12 @@ class GroupShard:
             OffsetEntry(OffsetKey(group.group_id, topic, index), None) for topic, index in partitions
         ]
 
-        def dropped(written: asyncio.Future[ErrorCode]) -> None:
-            if written.result() is ErrorCode.NONE:
+        def dropped(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE:
                 for partition in partitions:
                     group.offsets.restore(partition, None)
 
-        self._log.append(tombstones).add_done_callback(dropped)
+        self._log.append(tombstones, dropped)
 
     # --- carrying out
 
@@ -329,33 +329,29 @@ class GroupShard:
                 case CancelTimer(timer):
                     self._timers.cancel((self, group, timer))
                 case WriteGroup(write_id, record):
-                    self._write(group, write_id, record)
+                    self._keep(group, write_id, record)
         if group.counted_as is not None and group.counted_as is not group.membership.state:
             self._count(group, group.membership.state)
 
     def _timer_fired(self, group: Group, timer: Timer) -> None:
         self._run(group, group.membership.timer_fired(timer))
 
-    def _write(self, group: Group, write_id: int, record: GroupRecord) -> None:
+    def _keep(self, group: Group, write_id: int, record: GroupRecord) -> None:
         stamped = replace(record, state_timestamp_ms=self._clock.wall_ms())
         membership = group.membership
         key = (self, group, write_id)
 
-        def ended(error: ErrorCode) -> None:
-            self._timers.cancel(key)
-            if error is ErrorCode.MESSAGE_TOO_LARGE:
-                error = ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka: members cannot do anything about it
-            # The second of time-out and outcome finds that the state machine waits for it no more.
+        def tell(error: ErrorCode) -> None:
+            # The second of time-out and outcome finds that the state machine does not wait for it any more.
             self._run(group, membership.written(write_id, error))
 
-        def written(outcome: asyncio.Future[ErrorCode]) -> None:
-            if outcome.result() is ErrorCode.NONE:
+        def ended(error: ErrorCode) -> None:
+            self._timers.cancel(key)
+            if error is ErrorCode.NONE:
                 group.durable = stamped
-            ended(outcome.result())
+            # Too large: as Kafka, since there is nothing that members could do about it.
+            tell(ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error)
 
-        self._timers.set(
-            key,
-            self._settings.coordinator_write_timeout_ms,
-            partial(ended, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        )
-        self._log.append([GroupEntry(GroupKey(group.group_id), stamped)]).add_done_callback(written)
+        timeout_ms = self._settings.coordinator_write_timeout_ms
+        self._timers.set(key, timeout_ms, partial(tell, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        self._log.append([GroupEntry(GroupKey(group.group_id), stamped)], ended)

@@ -41,6 +41,7 @@ VERSION_MIN_OF: Final = {
 }
 NOWHERE: Final = TimestampOffset(-1, -1)
 UNKNOWN_EPOCH: Final = -1
+EPOCH_VERSION_MIN: Final = 4
 SEARCHES_IN_FLIGHT_MAX: Final = 16
 
 
@@ -83,7 +84,10 @@ class ListOffsetsHandler:
         except S3StreamError as error:
             return ListOffsetsPartitionResponse(wanted.partition_index, error_code=storage_error(error).code)
         return ListOffsetsPartitionResponse(
-            wanted.partition_index, timestamp=found.timestamp, offset=found.offset, leader_epoch=epoch
+            wanted.partition_index,
+            timestamp=found.timestamp,
+            offset=found.offset,
+            leader_epoch=epoch if version >= EPOCH_VERSION_MIN else UNKNOWN_EPOCH,
         )
 
     async def _find(self, partition: Partition, timestamp: int, version: int) -> tuple[TimestampOffset, int]:

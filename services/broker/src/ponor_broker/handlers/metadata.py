@@ -35,6 +35,7 @@ CACHED_ANSWERS_MAX: Final = 256
 CREATIONS_MAX: Final = 256
 AUTO_CREATE_FLAG_MIN: Final = 4
 """Older requests have no flag and mean yes."""
+NULL_NAME_MIN: Final = 12
 NO_LEADER: Final = -1
 OPERATIONS_UNKNOWN: Final = -(1 << 31)
 TOPIC_OPERATIONS: Final = 3576
@@ -101,7 +102,7 @@ class MetadataHandler:
         may_create = self._auto_create and (
             request.allow_auto_topic_creation or version < AUTO_CREATE_FLAG_MIN
         )
-        return self._respond(request, [self._find(topic, request, may_create=may_create) for topic in wanted])
+        return self._respond(request, [self._find(topic, request, version, may_create=may_create) for topic in wanted])
 
     def _respond(self, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
         brokers = [MetadataResponseBroker(*broker) for broker in self._topics.brokers()]
@@ -116,18 +117,17 @@ class MetadataHandler:
         )
 
     def _find(
-        self, wanted: MetadataRequestTopic, request: MetadataRequest, *, may_create: bool
+        self, wanted: MetadataRequestTopic, request: MetadataRequest, version: int, *, may_create: bool
     ) -> MetadataResponseTopic:
         if wanted.topic_id != ZERO_UUID:
             row = self._topics.by_id(wanted.topic_id)
             if row is None:
-                return MetadataResponseTopic(
-                    ErrorCode.UNKNOWN_TOPIC_ID, topic_id=wanted.topic_id, name=wanted.name
-                )
+                name = wanted.name if version >= NULL_NAME_MIN else wanted.name or ""
+                return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, topic_id=wanted.topic_id, name=name)
             return self._describe(row, request)
         name = wanted.name
         if name is None or not is_valid_name(name):
-            return MetadataResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
+            return MetadataResponseTopic(ErrorCode.INVALID_TOPIC_EXCEPTION, name=name or "")
         row = self._topics.by_name(name)
         if row is not None:
             return self._describe(row, request)

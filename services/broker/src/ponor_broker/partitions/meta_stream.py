@@ -27,7 +27,7 @@ COMPACT_RATIO: Final = 4
 
 @dataclass(slots=True)
 class _Compaction:
-    """A rewrite that is under way: once everything from `first_offset` on is in objects, what is below may go."""
+    """A rewrite that is under way: once everything below `end_offset` is in objects, what is below `first_offset` may go."""
 
     first_offset: int
     end_offset: int
@@ -39,6 +39,7 @@ class MetaStream:
     def __init__(self, stream: PartitionStream) -> None:
         self._stream = stream
         self._values: MetaValues = {}
+        self._first_offsets: dict[MetaKey, int] = {}  # where a replay of the key must begin
         self._bytes_on_stream = 0
         self._compaction: _Compaction | None = None
 
@@ -62,8 +63,7 @@ class MetaStream:
                 )
             for record in records:
                 where = f"meta stream {self._stream.stream_id}, offset {record.base_offset}"
-                fold_entry(self._values, decode_entry(record.payload, where))
-                self._bytes_on_stream += len(record.payload)
+                self._note(decode_entry(record.payload, where), record.base_offset, len(record.payload))
             offset = records[-1].end_offset
         return self._values
 
@@ -77,10 +77,16 @@ class MetaStream:
 
     def _append(self, entry: MetaEntry) -> asyncio.Future[None]:
         payload = entry.encode()
+        offset = self._stream.next_offset
         durable = self._stream.append(payload, count=1, max_timestamp=-1)
-        fold_entry(self._values, entry)
-        self._bytes_on_stream += len(payload)
+        self._note(entry, offset, len(payload))
         return durable
+
+    def _note(self, entry: MetaEntry, offset: int, size_bytes: int) -> None:
+        fold_entry(self._values, entry)
+        if not entry.is_change or entry.key not in self._first_offsets:
+            self._first_offsets[entry.key] = offset
+        self._bytes_on_stream += size_bytes
 
     @property
     def compaction_due(self) -> bool:
@@ -93,29 +99,30 @@ class MetaStream:
     def rewrite(self, snapshots: Mapping[MetaKey, bytes]) -> None:
         """Append the whole value of every key again, from its owner where it has one, as it is where not.
 
-        The old entries stay until `trim_rewritten` finds the new ones in objects.
+        A value is rewritten by one entry or not at all: a crash in the middle of a rewrite must not leave a whole value without its changes.
+        So a key that nobody here knows and that has changes stays where it is, and nothing from it on is trimmed. The old entries stay until
+        `trim_rewritten` finds the new ones in objects.
         """
-        before = set(self._values)
-        entries = [entry for key in list(self._values) for entry in self._whole(key, snapshots)]
-        self._check(before, entries)
-        first_offset = self._stream.next_offset
+        if not self._values:
+            return
+        entries = [entry for key in self._values if (entry := self._whole(key, snapshots)) is not None]
+        self._check(entries)
         self._bytes_on_stream = 0
         for entry in entries:
             self._append(entry)
-        self._compaction = _Compaction(first_offset, self._stream.next_offset)
+        self._compaction = _Compaction(min(self._first_offsets.values()), self._stream.next_offset)
 
-    def _whole(self, key: MetaKey, snapshots: Mapping[MetaKey, bytes]) -> list[MetaEntry]:
+    def _whole(self, key: MetaKey, snapshots: Mapping[MetaKey, bytes]) -> MetaEntry | None:
         if key in snapshots:
-            return [MetaEntry(key, snapshots[key])]
+            return MetaEntry(key, snapshots[key])
         value = self._values[key]
-        whole = [MetaEntry(key, value.whole)] if value.whole is not None else []
-        return whole + [MetaEntry(key, change, is_change=True) for change in value.changes]
+        return None if value.whole is None or value.changes else MetaEntry(key, value.whole)
 
-    def _check(self, before: set[MetaKey], entries: list[MetaEntry]) -> None:
-        """A rewrite that loses a key would lose it for ever (AutoMQ PR 3056): prove first that a replay of it finds all."""
-        after = fold(entries)
-        lost = sorted(before - set(after))
-        assert not lost, f"meta stream {self._stream.stream_id}: the rewrite would lose {lost}"
+    def _check(self, entries: list[MetaEntry]) -> None:
+        """A rewrite that loses a key would lose it for ever (AutoMQ PR 3056): every key is in it, or stays."""
+        rewritten = fold(entries)
+        for key, value in self._values.items():
+            assert key in rewritten or value.changes, f"meta stream {self._stream.stream_id}: the rewrite loses {key}"
 
     async def trim_rewritten(self) -> bool:
         """Drop what a rewrite replaced, once all of the rewrite lies in committed objects. Returns whether it did."""

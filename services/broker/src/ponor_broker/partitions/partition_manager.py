@@ -82,11 +82,11 @@ class PartitionManager:
     def __len__(self) -> int:
         return len(self._open)
 
-    def get(self, topic: str | bytes, index: int) -> Partition | None:
+    def get(self, name: str | bytes, index: int) -> Partition | None:
         """An open partition by topic name or topic id."""
-        if isinstance(topic, str):
-            return self._open_by_name.get((topic, index))
-        return self._open.get((topic, index))
+        if isinstance(name, str):
+            return self._open_by_name.get((name, index))
+        return self._open.get((name, index))
 
     def find(self, topic: str | bytes, index: int) -> Partition:
         """The partition, serving.

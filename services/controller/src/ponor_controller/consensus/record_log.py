@@ -14,13 +14,13 @@ from pathlib import PurePath
 
 from google.protobuf.message import DecodeError
 from ponor.metadata.v1 import records_pb2
-from ponor_journal.errors import JournalCorruptError
+from ponor_journal.errors import JournalCorruptError, JournalIdentityError
 from ponor_journal.journal import Journal
 from ponor_journal.settings import JournalSettings
 from ponor_runtime.disk import Disk
 from ponor_runtime.telemetry import Telemetry
 
-from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError
+from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError, WrongDirectoryError
 from ponor_controller.consensus.ports import LogEntry
 from ponor_controller.consensus.snapshot_files import Snapshot, SnapshotFiles, SnapshotHeader
 
@@ -64,6 +64,7 @@ class RecordLog:
 
         Raises:
             RecordLogCorruptError: a snapshot or the journal is damaged.
+            WrongDirectoryError: the journal is another directory's.
         """
         snapshots = SnapshotFiles(disk, directory / SNAPSHOT_DIRECTORY)
         await snapshots.open()
@@ -84,6 +85,8 @@ class RecordLog:
             )
         except JournalCorruptError as error:
             raise RecordLogCorruptError(error.file, error.position, error.rule, RESTORE_REMEDY) from error
+        except JournalIdentityError as error:
+            raise WrongDirectoryError(f"{log_directory} does not belong to {directory}: {error}") from error
         log = cls(directory, snapshots, journal)
         log.snapshot = newest
         log.tail_begin = older

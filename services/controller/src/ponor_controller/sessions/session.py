@@ -33,13 +33,11 @@ class Session:
         lanes: Lanes,
         activity: NodeActivity,
         caller: Caller,
-        incarnation: bytes,
         *,
         operations_max: int,
         bytes_max: int,
     ) -> None:
         self.caller = caller
-        self.incarnation = incarnation
         self._connection = connection
         self._outbox = outbox
         self._lanes = lanes

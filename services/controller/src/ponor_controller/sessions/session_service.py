@@ -68,7 +68,7 @@ class SessionService:
             )
         hello = await _receive_hello(connection)
         caller, registered_index = await self._register(hello)
-        session = self._open(connection, caller, hello.incarnation)
+        session = self._open(connection, caller)
         try:
             await self._welcome(connection, caller, registered_index)
             await session.run()
@@ -94,7 +94,7 @@ class SessionService:
             )
         return Caller(NodeId(hello.node_id), registration.node_epoch, hello.role), registered_index
 
-    def _open(self, connection: Connection, caller: Caller, incarnation: bytes) -> Session:
+    def _open(self, connection: Connection, caller: Caller) -> Session:
         before = self._sessions.get(caller.node_id)
         if before is not None and before.caller.node_epoch == caller.node_epoch:
             before.abandon()
@@ -110,7 +110,6 @@ class SessionService:
             self._lanes,
             self._activity,
             caller,
-            incarnation,
             operations_max=self._settings.session_operations_max,
             bytes_max=self._settings.session_bytes_max,
         )

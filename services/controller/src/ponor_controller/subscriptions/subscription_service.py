@@ -25,10 +25,9 @@ SNAPSHOT_CHUNK_BYTES = 1024 * 1024
 
 @dataclass(slots=True)
 class Subscriber:
-    """One subscription: what it was sent, and what it said it has applied."""
+    """One subscription, and what it was sent."""
 
     sent_index: int
-    applied_index: int = 0
     more: asyncio.Event = field(default_factory=asyncio.Event)
     gone: bool = False
 
@@ -180,7 +179,6 @@ async def _receive_acks(connection: Connection, subscriber: Subscriber) -> None:
             request = wire.SubscribeRequest.FromString(await connection.receive())
             if request.WhichOneof("frame") != "ack":
                 break
-            subscriber.applied_index = max(subscriber.applied_index, request.ack.applied_index)
     except (ConnectionClosedError, DecodeError):
         pass
     subscriber.gone = True

@@ -1,0 +1,44 @@
+"""A tiny service for test_lifecycle.py: says "serving", then does what its argument says. Run as a program."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from ponor_runtime.lifecycle import StartRefusedError, run_service
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+
+
+class NoNetwork:
+    """A service without peers."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} of the network was used")
+
+
+async def main(runtime: Runtime, stop: asyncio.Event) -> None:
+    wish = sys.argv[1]
+    if wish == "refuse":
+        raise StartRefusedError("the directory x is in use: stop the other process")
+    if wish == "bug":
+        raise KeyError("bug")
+    print("serving", flush=True)
+    if wish == "task":
+        tasks = BackgroundTasks(runtime.fail_stop)
+
+        async def fail() -> None:
+            raise OSError("the disk is gone")
+
+        tasks.spawn(fail(), "journal writer")
+    if wish == "callback":
+        asyncio.get_running_loop().call_soon(lambda: 1 // 0)
+    await stop.wait()
+    if wish == "hang":
+        await asyncio.Event().wait()
+    print("closed", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run_service(main, name="tiny", network=NoNetwork))

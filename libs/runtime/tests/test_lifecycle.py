@@ -1,0 +1,100 @@
+"""Service processes as the operating system sees them: signals, a parent that dies, fail-stop, exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ponor_runtime.lifecycle import EXIT_FAIL_STOP, EXIT_REFUSED, PARENT_FD_VARIABLE
+
+PROGRAM = Path(__file__).with_name("service_program.py")
+
+
+class Service:
+    """One started process."""
+
+    def __init__(self, wish: str) -> None:
+        read_end, self.life_line = os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), wish],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=[read_end],
+            env={**os.environ, PARENT_FD_VARIABLE: str(read_end)},
+        )
+        os.close(read_end)
+
+    def serving(self) -> Service:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "serving\n"
+        return self
+
+    def ended(self) -> tuple[int, str, str]:
+        out, errors = self.process.communicate(timeout=30)
+        return self.process.returncode, out, errors
+
+    def drop(self) -> None:
+        os.close(self.life_line)
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    service = Service(request.param)
+    yield service
+    service.drop()
+
+
+@pytest.mark.parametrize("service", ["serve"], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_in_order(service: Service, number: signal.Signals) -> None:
+    service.serving().process.send_signal(number)
+    assert service.ended() == (0, "closed\n", "")
+
+
+@pytest.mark.parametrize("service", ["serve"], indirect=True)
+def test_it_stops_when_its_parent_is_gone(service: Service) -> None:
+    service.serving()
+    os.close(service.life_line)
+    service.life_line = os.open(os.devnull, os.O_RDONLY)
+    code, out, errors = service.ended()
+    assert (code, out) == (0, "closed\n")
+    assert "the process that started this one is gone" in errors
+
+
+@pytest.mark.parametrize("service", ["hang"], indirect=True)
+def test_one_that_does_not_close_is_ended(service: Service) -> None:
+    service.serving().process.terminate()
+    code, out, errors = service.ended()
+    assert (code, out) == (EXIT_REFUSED, "")
+    assert "tiny: not closed 4 s after it was told to stop" in errors
+
+
+@pytest.mark.parametrize("service", ["refuse"], indirect=True)
+def test_what_a_person_can_remedy_is_one_line(service: Service) -> None:
+    assert service.ended() == (EXIT_REFUSED, "", "tiny: the directory x is in use: stop the other process\n")
+
+
+@pytest.mark.parametrize(
+    ("service", "told"),
+    [
+        ("bug", "tiny: stopped by an unexpected KeyError: 'bug'"),
+        ("task", "tiny: FAIL-STOP: journal writer: OSError: the disk is gone"),
+        ("callback", "ZeroDivisionError"),
+    ],
+    indirect=["service"],
+)
+def test_what_nobody_expected_ends_it_loudly(service: Service, told: str) -> None:
+    code, out, errors = service.ended()
+    assert code == EXIT_FAIL_STOP
+    assert "closed" not in out
+    assert told in errors.splitlines()[-1]
+    assert "Traceback" in errors

@@ -1,0 +1,126 @@
+"""Background tasks that lose no exception; byte budgets that keep order; ready files that are never half written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor_runtime.budgets import BudgetExceededError, ByteBudget
+from ponor_runtime.ready_file import ReadyFile, read_ready_file, write_ready_file
+from ponor_runtime.tasks import BackgroundTasks
+
+
+async def test_an_exception_of_a_task_reaches_the_fail_stop_handler() -> None:
+    failures: list[tuple[str, BaseException]] = []
+    tasks = BackgroundTasks(lambda what, error: failures.append((what, error)))
+    error = ValueError("no")
+
+    async def fails() -> None:
+        raise error
+
+    await asyncio.wait([tasks.spawn(fails(), "uploader")])
+    await asyncio.sleep(0)
+    assert failures == [("uploader", error)]
+    assert len(tasks) == 0
+
+
+async def test_closing_cancels_waits_and_refuses_more() -> None:
+    failures: list[str] = []
+    tasks = BackgroundTasks(lambda what, _: failures.append(what), tasks_max=2)
+    ended = []
+
+    async def waits(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    tasks.spawn(waits(1), "one")
+    tasks.spawn(waits(2), "two")
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match=r"'three'.*has 2 tasks"):
+        tasks.spawn(waits(3), "three")
+    await tasks.close()
+    await tasks.close()
+    assert ended == [1, 2]
+    assert failures == []
+    with pytest.raises(RuntimeError, match="closed"):
+        tasks.spawn(waits(4), "four")
+
+
+async def test_a_budget_lets_waiters_in_by_order_of_arrival() -> None:
+    budget = ByteBudget("appends", 100, waiters_max=3)
+    await budget.acquire(80)
+    order = []
+
+    async def wait(size: int) -> None:
+        await budget.acquire(size)
+        order.append(size)
+
+    waiters = [asyncio.ensure_future(wait(size)) for size in (50, 10, 11)]
+    await asyncio.sleep(0)
+    assert not budget.try_acquire(1)  # would fit, but others came first
+    with pytest.raises(BudgetExceededError, match="appends: 80 of 100 bytes"):
+        await budget.acquire(1)
+    waiters[0].cancel()
+    await asyncio.gather(*waiters[:1], return_exceptions=True)
+    await waiters[1]
+    budget.release(80)
+    await waiters[2]
+    assert order == [10, 11]
+    assert budget.held_bytes == 21
+    budget.release(21)
+    await budget.acquire(1000)
+    assert not budget.try_acquire(0)
+    budget.release(1000)
+    with pytest.raises(AssertionError, match="more was released"):
+        budget.release(1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 120), st.booleans()), max_size=40))
+def test_a_budget_never_holds_more_than_it_may(requests: list[tuple[int, bool]]) -> None:
+    async def run() -> None:
+        budget = ByteBudget("any", 100)
+        held: list[int] = []
+
+        async def take(size: int) -> None:
+            await budget.acquire(size)
+            held.append(size)
+
+        tasks = []
+        for size, cancel in requests:
+            tasks.append(asyncio.ensure_future(take(size)))
+            await asyncio.sleep(0)
+            if cancel:
+                tasks[len(tasks) // 2].cancel()
+            assert budget.held_bytes <= 100 or len([size for size in held if size]) <= 1
+            if len(held) > 2:
+                budget.release(held.pop(0))
+        while budget.waiting or held:
+            await asyncio.sleep(0)
+            if held:
+                budget.release(held.pop(0))
+            await asyncio.sleep(0)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        while held:
+            budget.release(held.pop())
+        assert budget.held_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_ready_file_says_who_serves_where(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    assert read_ready_file(path) is None
+    write_ready_file(path, {"kafka": "127.0.0.1:9092"})
+    write_ready_file(path, {"kafka": "127.0.0.1:9093"})
+    assert read_ready_file(path) == ReadyFile(os.getpid(), {"kafka": "127.0.0.1:9093"})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["ready.json"]
+    for broken in ("", "{}", "[]", '{"pid": "x", "addresses": {}}', '{"pid": 1, "addresses": 3}'):
+        path.write_text(broken)
+        with pytest.raises(ValueError, match="not a ready file"):
+            read_ready_file(path)

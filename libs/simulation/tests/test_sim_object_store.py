@@ -1,0 +1,86 @@
+"""The simulated object store: the conformance of every store, and its ways to fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from ponor_runtime.object_store import (
+    ObjectAlreadyExistsError,
+    ObjectStoreUnavailableError,
+)
+from ponor_runtime.runtime import Runtime
+from ponor_simulation.simulation import Simulation
+
+from libs.s3stream.tests import object_store_conformance as conformance
+
+
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+def test_conformance(check: conformance.Check) -> None:
+    simulation = Simulation(1)
+
+    async def run() -> None:
+        await check(simulation.object_store(), "prefix")
+
+    simulation.run(run())
+
+
+def test_a_failed_call_may_have_been_applied_or_not() -> None:
+    simulation = Simulation(1)
+    store = simulation.object_store()
+
+    async def run() -> None:
+        store.faults.before = 1.0
+        with pytest.raises(ObjectStoreUnavailableError, match="503"):
+            await store.put("a", [b"x"])
+        assert store.bucket.objects == {}
+        store.faults.before, store.faults.after = 0.0, 1.0
+        with pytest.raises(ObjectStoreUnavailableError, match="timeout"):
+            await store.put("a", [b"x"])
+        assert store.bucket.objects == {"a": b"x"}
+        store.faults.after = 0.0
+        with pytest.raises(ObjectAlreadyExistsError):
+            await store.put("a", [b"x"])
+        assert (store.bucket.calls["put"], store.bucket.applied["put"]) == (3, 1)
+
+    simulation.run(run())
+
+
+def test_reads_come_back_short() -> None:
+    simulation = Simulation(1)
+    store = simulation.object_store()
+
+    async def run() -> None:
+        await store.put("a", [bytes(1000)])
+        store.faults.short_read = 0.5
+        lengths = [len(await store.get("a", 0, 1000)) for _ in range(40)]
+        assert 10 < lengths.count(1000) < 30
+        assert store.bucket.read_bytes == sum(lengths)
+
+    simulation.run(run())
+
+
+def test_what_is_under_way_when_a_process_dies_may_land_afterwards() -> None:
+    landed = set()
+    for seed in range(20):
+        simulation = Simulation(seed)
+        store = simulation.object_store()
+
+        async def main(runtime: Runtime, store: object = store) -> None:
+            await store.put("a", [b"x"])  # type: ignore[attr-defined]
+
+        process = simulation.process("node", main)
+
+        async def run(
+            simulation: Simulation = simulation, process: object = process, store: object = store
+        ) -> str:
+            process.start()  # type: ignore[attr-defined]
+            await asyncio.sleep(0.02)
+            if process.running:  # type: ignore[attr-defined]
+                process.crash()  # type: ignore[attr-defined]
+            before = len(store.bucket.objects)  # type: ignore[attr-defined]
+            await asyncio.sleep(10)
+            return f"{before}->{len(store.bucket.objects)}"  # type: ignore[attr-defined]
+
+        landed.add(simulation.run(run()))
+    assert {"0->1", "1->1"} <= landed

@@ -1,0 +1,120 @@
+"""Streams in memory that keep the port's promises, with durability in the test's hands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from ponor_runtime.disk import Buffer
+from ponor_runtime.identity import StreamEpoch, StreamId
+from s3stream.errors import AppendBackpressureError, OffsetOutOfRangeError, StorageFailedError, StreamClosedError
+from s3stream.records import StreamRecord
+
+
+class MemoryStream:
+    """Appends become durable at once, or when the test says so (`hold`, then `confirm` or `fail`)."""
+
+    def __init__(self, stream_id: int, epoch: int = 0) -> None:
+        self.stream_id = StreamId(stream_id)
+        self.epoch = StreamEpoch(epoch)
+        self.start_offset = 0
+        self.next_offset = 0
+        self.confirmed_offset = 0
+        self.committed_offset = 0
+        self.records: list[StreamRecord] = []
+        self.hold = False
+        self.is_full = False
+        self.is_cold = False
+        self.closed = False
+        self.waiting: deque[tuple[StreamRecord, asyncio.Future[None]]] = deque()
+
+    def append(self, payload: Buffer, *, count: int, max_timestamp: int) -> asyncio.Future[None]:
+        if self.closed:
+            raise StreamClosedError("closed")
+        if self.is_full:
+            raise AppendBackpressureError("full")
+        record = StreamRecord(self.stream_id, self.epoch, self.next_offset, count, max_timestamp, payload)
+        self.next_offset += count
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append((record, durable))
+        if not self.hold:
+            self.confirm()
+        return durable
+
+    def confirm(self, count: int | None = None) -> None:
+        """Make the oldest `count` appends durable, all by default."""
+        for _ in range(len(self.waiting) if count is None else count):
+            record, durable = self.waiting.popleft()
+            self.records.append(record)
+            self.confirmed_offset = record.end_offset
+            durable.set_result(None)
+
+    def fail(self) -> None:
+        """The log below failed: nothing that waits becomes durable."""
+        self.closed = True
+        while self.waiting:
+            _, durable = self.waiting.popleft()
+            durable.set_exception(StorageFailedError("the disk is gone"))
+
+    def fetch_cached(self, start_offset: int, max_bytes: int) -> list[StreamRecord] | None:
+        return None if self.is_cold else self._read(start_offset, max_bytes)
+
+    async def fetch(self, start_offset: int, max_bytes: int) -> list[StreamRecord]:
+        await asyncio.sleep(0)
+        return self._read(start_offset, max_bytes)
+
+    def _read(self, start_offset: int, max_bytes: int) -> list[StreamRecord]:
+        if not self.start_offset <= start_offset <= self.confirmed_offset:
+            raise OffsetOutOfRangeError(f"{start_offset}")
+        found: list[StreamRecord] = []
+        for record in self.records:
+            if record.end_offset > start_offset:
+                max_bytes -= record.size_bytes
+                if found and max_bytes < 0:
+                    break
+                found.append(record)
+        return found
+
+    async def trim(self, new_start_offset: int) -> None:
+        self.start_offset = max(self.start_offset, new_start_offset)
+        self.records = [record for record in self.records if record.end_offset > self.start_offset]
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def abandon(self) -> None:
+        self.closed = True
+
+
+class MemoryStreams:
+    """A `StreamSource`: streams keep their records over opens, as in a cluster that never loses anything."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, MemoryStream] = {}
+        self.tags: dict[int, Mapping[str, str]] = {}
+        self.hooks: dict[int, Callable[[], None]] = {}
+
+    async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]:
+        created = []
+        for one in tags:
+            stream_id = 100 + len(self.streams)
+            self.streams[stream_id] = MemoryStream(stream_id, -1)
+            self.tags[stream_id] = one
+            created.append(StreamId(stream_id))
+        return created
+
+    async def open_streams(self, wanted: Sequence[tuple[StreamId, StreamEpoch]]) -> list[MemoryStream]:
+        opened = []
+        for stream_id, epoch in wanted:
+            old = self.streams[stream_id]
+            stream = MemoryStream(stream_id, epoch)
+            stream.records = list(old.records)
+            stream.start_offset = old.start_offset
+            stream.next_offset = stream.confirmed_offset = stream.committed_offset = old.confirmed_offset
+            self.streams[stream_id] = stream
+            opened.append(stream)
+        return opened
+
+    def on_upload(self, stream_id: StreamId, hook: Callable[[], None]) -> None:
+        self.hooks[stream_id] = hook

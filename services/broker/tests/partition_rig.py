@@ -1,0 +1,83 @@
+"""Partitions on memory streams, opened by the real opener from a real image."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from ponor_broker.partitions.partition import Partition, PartitionId
+from ponor_broker.partitions.partition_opener import OpenRequest, PartitionOpener
+from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topics import Topics
+from ponor_kafka.record_batch import BatchView
+from ponor_kafka.record_builder import build_batch
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import KeyRow
+
+from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
+
+TOPIC_ID = bytes(range(16))
+
+
+@dataclass
+class SteppedClock:
+    """Time that the test moves."""
+
+    now_ms: int = 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+@dataclass
+class PartitionRig:
+    """One partition that can be opened again and again, each time at the next epoch."""
+
+    config: TopicConfig = field(default_factory=TopicConfig)
+    streams: MemoryStreams = field(default_factory=MemoryStreams)
+    clock: SteppedClock = field(default_factory=SteppedClock)
+    image: MetadataImage = field(default_factory=MetadataImage)
+    epoch: int = -1
+
+    def __post_init__(self) -> None:
+        self.opener = PartitionOpener(
+            self.streams,
+            Topics(lambda: self.image),
+            self._put_key,
+            self.clock,
+            config=self.config,
+            producers_max=100,
+        )
+
+    async def _put_key(self, key: str, value: bytes) -> bytes:
+        self.image.keys.put(KeyRow(key, value))
+        return value
+
+    async def open(self) -> Partition:
+        """Open at the next epoch, as after a move or a crash."""
+        self.epoch += 1
+        (partition,) = await self.opener.open([OpenRequest(PartitionId(TOPIC_ID, "t", 0), self.epoch, {})])
+        return partition
+
+    def stream(self, kind: str) -> MemoryStream:
+        """The newest stream with this tag."""
+        found = [stream_id for stream_id, tags in self.streams.tags.items() if tags["kind"] == kind]
+        return self.streams.streams[found[-1]]
+
+
+def batch(
+    count: int = 1, *, timestamp: int = 5, producer_id: int = -1, epoch: int = -1, sequence: int = -1
+) -> BatchView:
+    """A producer's batch of `count` records with rising timestamps."""
+    records = [(timestamp + index, b"key", b"value") for index in range(count)]
+    return BatchView(
+        memoryview(build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
+    )
+
+

@@ -1,0 +1,242 @@
+"""A partition from append to acknowledgement, over failures, moves and crashes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from ponor_broker.partitions import offset_lookup
+from ponor_broker.partitions.errors import PartitionError, storage_error
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.record_batch import BatchView
+from s3stream.errors import AppendBackpressureError, StorageFailedError, StreamClosedError
+
+from services.broker.tests.partition_rig import PartitionRig, batch
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_record_is_readable_when_it_is_durable_and_not_before() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    rig.stream("log").hold = True
+    pending = partition.append(batch(3))
+    assert (pending.base_offset, partition.high_watermark, partition.log_end_offset) == (0, 0, 3)
+    assert partition.read_cached(0, 1000) == []
+    assert partition.read_cached(2, 1000) == []  # above the high watermark, below the log end
+    rig.stream("log").confirm()
+    await settle()
+    assert partition.high_watermark == 3
+    (record,) = partition.read_cached(1, 1) or []
+    view = BatchView(memoryview(record.payload))
+    assert (view.base_offset, view.leader_epoch, record.count) == (0, 0, 3)
+    with pytest.raises(PartitionError, match="not within") as refused:
+        partition.read_cached(4, 1000)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_repeated_batch_is_answered_only_when_the_first_one_is_durable() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    rig.stream("log").hold = True
+    first = partition.append(batch(2, producer_id=9, epoch=0, sequence=0))
+    again = partition.append(batch(2, producer_id=9, epoch=0, sequence=0))
+    assert again == first
+    assert partition.log_end_offset == 2
+    rig.stream("log").confirm()
+    await settle()
+    assert partition.append(batch(2, producer_id=9, epoch=0, sequence=0)) == (0, None)
+
+
+async def test_an_old_duplicate_is_not_called_one_while_anything_is_in_flight() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    rig.stream("log").hold = True
+    for sequence in range(7):
+        partition.append(batch(1, producer_id=9, epoch=0, sequence=sequence))
+    with pytest.raises(PartitionError) as refused:
+        partition.append(batch(1, producer_id=9, epoch=0, sequence=0))
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
+    rig.stream("log").confirm()
+    await settle()
+    with pytest.raises(PartitionError) as refused:
+        partition.append(batch(1, producer_id=9, epoch=0, sequence=0))
+    assert refused.value.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
+async def test_backpressure_changes_nothing_and_the_retry_is_taken() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    rig.stream("log").is_full = True
+    with pytest.raises(AppendBackpressureError) as refused:
+        partition.append(batch(1, producer_id=9, epoch=0, sequence=0))
+    assert storage_error(refused.value).code is ErrorCode.REQUEST_TIMED_OUT
+    rig.stream("log").is_full = False
+    assert partition.append(batch(1, producer_id=9, epoch=0, sequence=0)).base_offset == 0
+
+
+async def test_after_a_failed_append_the_sequence_is_rolled_back_and_readers_are_woken() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    woken: list[int] = []
+
+    def watcher(_: Partition, size_bytes: int) -> None:
+        woken.append(size_bytes)
+
+    partition.watch(watcher)
+    rig.stream("log").hold = True
+    pending = [partition.append(batch(1, producer_id=9, epoch=0, sequence=number)) for number in range(3)]
+    rig.stream("log").confirm(1)
+    rig.stream("log").fail()
+    await settle()
+    assert partition.high_watermark == 1
+    assert not partition.is_serving
+    assert woken[-1] == 0
+    entry = partition.producers.entry(9)
+    assert entry is not None
+    assert entry.last_sequence == 0
+    assert pending[2].durable is not None
+    assert isinstance(pending[2].durable.exception(), StorageFailedError)
+    assert pending[1].durable is not None
+    pending[1].durable.exception()
+    with pytest.raises(StreamClosedError):
+        partition.append(batch(1))
+
+
+async def test_a_clean_close_restores_everything_without_reading_data() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    for number in range(4):
+        await _durable(partition, batch(1, timestamp=100 - number, producer_id=9, epoch=0, sequence=number))
+    await partition.close()
+    again = await rig.open()
+    assert await again.recover() == 0
+    assert again.max_timestamp == (100, 0)
+    assert again.epochs.entries == ((0, 0), (1, 4))
+    assert again.append(batch(1, producer_id=9, epoch=0, sequence=3)) == (3, None)
+    assert again.append(batch(1, producer_id=9, epoch=0, sequence=4)).base_offset == 4
+
+
+async def test_after_a_crash_only_what_came_after_the_last_upload_is_replayed() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    for number in range(10):
+        await _durable(partition, batch(1, producer_id=9, epoch=0, sequence=number))
+    rig.streams.hooks[rig.stream("log").stream_id]()
+    for number in range(10, 13):
+        await _durable(partition, batch(1, timestamp=50, producer_id=9, epoch=0, sequence=number))
+    again = await rig.open()
+    assert again.max_timestamp == (50, 10)
+    entry = again.producers.entry(9)
+    assert entry is not None
+    assert [taken.base_offset for taken in entry.batches] == [8, 9, 10, 11, 12]
+    assert await again.recover() == 3
+
+
+async def test_a_snapshot_newer_than_the_checkpoint_is_not_replayed_twice() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    for number in range(3):
+        await _durable(partition, batch(1, producer_id=9, epoch=0, sequence=number))
+    # The producer snapshot reached the log, the checkpoint behind it did not.
+    await partition.meta_stream.put(partition.producers.key, partition.producers.snapshot_at(3))
+    again = await rig.open()
+    entry = again.producers.entry(9)
+    assert entry is not None
+    assert len(entry.batches) == 3
+
+
+async def test_leader_epochs_are_checked_as_kafka_does() -> None:
+    rig = PartitionRig()
+    await rig.open()
+    partition = await rig.open()
+    partition.check_epoch(-1)
+    partition.check_epoch(1)
+    for epoch, code in ((0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+        with pytest.raises(PartitionError) as refused:
+            partition.check_epoch(epoch)
+        assert refused.value.code is code
+
+
+async def test_segments_roll_by_size_and_age_and_survive_a_crash() -> None:
+    rig = PartitionRig(config=TopicConfig(segment_bytes=300, segment_ms=1000))
+    partition = await rig.open()
+    for _ in range(6):
+        await _durable(partition, batch(2))
+    rig.clock.now_ms += 2000
+    await _durable(partition, batch(2))
+    bases = [segment.base_offset for segment in partition.log.log_meta.segments]
+    assert bases == [0, 6, 12]  # three batches fill a segment, the last one is rolled by age
+    again = await rig.open()
+    assert again.log.log_meta.segments == partition.log.log_meta.segments
+    offset = 0
+    while offset < again.high_watermark:
+        for record in await again.read(offset, 100):
+            assert BatchView(memoryview(record.payload)).base_offset == offset
+            offset += record.count
+    assert offset == 14
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+async def test_offsets_by_time_with_and_without_a_time_stream(is_cold: bool) -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    hook = rig.streams.hooks[rig.stream("log").stream_id]
+    for number in range(20):
+        await _durable(partition, batch(5, timestamp=1000 * (number + 1)))
+        if number == 3:
+            assert partition.wants_time_stream
+            await rig.opener.add_time_streams([partition])
+        if number % 4 == 0:
+            hook()
+    assert rig.stream("time").next_offset == 4
+    rig.stream("time").is_cold = rig.stream("log").is_cold = is_cold
+    assert await offset_lookup.first_at_or_after(partition, 0) == (0, 1000)
+    assert await offset_lookup.first_at_or_after(partition, 7003) == (33, 7003)
+    assert await offset_lookup.first_at_or_after(partition, 7005) == (35, 8000)
+    assert await offset_lookup.first_at_or_after(partition, 20_005) is None
+    assert await offset_lookup.largest(partition) == (99, 20_004)
+
+
+async def test_an_upload_without_new_data_writes_nothing() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    await _durable(partition, batch(1))
+    hook = rig.streams.hooks[rig.stream("log").stream_id]
+    hook()
+    written = rig.stream("meta").next_offset
+    hook()
+    assert rig.stream("meta").next_offset == written
+
+
+async def test_the_meta_stream_stays_small_over_many_uploads() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    hook = rig.streams.hooks[rig.stream("log").stream_id]
+    meta = rig.stream("meta")
+    for number in range(3000):
+        await _durable(partition, batch(1, producer_id=9, epoch=0, sequence=number))
+        hook()
+        if number % 50 == 0:
+            meta.committed_offset = meta.confirmed_offset
+            await partition.trim_meta()
+    held = sum(len(record.payload) for record in meta.records)
+    assert meta.start_offset > 0
+    assert held < 200_000
+    again = await rig.open()
+    assert again.high_watermark == 3000
+    entry = again.producers.entry(9)
+    assert entry is not None
+    assert entry.last_sequence == 2999
+
+
+async def _durable(partition: Partition, one: BatchView) -> None:
+    pending = partition.append(one)
+    assert pending.durable is not None
+    await pending.durable
+    await settle()

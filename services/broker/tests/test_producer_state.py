@@ -1,0 +1,203 @@
+"""The idempotent producer's state machine, against a model that remembers everything, and rule by rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ponor_broker.partitions.errors import PartitionCorruptError, PartitionError
+from ponor_broker.partitions.producer_state import SEQUENCE_MODULUS, ProducerBatch, ProducerStates
+from ponor_kafka.errors import ErrorCode
+
+P = 7
+
+
+def offer(states: ProducerStates, batch: ProducerBatch, offset: int) -> int | ErrorCode:
+    """What a partition does with a batch: the offset it is answered with, or the refusal."""
+    taken = states.find_duplicate(batch)
+    if taken is not None:
+        return taken.base_offset
+    try:
+        states.check(batch)
+    except PartitionError as error:
+        return error.code
+    states.append(batch, offset, offset + batch.record_count, now_ms=0)
+    return offset
+
+
+def test_the_last_five_batches_are_recognised_and_older_ones_are_duplicates() -> None:
+    states = ProducerStates()
+    for number in range(6):
+        assert offer(states, ProducerBatch(P, 0, number * 10, 10), number * 10) == number * 10
+    for number in range(1, 6):
+        assert offer(states, ProducerBatch(P, 0, number * 10, 10), 999) == number * 10
+    assert offer(states, ProducerBatch(P, 0, 0, 10), 999) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+
+
+def test_a_gap_and_other_batch_borders_are_out_of_order() -> None:
+    states = ProducerStates()
+    for number in range(3):
+        offer(states, ProducerBatch(P, 0, number * 10, 10), number * 10)
+    assert offer(states, ProducerBatch(P, 0, 31, 1), 999) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert offer(states, ProducerBatch(P, 0, 25, 10), 999) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert offer(states, ProducerBatch(P, 0, 10, 5), 999) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_wrap_to_zero_between_batches_and_inside_one() -> None:
+    states = ProducerStates()
+    assert offer(states, ProducerBatch(P, 0, SEQUENCE_MODULUS - 2, 2), 0) == 0
+    assert offer(states, ProducerBatch(P, 0, 0, 3), 2) == 2
+    other = ProducerStates()
+    wrapping = ProducerBatch(P, 0, SEQUENCE_MODULUS - 2, 5)
+    assert wrapping.last_sequence == 2
+    assert offer(other, wrapping, 0) == 0
+    assert offer(other, wrapping, 5) == 0
+    assert offer(other, ProducerBatch(P, 0, 3, 1), 5) == 5
+
+
+def test_a_new_epoch_starts_at_zero_and_an_old_one_is_refused() -> None:
+    states = ProducerStates()
+    offer(states, ProducerBatch(P, 3, 0, 5), 0)
+    assert offer(states, ProducerBatch(P, 4, 5, 1), 5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert offer(states, ProducerBatch(P, 4, 0, 1), 5) == 5
+    assert offer(states, ProducerBatch(P, 3, 5, 1), 6) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_an_unknown_producer_may_start_anywhere_and_what_came_before_is_no_proven_duplicate() -> None:
+    states = ProducerStates()
+    assert offer(states, ProducerBatch(P, 9, 500, 10), 0) == 0
+    assert offer(states, ProducerBatch(P, 9, 490, 10), 10) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_failed_append_is_forgotten_so_that_its_retry_is_taken() -> None:
+    states = ProducerStates()
+    offer(states, ProducerBatch(P, 0, 0, 1), 0)
+    states.confirm(1)
+    offer(states, ProducerBatch(P, 0, 1, 1), 1)
+    offer(states, ProducerBatch(P, 0, 2, 1), 2)
+    states.roll_back(1)
+    assert offer(states, ProducerBatch(P, 0, 2, 1), 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert offer(states, ProducerBatch(P, 0, 1, 1), 1) == 1
+
+
+def test_a_snapshot_leaves_out_what_is_in_flight() -> None:
+    states = ProducerStates()
+    offer(states, ProducerBatch(P, 0, 0, 5), 0)
+    states.confirm(5)
+    offer(states, ProducerBatch(P, 0, 5, 5), 5)
+    offer(states, ProducerBatch(8, 0, 0, 1), 10)
+    restored = ProducerStates()
+    restored.restore(states.snapshot_at(5))
+    assert restored.entry(8) is None
+    assert restored.restored_offset == 5
+    assert offer(restored, ProducerBatch(P, 0, 5, 5), 5) == 5
+
+
+def test_silent_producers_expire_and_the_most_silent_goes_first_at_the_bound() -> None:
+    states = ProducerStates(producers_max=2)
+    for producer_id, now_ms in ((1, 10), (2, 20), (3, 30)):
+        states.append(ProducerBatch(producer_id, 0, 0, 1), producer_id, producer_id + 1, now_ms)
+    assert states.entry(1) is None
+    states.confirm(100)
+    assert states.expire(before_ms=25) == 1
+    assert states.entry(2) is None
+    assert states.entry(3) is not None
+
+
+@pytest.mark.parametrize("cut", [0, 5, 12, 14, 30])
+def test_a_damaged_snapshot_is_refused(cut: int) -> None:
+    states = ProducerStates()
+    states.append(ProducerBatch(P, 0, 0, 1), 0, 1, 0)
+    whole = states.snapshot_at(0)
+    states.confirm(1)
+    whole = states.snapshot_at(1)
+    with pytest.raises(PartitionCorruptError):
+        ProducerStates().restore(whole[:cut])
+    with pytest.raises(PartitionCorruptError):
+        ProducerStates().restore(whole + b"x")
+
+
+@dataclass
+class Model:
+    """Remembers every batch of the present epoch, and whether it is confirmed."""
+
+    epoch: int = -1
+    batches: list[tuple[int, int, int]] = field(default_factory=list)  # first sequence, count, offset
+
+    def offer(self, batch: ProducerBatch, offset: int) -> int | ErrorCode:
+        if batch.producer_epoch < self.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if self.epoch == -1 or batch.producer_epoch > self.epoch:
+            if self.epoch != -1 and batch.first_sequence != 0:
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            self.epoch, self.batches = batch.producer_epoch, []
+        else:
+            for first, count, at in self.batches[-5:]:
+                if (first, count) == (batch.first_sequence, batch.record_count):
+                    return at
+            next_sequence = self.batches[-1][0] + self.batches[-1][1]
+            if batch.first_sequence != next_sequence:
+                window_first = self.batches[-5:][0][0]
+                end = batch.first_sequence + batch.record_count
+                if batch.first_sequence >= self.batches[0][0] and end <= window_first:
+                    return ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        self.batches.append((batch.first_sequence, batch.record_count, offset))
+        return offset
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["next", "repeat", "any", "epoch"]), st.integers(0, 12), st.integers(1, 4)), max_size=40
+)
+
+
+@settings(max_examples=300)
+@given(STEPS, st.integers(0, 39))
+def test_equal_to_a_model_that_remembers_everything_over_restarts(
+    steps: list[tuple[str, int, int]], restart_at: int
+) -> None:
+    states, model = ProducerStates(), Model()
+    offset = 0
+    history: list[ProducerBatch] = []
+    for number, (kind, choice, count) in enumerate(steps):
+        if number == restart_at:
+            states.confirm(offset)
+            restored = ProducerStates()
+            restored.restore(states.snapshot_at(offset))
+            states = restored
+        epoch = max(model.epoch, 0)
+        if kind == "repeat" and history:
+            batch = history[-1 - choice % len(history)]
+        elif kind == "next" and model.batches:
+            batch = ProducerBatch(P, epoch, model.batches[-1][0] + model.batches[-1][1], count)
+        elif kind == "epoch":
+            batch = ProducerBatch(P, epoch + 1, choice % 2, count)
+        else:
+            batch = ProducerBatch(P, epoch, choice, count)
+        expected = model.offer(batch, offset)
+        assert offer(states, batch, offset) == expected
+        if expected == offset and not isinstance(expected, ErrorCode):
+            history.append(batch)
+            offset += batch.record_count
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=12), st.data())
+def test_rolling_back_gives_the_state_before(counts: list[int], data: st.DataObject) -> None:
+    keep = data.draw(st.integers(0, len(counts)))
+    states, shorter = ProducerStates(), ProducerStates()
+    offset = sequence = 0
+    cut = None
+    for number, count in enumerate(counts):
+        if number == keep:
+            cut = offset
+        batch = ProducerBatch(P, 0, sequence, count)
+        assert offer(states, batch, offset) == offset
+        if number < keep:
+            offer(shorter, batch, offset)
+        offset, sequence = offset + count, sequence + count
+    if cut is not None:
+        states.roll_back(cut)
+    assert states.entry(P) == shorter.entry(P)

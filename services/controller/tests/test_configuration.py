@@ -1,0 +1,55 @@
+"""The configuration file of a controller."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ponor_controller.configuration import read_configuration
+from ponor_controller.settings import ControllerSettings
+from ponor_runtime.lifecycle import StartRefusedError
+from ponor_runtime.settings import SettingError, describe
+
+GOOD = {"node_id": 68_536, "data": "controller-0", "listen": "127.0.0.1:7000", "cluster_ordinal": 9}
+
+
+def _write(tmp_path, **changes):
+    path = tmp_path / "controller.json"
+    content = {name: value for name, value in {**GOOD, **changes}.items() if value is not None}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_good_file_is_read(tmp_path):
+    configuration = read_configuration(_write(tmp_path, settings={"destroy_delay_ms": "1000"}))
+    assert configuration.settings.destroy_delay_ms == 1_000
+    assert configuration.options.data.is_absolute()
+    assert (configuration.options.cluster_ordinal, configuration.metrics) == (9, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"data": None}, "data"),
+        ({"listen": 7}, "listen"),
+        ({"cluster_ordinal": 0}, "cluster_ordinal"),
+        ({"cluster_ordinal": "1"}, "cluster_ordinal"),
+        ({"lissten": "x"}, "lissten"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(tmp_path, changes, named):
+    with pytest.raises(StartRefusedError, match=named):
+        read_configuration(_write(tmp_path, **changes))
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_one(tmp_path):
+    with pytest.raises(SettingError, match="destroy_delay_ms"):
+        read_configuration(_write(tmp_path, settings={"destroy_delay": 1}))
+    with pytest.raises(StartRefusedError):
+        read_configuration(tmp_path / "absent.json")
+
+
+def test_every_setting_has_bounds_that_hold_its_default_and_a_meaning():
+    for row in describe(ControllerSettings):
+        assert row.doc.endswith("."), row.name
+        assert row.minimum <= row.default <= row.maximum, row.name

@@ -1,0 +1,244 @@
+"""Garbage collection over real parts: a controller and a collector over loopback gRPC, a broker's session, objects in a directory."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_controller.app import ControllerOptions
+from ponor_controller.app import run as run_controller
+from ponor_controller.settings import ControllerSettings
+from ponor_gc.app import GcOptions
+from ponor_gc.app import run as run_gc
+from ponor_gc.settings import GcSettings
+from ponor_metadata.rows import NodeRole
+from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
+from ponor_metadata.subscription import SubscriptionClient
+from ponor_rpc.errors import OperationError
+from ponor_rpc.grpc_network import GrpcNetwork
+from ponor_runtime.identity import ClusterOrdinal, ObjectId, compose_node_id
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.system import SystemClock, SystemRandomness
+from ponor_runtime.system_disk import SystemDisk
+from ponor_runtime.telemetry import Telemetry
+from s3stream.objects.keys import object_key
+from s3stream.stores.open_store import open_object_store
+
+ORDINAL = ClusterOrdinal(2)
+SETTINGS = ControllerSettings(destroy_delay_ms=50, progress_interval_ms=20, session_timeout_ms=500)
+GC_SETTINGS = GcSettings(poll_interval_ms_min=20, poll_interval_ms_max=100)
+
+
+class World:
+    """The controller's address, a store, and a broker that uploads."""
+
+    def __init__(
+        self, runtime: Runtime, address: str, store, session: SessionClient, feed: SubscriptionClient
+    ) -> None:
+        self.runtime = runtime
+        self.address = address
+        self.store = store
+        self.session = session
+        self.feed = feed
+
+    async def keys(self) -> list[str]:
+        return sorted([info.key async for info in self.store.list("")])
+
+    async def prepare(self, count: int, ttl_ms: int = 60_000) -> list[int]:
+        body = wire.PrepareObjects(count=count, ttl_ms=ttl_ms)
+        reserved = (await self.session.submit(wire.Operation(prepare_objects=body))).objects_reserved
+        self.namespace = reserved.namespace
+        return list(range(reserved.first_object_id, reserved.first_object_id + count))
+
+    def key(self, object_id: int) -> str:
+        return object_key(self.namespace, ObjectId(object_id))
+
+    async def put(self, object_id: int) -> None:
+        await self.store.put(self.key(object_id), [b"data"])
+
+    async def stream_with_object(self) -> tuple[int, int]:
+        created = await self.session.submit(
+            wire.Operation(create_streams=wire.CreateStreams(streams=[wire.StreamTags()]))
+        )
+        (stream_id,) = created.streams_created.stream_ids
+        opening = wire.OpenStreams(streams=[wire.OpenStream(stream_id=stream_id, stream_epoch=0)])
+        await self.session.submit(wire.Operation(open_streams=opening))
+        (object_id,) = await self.prepare(1)
+        await self.put(object_id)
+        uploaded = wire.UploadedRange(stream_id=stream_id, start_offset=0, end_offset=5)
+        single = wire.UploadedStreamObject(object_id=object_id, size_bytes=4, range=uploaded)
+        commit = wire.CommitUpload(stream_objects=[single])
+        await self.session.submit(wire.Operation(commit_upload=commit))
+        return stream_id, object_id
+
+
+@asynccontextmanager
+async def world(tmp_path: Path):
+    network = GrpcNetwork()
+    runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), network, Telemetry())
+    store = await open_object_store(f"file://{tmp_path}/objects", runtime=runtime, environment={})
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    options = ControllerOptions(tmp_path / "controller", "127.0.0.1:0", ORDINAL)
+    controller = asyncio.create_task(
+        run_controller(runtime, SETTINGS, options, stop=stop, ready=ready.set_result)
+    )
+    await asyncio.wait((controller, ready), return_when=asyncio.FIRST_COMPLETED)
+    address = ready.result()["session"]
+    identity = NodeIdentity(
+        compose_node_id(ORDINAL, 0),
+        NodeRole.BROKER,
+        runtime.randomness.token(16),
+        kafka_host="b",
+        kafka_port=1,
+    )
+    shared = {
+        "network": network,
+        "clock": runtime.clock,
+        "randomness": runtime.randomness,
+        "telemetry": Telemetry(),
+        "addresses": [address],
+    }
+    session, feed = SessionClient(identity=identity, **shared), SubscriptionClient(**shared)
+    clients = [asyncio.create_task(session.run()), asyncio.create_task(feed.run())]
+    await session.ready()
+    try:
+        yield World(runtime, address, store, session, feed)
+    finally:
+        await session.close()
+        await feed.close()
+        await asyncio.gather(*clients, return_exceptions=True)
+        stop.set()
+        await controller
+        await store.close()
+        await network.close()
+
+
+@asynccontextmanager
+async def collecting(each: World, telemetry: Telemetry, number: int = 1_000, store=None):
+    runtime = Runtime(
+        each.runtime.clock, each.runtime.randomness, each.runtime.disk, each.runtime.network, telemetry
+    )
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    options = GcOptions(compose_node_id(ORDINAL, number), (each.address,))
+    task = asyncio.create_task(
+        run_gc(runtime, GC_SETTINGS, options, store=store or each.store, stop=stop, ready=ready.set_result)
+    )
+    await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
+    try:
+        yield task
+    finally:
+        stop.set()
+        await task
+
+
+async def _until(condition, runtime: Runtime) -> None:
+    async with asyncio.timeout(10):
+        while not await condition():
+            await runtime.clock.sleep(0.01)
+
+
+async def test_garbage_goes_and_what_is_committed_stays(tmp_path):
+    async with world(tmp_path) as each:
+        kept_stream, kept = await each.stream_with_object()
+        gone_stream, gone = await each.stream_with_object()
+        abandoned, never_put = await each.prepare(2, ttl_ms=10)
+        await each.put(abandoned)
+        deletion = wire.DeleteStreams(stream_ids=[gone_stream])
+        await each.session.submit(wire.Operation(delete_streams=deletion))
+        assert await each.keys() == sorted(map(each.key, (kept, gone, abandoned)))
+
+        telemetry = Telemetry()
+        async with collecting(each, telemetry):
+
+            async def only_the_committed_one() -> bool:
+                return await each.keys() == [each.key(kept)]
+
+            async def rows_are_gone() -> bool:
+                return [row.object_id for row in each.feed.image.objects] == [kept]
+
+            await _until(only_the_committed_one, each.runtime)
+            await _until(rows_are_gone, each.runtime)
+        assert telemetry.counter("ponor_gc_deleted_total").value == 3
+        assert kept_stream in each.feed.image.streams
+        assert never_put not in each.feed.image.objects
+
+
+class CountingStore:
+    """Counts calls, and fails the first deletions."""
+
+    def __init__(self, store, failures: int = 0) -> None:
+        self._store = store
+        self._failures = failures
+        self.calls = 0
+
+    async def delete(self, keys) -> None:
+        self.calls += 1
+        if self._failures:
+            self._failures -= 1
+            from ponor_runtime.object_store import ObjectStoreUnavailableError
+
+            raise ObjectStoreUnavailableError("the store is down")
+        await self._store.delete(keys)
+
+
+async def test_an_idle_collector_asks_the_store_for_nothing_and_writes_nothing(tmp_path):
+    async with world(tmp_path) as each:
+        await each.stream_with_object()
+        store = CountingStore(each.store)
+        async with collecting(each, Telemetry(), store=store):
+            await each.runtime.clock.sleep(0.2)
+            index = each.feed.image.index
+            await each.runtime.clock.sleep(0.5)
+            assert (each.feed.image.index, store.calls) == (index, 0)
+
+
+async def test_a_store_that_fails_only_delays_collection(tmp_path, caplog):
+    controller_claim_ttl = GcSettings(poll_interval_ms_min=20, poll_interval_ms_max=50, claim_ttl_ms=1_000)
+    async with world(tmp_path) as each:
+        (abandoned,) = await each.prepare(1, ttl_ms=10)
+        await each.put(abandoned)
+        store = CountingStore(each.store, failures=1)
+        telemetry = Telemetry()
+        runtime = Runtime(
+            each.runtime.clock, each.runtime.randomness, each.runtime.disk, each.runtime.network, telemetry
+        )
+        stop = asyncio.Event()
+        options = GcOptions(compose_node_id(ORDINAL, 1_000), (each.address,))
+        task = asyncio.create_task(
+            run_gc(runtime, controller_claim_ttl, options, store=store, stop=stop, ready=lambda _: None)
+        )
+
+        async def collected() -> bool:
+            return await each.keys() == []
+
+        await _until(collected, each.runtime)
+        stop.set()
+        await task
+        assert telemetry.counter("ponor_gc_failures_total").value == 1
+        assert "claimed again later" in caplog.text
+
+
+async def test_a_collector_whose_id_was_taken_stops_by_itself(tmp_path):
+    async with world(tmp_path) as each:
+        with pytest.raises(NodeFencedError, match="another process"):
+            async with collecting(each, Telemetry()) as first, collecting(each, Telemetry()):
+                await asyncio.wait((first,), timeout=5)
+                assert first.done()
+
+
+async def test_a_node_id_of_another_cluster_is_refused(tmp_path):
+    async with world(tmp_path) as each:
+        options = GcOptions(compose_node_id(ClusterOrdinal(9), 1_000), (each.address,))
+        with pytest.raises((OperationError, ExceptionGroup)) as refused:
+            await run_gc(
+                each.runtime,
+                GC_SETTINGS,
+                options,
+                store=each.store,
+                stop=asyncio.Event(),
+                ready=lambda _: None,
+            )
+        assert "ordinal" in repr(refused.value)

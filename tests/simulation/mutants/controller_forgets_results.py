@@ -1,0 +1,25 @@
+"""Planted bug: a repeated operation is carried out once more instead of being answered with the kept result."""
+
+from __future__ import annotations
+
+import pytest
+from ponor.metadata.v1 import records_pb2
+from ponor_controller.proposals.executor import Executor
+from ponor_controller.proposals.pending import PendingOperation
+from ponor_controller.validation.situation import Decision
+
+
+def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the correct code for one test."""
+
+    def replay(self: Executor, pending: PendingOperation, digest: bytes) -> bool:
+        return False
+
+    def propose(self: Executor, pending: PendingOperation, decision: Decision, digest: bytes) -> None:
+        records: list[records_pb2.Record] = decision.records
+        self._answer_later(
+            pending, decision.result, self._proposer.propose(records, divisible=decision.divisible)
+        )
+
+    monkeypatch.setattr(Executor, "_replay", replay)
+    monkeypatch.setattr(Executor, "_propose", propose)
