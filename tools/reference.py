@@ -36,8 +36,8 @@ def settings_page() -> str:
 
 def setting_row(row: SettingRow) -> str:
     """One setting as a table row."""
-    low = "" if row.minimum is None else f"{row.minimum:,}"  # type: ignore[str-format]
-    high = "" if row.maximum is None else f"{row.maximum:,}"  # type: ignore[str-format]
+    low = "" if row.minimum is None else f"{row.minimum:,}"
+    high = "" if row.maximum is None else f"{row.maximum:,}"
     bounds = f"{low} – {high}" if low or high else ""
     return f"| `{row.name}` | {amount(row.default, row.unit)} | {bounds} | {row.doc} |"
 

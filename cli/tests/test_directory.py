@@ -29,7 +29,9 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_the_cluster_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
-    entry = ProcessEntry("broker", 0, 65536, state="serving", pid=4, addresses={"kafka": "127.0.0.1:9092"}, restarts=2)
+    entry = ProcessEntry(
+        "broker", 0, 65536, state="serving", pid=4, addresses={"kafka": "127.0.0.1:9092"}, restarts=2
+    )
     written = ClusterFile("127.0.0.1:9092", ["127.0.0.1:7000"], "file:///o", "file", 1, [entry])
     written.write(directory)
     assert ClusterFile.read(directory) == written

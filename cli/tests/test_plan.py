@@ -21,7 +21,9 @@ def test_the_default_cluster_is_one_of_each_and_controllers_come_first() -> None
     assert broker["controllers"] == gc["controllers"] == [controller["listen"]] == ["127.0.0.1:7000"]
     assert broker["kafka_port"] == 9092
     assert broker["object_store"] == gc["object_store"] == "file:///d/objects"
-    assert {config["metrics"] for config in (controller, broker, gc)} == {f"127.0.0.1:{port}" for port in (7001, 7002, 7003)}
+    assert {config["metrics"] for config in (controller, broker, gc)} == {
+        f"127.0.0.1:{port}" for port in (7001, 7002, 7003)
+    }
 
 
 def test_every_port_is_used_once() -> None:

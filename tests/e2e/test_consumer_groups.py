@@ -256,6 +256,13 @@ def test_members_that_die_are_replaced_after_their_session(team: Team) -> None:
     team.judge(killed=(victim, other_victim))
 
 
+def member_ids(team: Team) -> set[str]:
+    """From a client of its own each time: after losing its only broker, librdkafka 2.16 keeps a dead handle as the cached coordinator for 30 s."""
+    admin = AdminClient({"bootstrap.servers": team.cluster.bootstrap, "log_level": 2})
+    description = admin.describe_consumer_groups([team.group])[team.group].result(30)
+    return {member.member_id for member in description.members}
+
+
 def test_a_group_lives_through_the_brokers_death_without_a_rebalance(team: Team) -> None:
     members = [team.join(family, pause_s=0.05) for family in ("librdkafka", "aiokafka", "kafka-python")]
     for member in members:
@@ -270,8 +277,7 @@ def test_a_group_lives_through_the_brokers_death_without_a_rebalance(team: Team)
     team.cluster.wait_serving("broker", after_restarts=restarts + 1)
     for member in members:
         team.wait_progress(member)
-    description = admin.describe_consumer_groups([team.group])[team.group].result(30)
-    assert {m.member_id for m in description.members} == before
+    assert member_ids(team) == before
     team.wait_all()
     for member in members:
         member.leave()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
@@ -19,7 +21,9 @@ from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
+from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import ClusterOrdinal, ObjectId, compose_node_id
+from ponor_runtime.object_store import ObjectInfo, ObjectStore, ObjectStoreUnavailableError
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.system_disk import SystemDisk
@@ -36,7 +40,12 @@ class World:
     """The controller's address, a store, and a broker that uploads."""
 
     def __init__(
-        self, runtime: Runtime, address: str, store, session: SessionClient, feed: SubscriptionClient
+        self,
+        runtime: Runtime,
+        address: str,
+        store: ObjectStore,
+        session: SessionClient,
+        feed: SubscriptionClient,
     ) -> None:
         self.runtime = runtime
         self.address = address
@@ -76,7 +85,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(tmp_path: Path):
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     network = GrpcNetwork()
     runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), network, Telemetry())
     store = await open_object_store(f"file://{tmp_path}/objects", runtime=runtime, environment={})
@@ -94,7 +103,7 @@ async def world(tmp_path: Path):
         kafka_host="b",
         kafka_port=1,
     )
-    shared = {
+    shared: dict[str, Any] = {
         "network": network,
         "clock": runtime.clock,
         "randomness": runtime.randomness,
@@ -117,7 +126,9 @@ async def world(tmp_path: Path):
 
 
 @asynccontextmanager
-async def collecting(each: World, telemetry: Telemetry, number: int = 1_000, store=None):
+async def collecting(
+    each: World, telemetry: Telemetry, number: int = 1_000, store: ObjectStore | None = None
+) -> AsyncIterator[asyncio.Task[None]]:
     runtime = Runtime(
         each.runtime.clock, each.runtime.randomness, each.runtime.disk, each.runtime.network, telemetry
     )
@@ -134,13 +145,13 @@ async def collecting(each: World, telemetry: Telemetry, number: int = 1_000, sto
         await task
 
 
-async def _until(condition, runtime: Runtime) -> None:
+async def _until(condition: Callable[[], Awaitable[bool]], runtime: Runtime) -> None:
     async with asyncio.timeout(10):
         while not await condition():
             await runtime.clock.sleep(0.01)
 
 
-async def test_garbage_goes_and_what_is_committed_stays(tmp_path):
+async def test_garbage_goes_and_what_is_committed_stays(tmp_path: Path) -> None:
     async with world(tmp_path) as each:
         kept_stream, kept = await each.stream_with_object()
         gone_stream, gone = await each.stream_with_object()
@@ -167,24 +178,41 @@ async def test_garbage_goes_and_what_is_committed_stays(tmp_path):
 
 
 class CountingStore:
-    """Counts calls, and fails the first deletions."""
+    """A store that counts every call, and fails the first deletions."""
 
-    def __init__(self, store, failures: int = 0) -> None:
+    def __init__(self, store: ObjectStore, failures: int = 0) -> None:
         self._store = store
         self._failures = failures
         self.calls = 0
 
-    async def delete(self, keys) -> None:
+    async def put(self, key: str, buffers: Sequence[Buffer]) -> None:
+        self.calls += 1
+        await self._store.put(key, buffers)
+
+    async def get(self, key: str, start: int, length: int) -> bytes:
+        self.calls += 1
+        return await self._store.get(key, start, length)
+
+    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        self.calls += 1
+        return await self._store.get_tail(key, length)
+
+    async def delete(self, keys: Sequence[str]) -> None:
         self.calls += 1
         if self._failures:
             self._failures -= 1
-            from ponor_runtime.object_store import ObjectStoreUnavailableError
-
             raise ObjectStoreUnavailableError("the store is down")
         await self._store.delete(keys)
 
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        self.calls += 1
+        return self._store.list(prefix)
 
-async def test_an_idle_collector_asks_the_store_for_nothing_and_writes_nothing(tmp_path):
+    async def close(self) -> None:
+        await self._store.close()
+
+
+async def test_an_idle_collector_asks_the_store_for_nothing_and_writes_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as each:
         await each.stream_with_object()
         store = CountingStore(each.store)
@@ -195,7 +223,9 @@ async def test_an_idle_collector_asks_the_store_for_nothing_and_writes_nothing(t
             assert (each.feed.image.index, store.calls) == (index, 0)
 
 
-async def test_a_store_that_fails_only_delays_collection(tmp_path, caplog):
+async def test_a_store_that_fails_only_delays_collection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     controller_claim_ttl = GcSettings(poll_interval_ms_min=20, poll_interval_ms_max=50, claim_ttl_ms=1_000)
     async with world(tmp_path) as each:
         (abandoned,) = await each.prepare(1, ttl_ms=10)
@@ -221,7 +251,7 @@ async def test_a_store_that_fails_only_delays_collection(tmp_path, caplog):
         assert "claimed again later" in caplog.text
 
 
-async def test_a_collector_whose_id_was_taken_stops_by_itself(tmp_path):
+async def test_a_collector_whose_id_was_taken_stops_by_itself(tmp_path: Path) -> None:
     async with world(tmp_path) as each:
         with pytest.raises(NodeFencedError, match="another process"):
             async with collecting(each, Telemetry()) as first, collecting(each, Telemetry()):
@@ -229,7 +259,7 @@ async def test_a_collector_whose_id_was_taken_stops_by_itself(tmp_path):
                 assert first.done()
 
 
-async def test_a_node_id_of_another_cluster_is_refused(tmp_path):
+async def test_a_node_id_of_another_cluster_is_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as each:
         options = GcOptions(compose_node_id(ClusterOrdinal(9), 1_000), (each.address,))
         with pytest.raises((OperationError, ExceptionGroup)) as refused:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.app import ControllerOptions, run
@@ -97,7 +98,7 @@ class Broker:
             await self._session.close()
             await running
 
-    async def _submit(self, **kind: object) -> wire.OperationResult:
+    async def _submit(self, **kind: Any) -> wire.OperationResult:
         result = await self._session.submit(wire.Operation(**kind))
         self._history.commit_indices.append(result.commit_index)
         return result

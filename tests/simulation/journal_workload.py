@@ -21,7 +21,7 @@ from ponor_journal.journal import Journal
 from ponor_journal.settings import JournalSettings
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.disk import DiskFault
-from ponor_simulation.process import SimProcess
+from ponor_simulation.process import SimProcess, wait_until
 from ponor_simulation.simulation import Simulation
 
 DIRECTORY = PurePath("/data/journal")
@@ -71,6 +71,7 @@ class Swarm:
     lives: int
     power_loss: float
     faults: bool
+    write_s: float
 
     @classmethod
     def draw(cls, chance: random.Random) -> Swarm:
@@ -85,10 +86,11 @@ class Swarm:
                 proof_delay_ms=chance.choice((1, 20, 100)),
             ),
             producers=chance.choice((1, 3, 8)),
-            entry_bytes_max=chance.choice((40, 400, room)),
+            entry_bytes_max=chance.choice((40, min(1500, room), room, room)),
             lives=chance.randrange(3, 8),
             power_loss=chance.choice((0.0, 0.5, 1.0)),
             faults=chance.random() < 0.3,
+            write_s=chance.choice((0.0005, 0.01)),
         )
 
 
@@ -160,33 +162,36 @@ def run_journal(seed: int) -> tuple[JournalHistory, str]:
     swarm = Swarm.draw(simulation.chance)
     history = JournalHistory()
     process = simulation.process("node", JournalOwner(swarm, history).main)
+    process.disk.speed.write_s = (0.00005, swarm.write_s)
     simulation.run(_lives(simulation, swarm, process, history))
     return history, simulation.trace.digest
 
 
 class CrashPoint:
-    """The moment at which a life ends: some time after a given number of disk operations of a kind."""
+    """The moment at which a life ends: some time after a number of disk operations of one kind began."""
 
-    def __init__(self, simulation: Simulation, process: SimProcess) -> None:
+    def __init__(self, simulation: Simulation, process: SimProcess, swarm: Swarm) -> None:
         chance = simulation.chance
         self._loop = simulation.loop
+        self._process = process
+        self._life = process.runtime
         self._operation = chance.choice(
-            ("write", "write", "sync", "sync", "rename", "sync_directory", "read")
+            ("write", "write", "write", "write", "sync", "rename", "sync_directory", "read")
         )
-        self._skip = chance.choice((2, 10, 60)) * chance.random()
-        self._delay_s = chance.choice((0.0, 0.0003, 0.003, 0.3)) * chance.random()
-        self.reached = False
+        self._left = chance.randrange(chance.choice((3, 20, 80)))
+        self._delay_s = chance.choice((swarm.write_s, swarm.write_s, 0.003, 0.3)) * chance.random()
+        self._power_loss = chance.random() < swarm.power_loss
         process.disk.watch = self._began
 
-    def _began(self, operation: str, _: PurePath) -> None:
-        if operation == self._operation:
-            self._skip -= 1
-            if self._skip < 0 and not self.reached:
-                self._skip = 1 << 60
-                self._loop.call_later(self._delay_s, self._reach, context=self._loop.outside)
+    def _began(self, operation: str, path: PurePath) -> None:
+        if operation == self._operation and not path.name.startswith("filling"):
+            self._left -= 1
+            if self._left == 0:
+                self._loop.call_later(self._delay_s, self._crash, context=self._loop.outside)
 
-    def _reach(self) -> None:
-        self.reached = True
+    def _crash(self) -> None:
+        if self._process.running and self._process.runtime is self._life:
+            self._process.crash(power_loss=self._power_loss)
 
 
 async def _lives(simulation: Simulation, swarm: Swarm, process: SimProcess, history: JournalHistory) -> None:
@@ -198,16 +203,15 @@ async def _lives(simulation: Simulation, swarm: Swarm, process: SimProcess, hist
             process.disk.faults = [DiskFault(kind, skip=chance.randrange(60))]
         else:
             process.disk.faults = []
+        process.disk.watch = None
         opens = history.opens
         process.start()
-        crash_point = CrashPoint(simulation, process)
-        while process.running and (last or not crash_point.reached):
-            await asyncio.sleep(0.00002)
-        if process.running:
-            process.crash(power_loss=chance.random() < swarm.power_loss)
-        elif isinstance(process.failure, AssertionError):
+        if not last:
+            CrashPoint(simulation, process, swarm)
+        await wait_until(lambda: not process.running, poll_s=0.005)
+        if isinstance(process.failure, AssertionError):
             raise process.failure
-        elif process.failure is not None and not process.disk.faults:
+        if process.failure is not None and not process.disk.faults:
             raise AssertionError(f"refused without a fault: {process.failure!r}") from process.failure
-        elif last:
+        if last:
             assert history.opens == opens + 1

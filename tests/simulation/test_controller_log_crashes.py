@@ -35,15 +35,15 @@ def test_a_seed_is_a_trace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mutant", "seed", "caught_by"),
+    ("mutant", "caught_by"),
     [
-        ("controller_commit_before_durable", 2, "OBJECT_NOT_PREPARED"),
-        ("controller_forgets_results", 0, "put twice"),
+        ("controller_commit_before_durable", "lost|OBJECT_NOT_PREPARED|OFFSET_MISMATCH|STREAM_NOT_FOUND"),
+        ("controller_forgets_results", "twice|OBJECT_NOT_PREPARED|OFFSET_MISMATCH"),
     ],
 )
-def test_a_planted_bug_is_caught(
-    mutant: str, seed: int, caught_by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_bug_is_caught(mutant: str, caught_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a few seeds: which of them catches it moves with every change of timing anywhere."""
     importlib.import_module(f"tests.simulation.mutants.{mutant}").plant(monkeypatch)
     with pytest.raises(SimulationFailedError, match=caught_by):
-        run_controller(seed)
+        for seed in range(20):
+            run_controller(seed)

@@ -48,7 +48,7 @@ SETTINGS = StorageSettings(
     split_size_bytes=24 * KIB,
     object_block_bytes_max=4 * KIB,
     small_rest_bytes_max=6 * KIB,
-    wal_bytes_max=4 * MIB,
+    wal_bytes_max=1 * MIB,
     recovery_chunk_bytes_max=40 * KIB,
     upload_retry_ms_max=200,
     prepared_ttl_ms=20_000,
@@ -138,6 +138,7 @@ class World:
         self.streams: list[StreamId] = []
         self.histories: dict[StreamId, History] = {}
         self.lives = 0
+        self.share_of_first = self.chance.choice((0.5, 0.9, 0.97))
         self.recovered_records = 0
         self.ready = False
         self.stop = False
@@ -181,12 +182,12 @@ class World:
         while not self.stop:
             number += 1
             dice = self.chance.random()
-            stream = streams[0] if dice < 0.5 else self.chance.choice(streams[:-1])
+            stream = streams[0] if dice < self.share_of_first else self.chance.choice(streams[:-1])
             size = self.chance.choice((10, 200, 3_000, 9_000))
             self.append(stream, f"{self.lives}/{stream.stream_id}/{number}/", size)
             if self.chance.random() < 0.3:
                 await runtime.clock.sleep(self.chance.uniform(0, 0.01))
-            if self.chance.random() < 0.01:
+            if self.chance.random() < 0.003:
                 await client.force_upload()
             if self.chance.random() < 0.004:
                 await self.check(self.chance.choice(streams))
@@ -284,7 +285,7 @@ def test_a_seed_is_a_trace() -> None:
     ("mutant", "seed", "caught_by"),
     [
         ("storage_ack_before_durable", 0, "lost"),
-        ("storage_trim_forgets_carried", 108, "neither in the write-ahead log nor"),
+        ("storage_trim_forgets_carried", 53, "lost"),
         ("storage_commits_out_of_order", 0, "does not continue"),
         ("storage_recovery_drops_tail", 0, "lost"),
     ],

@@ -146,8 +146,8 @@ def _holds(image: MetadataImage, stream_id: StreamId, start: int, end: int) -> s
     topic_id = stream.tags.get("topic")
     topic = image.topics.get(bytes.fromhex(topic_id)) if topic_id else None
     name = topic.name if topic is not None else f"stream {stream_id}"
-    role = stream.tags.get("role", "")
-    return f"{name}-{stream.tags.get('partition', '')}{' ' + role if role else ''} [{start}, {end})"
+    kind = stream.tags.get("kind", "")
+    return f"{name}-{stream.tags.get('partition', '')}{' ' + kind if kind else ''} [{start}, {end})"
 
 
 def _shorten(holds: list[str]) -> str:

@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ponor_cli.cluster_file import ClusterFile, ProcessEntry
@@ -34,6 +35,7 @@ BACKOFF_MAX_S = 5.0
 BACKOFF_RESET_S = 30.0
 LOG_BYTES_MAX = 64 * 1024 * 1024
 POLL_S = 0.02
+STARTUP_BYTES_MAX = 16 * 1024
 
 
 def say(line: str) -> None:
@@ -50,6 +52,7 @@ class Child:
     process: asyncio.subprocess.Process | None = None
     watcher: asyncio.Task[None] | None = None
     wanted: bool = True
+    log_position: int = 0
 
 
 class Supervisor:
@@ -138,6 +141,7 @@ class Supervisor:
         if log_path.exists() and log_path.stat().st_size > LOG_BYTES_MAX:
             log_path.replace(log_path.with_suffix(".log.1"))
         with log_path.open("ab") as log:
+            child.log_position = log.tell()
             child.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", f"ponor_{child.spec.role}", "--config", str(self._directory.config_file(name)),
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -181,8 +185,8 @@ class Supervisor:
         metrics = child.entry.addresses.get("metrics")
         child.entry.metrics_url = f"http://{metrics}/metrics" if metrics else None
         self._set_state(child, "serving", pid=child.entry.pid)
-        for note in content.get("notes", []):
-            say(f"ponor: {_title(child)}: {note}")
+        for line in _startup_lines(self._directory.log_file(child.spec.name), child.log_position):
+            say(f"ponor: {_title(child)}: {line}")
 
     async def _wait_ready_file(self, child: Child) -> dict[str, Any]:
         path = self._directory.ready_file(child.spec.name)
@@ -237,6 +241,14 @@ class Supervisor:
 
 def _title(child: Child) -> str:
     return f"{child.spec.role} {child.spec.number}"
+
+
+def _startup_lines(log_path: Path, position: int) -> list[str]:
+    """What a process logged from its launch until it served (such as how long its recovery took), without time and level."""
+    with log_path.open("rb") as log:
+        log.seek(position)
+        text = log.read(STARTUP_BYTES_MAX).decode(errors="replace")
+    return [line.partition(": ")[2] or line for line in text.splitlines()]
 
 
 def _how_it_ended(code: int | None) -> str:

@@ -22,9 +22,12 @@ ENTRIES = [
 
 
 async def written(disk: SimDisk, *, closed: bool) -> list[PurePath]:
-    """Two segments of entries; with or without the proof that a clean end leaves. The live files, oldest first."""
+    """Two segments of entries from two lives; with or without the proof that a clean end leaves. The live files, oldest first."""
     journal = await open_journal(disk)
-    await append_each(journal, ENTRIES)
+    await append_each(journal, ENTRIES[:2])
+    disk.crash(power_loss=False)
+    journal = await open_journal(disk)
+    await append_each(journal, ENTRIES[2:])
     if closed:
         await journal.close()
     disk.crash(power_loss=False)

@@ -14,6 +14,7 @@ from libs.metadata.tests.metadata_kit import (
     NODE_A,
     NODE_B,
     Log,
+    batch_of,
     completed,
     contents,
     created,
@@ -102,3 +103,20 @@ def test_nothing_may_follow() -> None:
         decode(SNAPSHOT + b"\0")
     with pytest.raises(SnapshotCorruptError, match="magic"):
         decode(b"NOTPONOR" + SNAPSHOT[len(MAGIC) :])
+
+
+def test_the_worked_example_of_the_format_document() -> None:
+    image = MetadataImage()
+    formatted = pb.ClusterFormatted(cluster_id="c", cluster_ordinal=7, namespace="n")
+    batch = batch_of([record(cluster_formatted=formatted)], 1, 1_000).SerializeToString(deterministic=True)
+    assert batch == bytes.fromhex("08 01  10 01  18 e8 07  22 0a 0a 08 0a 01 63 10 07 1a 01 6e")
+    image.apply_committed(batch)
+    digest = "47 94 25 3c 1d 84 33 92 10 5d da 03 07 c0 ca a9"
+    assert image.digest == bytes.fromhex(digest)
+    assert encode(image) == bytes.fromhex(
+        "50 4f 4e 4f 52 49 4d 31"
+        "19 00 00 00  02 9e 0e 8e"
+        f"08 01  10 e8 07  1a 10 {digest}  20 01"
+        "0a 00 00 00  c0 40 9a c6"
+        "0a 08 0a 01 63 10 07 1a 01 6e"
+    )

@@ -8,7 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import StreamEpoch, StreamId
-from s3stream.errors import AppendBackpressureError, OffsetOutOfRangeError, StorageFailedError, StreamClosedError
+from s3stream.errors import (
+    AppendBackpressureError,
+    OffsetOutOfRangeError,
+    StorageFailedError,
+    StreamClosedError,
+)
 from s3stream.records import StreamRecord
 
 

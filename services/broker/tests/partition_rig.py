@@ -77,7 +77,7 @@ def batch(
     """A producer's batch of `count` records with rising timestamps."""
     records = [(timestamp + index, b"key", b"value") for index in range(count)]
     return BatchView(
-        memoryview(build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
+        memoryview(
+            build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+        )
     )
-
-

@@ -19,7 +19,11 @@ VALIDATOR = BatchValidator(validate_records_max=16)
 
 
 def code_of(
-    records: bytes | bytearray | None, *, version: int = 9, config: TopicConfig | None = None, max_checked: int = 16
+    records: bytes | bytearray | None,
+    *,
+    version: int = 9,
+    config: TopicConfig | None = None,
+    max_checked: int = 16,
 ) -> ErrorCode:
     view = None if records is None else memoryview(bytearray(records))
     try:
@@ -90,13 +94,20 @@ def test_a_count_that_no_bytes_can_hold_is_refused_without_a_walk() -> None:
 
 
 def test_topic_settings_are_kept() -> None:
-    assert code_of(build_batch(RECORDS), config=TopicConfig(message_bytes_max=70)) is ErrorCode.MESSAGE_TOO_LARGE
+    assert (
+        code_of(build_batch(RECORDS), config=TopicConfig(message_bytes_max=70)) is ErrorCode.MESSAGE_TOO_LARGE
+    )
     assert code_of(build_batch(RECORDS), config=TopicConfig(is_compacted=True)) is ErrorCode.INVALID_RECORD
     ahead = build_batch([(NOW + 3_600_001, b"k", b"v")])
     assert code_of(ahead) is ErrorCode.INVALID_TIMESTAMP
     assert code_of(build_batch([(5, b"k", b"v")])) is ErrorCode.NONE
-    assert code_of(build_batch([(5, b"k", b"v")]), config=TopicConfig(timestamp_before_ms_max=1000)) is ErrorCode.INVALID_TIMESTAMP
-    assert code_of(build_batch(RECORDS, codec=Codec.ZSTD), version=6) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert (
+        code_of(build_batch([(5, b"k", b"v")]), config=TopicConfig(timestamp_before_ms_max=1000))
+        is ErrorCode.INVALID_TIMESTAMP
+    )
+    assert (
+        code_of(build_batch(RECORDS, codec=Codec.ZSTD), version=6) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    )
 
 
 def test_log_append_time_is_stamped_and_the_crc_follows() -> None:
@@ -110,4 +121,9 @@ def test_resolve_puts_the_topic_s_own_settings_over_the_defaults() -> None:
     config = TopicConfig(message_bytes_max=5).resolve(
         {"segment.ms": "7", "cleanup.policy": "compact,delete", "message.timestamp.type": "LogAppendTime"}
     )
-    assert (config.message_bytes_max, config.segment_ms, config.is_compacted, config.is_log_append_time) == (5, 7, True, True)
+    assert (config.message_bytes_max, config.segment_ms, config.is_compacted, config.is_log_append_time) == (
+        5,
+        7,
+        True,
+        True,
+    )

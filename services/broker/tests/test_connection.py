@@ -20,7 +20,9 @@ class Broker:
         self.started: list[bytes] = []
         self.work: dict[bytes, asyncio.Future[Response]] = {}
 
-    def dispatch(self, frame: bytearray, connection: ConnectionContext) -> Response | asyncio.Future[Response]:
+    def dispatch(
+        self, frame: bytearray, connection: ConnectionContext
+    ) -> Response | asyncio.Future[Response]:
         name = bytes(frame[2:])
         self.started.append(name)
         if name == b"bad":
@@ -128,7 +130,7 @@ async def test_a_refused_request_ends_the_connection_and_what_waits_is_dropped()
 
 
 async def test_answers_given_at_once_do_not_recurse() -> None:
-    broker, wire, connection = connect()
+    _, wire, connection = connect()
     connection.set_writable(writable=False)
     for _ in range(5000):
         connection.frame_received(bytearray(FETCH + b"now"))

@@ -17,7 +17,9 @@ class Client:
         self.refused: list[int] = []
         self.budget = admitted
         self.scratch = scratch
-        self.receiver = FrameReceiver(lambda frame: self.frames.append(bytes(frame)), self._admit, frame_bytes_max=1 << 24)
+        self.receiver = FrameReceiver(
+            lambda frame: self.frames.append(bytes(frame)), self._admit, frame_bytes_max=1 << 24
+        )
 
     def _admit(self, length: int) -> bool:
         if length > self.budget:
@@ -69,7 +71,11 @@ def test_hostile_lengths_are_refused_before_memory_is_taken(length: int) -> None
         client.send(length.to_bytes(4, "big", signed=True) + b"xxxx")
 
 
-@given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=6), st.integers(1, 60), st.integers(1, 100))
+@given(
+    st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=6),
+    st.integers(1, 60),
+    st.integers(1, 100),
+)
 def test_a_frame_without_room_waits_and_nothing_is_lost(frames: list[bytes], room: int, cut: int) -> None:
     client = Client(admitted=room, scratch=cut)
     left = client.send(b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames))

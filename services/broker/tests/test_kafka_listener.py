@@ -44,13 +44,17 @@ class Echo:
         self.frames = 0
         self.repeat = 1
 
-    def dispatch(self, frame: bytearray, connection: ConnectionContext) -> Response | asyncio.Future[Response]:
+    def dispatch(
+        self, frame: bytearray, connection: ConnectionContext
+    ) -> Response | asyncio.Future[Response]:
         self.frames += 1
         return [len(frame).to_bytes(4, "big"), frame] * self.repeat
 
 
 @asynccontextmanager
-async def serving(limits: ListenerSettings = LIMITS) -> AsyncIterator[tuple[KafkaListener, Echo, AnswerBacklog]]:
+async def serving(
+    limits: ListenerSettings = LIMITS,
+) -> AsyncIterator[tuple[KafkaListener, Echo, AnswerBacklog]]:
     echo, backlog = Echo(), AnswerBacklog(1 << 30)
     listener = await KafkaListener.bind(
         "127.0.0.1",
@@ -91,7 +95,12 @@ async def test_requests_cut_into_single_bytes_and_glued_together() -> None:
             await writer.drain()
             await asyncio.sleep(0)
         writer.write(framed(b"\x00\x03one") + framed(b"\x00\x00two") + framed(b"\x00\x03" + b"x" * 300_000))
-        expected = framed(b"\x00\x03hello") + framed(b"\x00\x03one") + framed(b"\x00\x00two") + framed(b"\x00\x03" + b"x" * 300_000)
+        expected = (
+            framed(b"\x00\x03hello")
+            + framed(b"\x00\x03one")
+            + framed(b"\x00\x00two")
+            + framed(b"\x00\x03" + b"x" * 300_000)
+        )
         assert await reader.readexactly(len(expected)) == expected
         assert echo.frames == 4
         writer.close()
@@ -186,7 +195,13 @@ async def test_a_taken_port_is_named() -> None:
 @on_uvloop
 async def test_nobody_gets_in_before_the_broker_serves() -> None:
     listener = await KafkaListener.bind(
-        "127.0.0.1", 0, LIMITS, backlog=AnswerBacklog(1), clock=SystemClock(), telemetry=Telemetry(), fail_stop=_no_fail_stop
+        "127.0.0.1",
+        0,
+        LIMITS,
+        backlog=AnswerBacklog(1),
+        clock=SystemClock(),
+        telemetry=Telemetry(),
+        fail_stop=_no_fail_stop,
     )
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", listener.port)

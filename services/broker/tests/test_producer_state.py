@@ -149,7 +149,8 @@ class Model:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["next", "repeat", "any", "epoch"]), st.integers(0, 12), st.integers(1, 4)), max_size=40
+    st.tuples(st.sampled_from(["next", "repeat", "any", "epoch"]), st.integers(0, 12), st.integers(1, 4)),
+    max_size=40,
 )
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.controller.v1 import subscription_service_pb2 as feed
+from ponor.metadata.v1.records_pb2 import NODE_ROLE_BROKER
 from ponor_controller.app import ControllerOptions, run
 from ponor_controller.consensus.errors import DirectoryInUseError, RecordLogCorruptError, WrongDirectoryError
 from ponor_controller.settings import ControllerSettings
@@ -30,6 +33,7 @@ from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.system_disk import SystemDisk
 from ponor_runtime.telemetry import Telemetry
 
+Client = TypeVar("Client", SessionClient, SubscriptionClient)
 ORDINAL = ClusterOrdinal(3)
 FAST = ControllerSettings(progress_interval_ms=50, session_timeout_ms=600)
 
@@ -78,7 +82,9 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(data: Path, settings: ControllerSettings = FAST, listen: str = "127.0.0.1:0"):
+async def serving(
+    data: Path, settings: ControllerSettings = FAST, listen: str = "127.0.0.1:0"
+) -> AsyncIterator[Served]:
     network = GrpcNetwork()
     runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), network, Telemetry())
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
@@ -96,7 +102,7 @@ async def serving(data: Path, settings: ControllerSettings = FAST, listen: str =
 
 
 @asynccontextmanager
-async def running(client: SessionClient | SubscriptionClient):
+async def running(client: Client) -> AsyncIterator[Client]:
     task = asyncio.create_task(client.run())
     try:
         if isinstance(client, SessionClient):
@@ -111,40 +117,47 @@ def _put(key: str, value: bytes = b"v") -> wire.Operation:
     return wire.Operation(put_key=wire.PutKey(key=key, value=value))
 
 
-async def test_a_broker_registers_works_and_everybody_sees_it(tmp_path):
-    async with serving(tmp_path) as controller, running(controller.session()) as broker:
-        async with running(controller.subscription()) as follower:
-            await follower.wait_for(broker.registered_index, 5_000)
-            cluster = cluster_of(follower.image)
-            assert (cluster.cluster_id, cluster.cluster_ordinal) == (broker.cluster_id, ORDINAL)
-            assert cluster.namespace == cluster.cluster_id
-            assert len(follower.image.tenants.get("").cluster_id) == 22
-            assert follower.image.features.get("metadata.level").level == 1
+async def test_a_broker_registers_works_and_everybody_sees_it(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path) as controller,
+        running(controller.session()) as broker,
+        running(controller.subscription()) as follower,
+    ):
+        await follower.wait_for(broker.registered_index, 5_000)
+        cluster = cluster_of(follower.image)
+        assert cluster is not None
+        assert (cluster.cluster_id, cluster.cluster_ordinal) == (broker.cluster_id, ORDINAL)
+        assert cluster.namespace == cluster.cluster_id
+        assert [(row.tenant_id, len(row.cluster_id)) for row in follower.image.tenants] == [("", 22)]
+        assert [(row.name, row.level) for row in follower.image.features] == [("metadata.level", 1)]
 
-            result = await broker.submit(
-                wire.Operation(create_topic=wire.CreateTopic(name="t", partitions=4, replication_factor=-1))
-            )
-            await follower.wait_for(result.commit_index, 5_000)
-            assert len(follower.image.partitions) == 4
-            with pytest.raises(OperationError) as refused:
-                await broker.submit(wire.Operation(delete_topic=wire.DeleteTopic(topic_id=bytes(16))))
-            assert refused.value.code == error_pb2.ERROR_CODE_TOPIC_NOT_FOUND
-
-
-async def test_a_thousand_operations_at_once_and_two_followers_see_the_same(tmp_path):
-    async with serving(tmp_path) as controller, running(controller.session()) as broker:
-        async with running(controller.subscription()) as one:
-            results = await asyncio.gather(*(broker.submit(_put(f"k{n}")) for n in range(1_000)))
-            last = max(result.commit_index for result in results)
-            assert len({result.commit_index for result in results}) == 1_000
-            async with running(controller.subscription()) as two:
-                await asyncio.gather(one.wait_for(last, 5_000), two.wait_for(last, 5_000))
-                assert one.image.digest == two.image.digest
-                assert snapshot.encode(one.image) == snapshot.encode(two.image)
-                assert len(two.image.keys) == 1_000
+        result = await broker.submit(
+            wire.Operation(create_topic=wire.CreateTopic(name="t", partitions=4, replication_factor=-1))
+        )
+        await follower.wait_for(result.commit_index, 5_000)
+        assert len(follower.image.partitions) == 4
+        with pytest.raises(OperationError) as refused:
+            await broker.submit(wire.Operation(delete_topic=wire.DeleteTopic(topic_id=bytes(16))))
+        assert refused.value.code == error_pb2.ERROR_CODE_TOPIC_NOT_FOUND
 
 
-async def test_a_restart_keeps_everything(tmp_path):
+async def test_a_thousand_operations_at_once_and_two_followers_see_the_same(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path) as controller,
+        running(controller.session()) as broker,
+        running(controller.subscription()) as one,
+    ):
+        results = await asyncio.gather(*(broker.submit(_put(f"k{n}")) for n in range(1_000)))
+        last = max(result.commit_index for result in results)
+        assert len({result.commit_index for result in results}) == 1_000
+        async with running(controller.subscription()) as two:
+            await asyncio.gather(one.wait_for(last, 5_000), two.wait_for(last, 5_000))
+            assert one.image.digest == two.image.digest
+            assert snapshot.encode(one.image) == snapshot.encode(two.image)
+            assert len(two.image.keys) == 1_000
+
+
+async def test_a_restart_keeps_everything(tmp_path: Path) -> None:
     async with serving(tmp_path) as controller, running(controller.session()) as broker:
         await broker.submit(_put("before"))
         epoch, cluster_id = broker.node_epoch, broker.cluster_id
@@ -156,7 +169,7 @@ async def test_a_restart_keeps_everything(tmp_path):
             assert [row.key for row in follower.image.keys] == ["before", "other"]
 
 
-async def test_clients_live_through_a_restart_of_the_controller(tmp_path):
+async def test_clients_live_through_a_restart_of_the_controller(tmp_path: Path) -> None:
     async with serving(tmp_path) as controller:
         listen = controller.address
         broker, follower = controller.session(), controller.subscription()
@@ -184,10 +197,14 @@ async def test_clients_live_through_a_restart_of_the_controller(tmp_path):
         await network.close()
 
 
-async def test_the_same_operation_sent_on_a_new_connection_gets_the_same_answer(tmp_path):
+async def test_the_same_operation_sent_on_a_new_connection_gets_the_same_answer(tmp_path: Path) -> None:
     async with serving(tmp_path) as controller:
         hello = wire.Hello(
-            node_id=compose_node_id(ORDINAL, 0), role=1, incarnation=b"i" * 16, kafka_host="h", kafka_port=1
+            node_id=compose_node_id(ORDINAL, 0),
+            role=NODE_ROLE_BROKER,
+            incarnation=b"i" * 16,
+            kafka_host="h",
+            kafka_port=1,
         )
         allocate = wire.Operation(request_id=7, allocate_producer_ids=wire.AllocateProducerIds(count=10))
         answers = []
@@ -205,17 +222,20 @@ async def test_the_same_operation_sent_on_a_new_connection_gets_the_same_answer(
         assert answers[0].producer_ids_granted.count == 10
 
 
-async def test_a_new_process_ends_the_old_ones_session(tmp_path):
-    async with serving(tmp_path) as controller, running(controller.session()) as old:
-        async with running(controller.session()) as new:
-            assert new.node_epoch == old.node_epoch + 1
-            await asyncio.wait_for(old.fenced.wait(), 5)
-            with pytest.raises(NodeFencedError):
-                await old.submit(_put("late"))
-            await new.submit(_put("fresh"))
+async def test_a_new_process_ends_the_old_ones_session(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path) as controller,
+        running(controller.session()) as old,
+        running(controller.session()) as new,
+    ):
+        assert new.node_epoch == old.node_epoch + 1
+        await asyncio.wait_for(old.fenced.wait(), 5)
+        with pytest.raises(NodeFencedError):
+            await old.submit(_put("late"))
+        await new.submit(_put("fresh"))
 
 
-async def test_an_idle_cluster_writes_nothing(tmp_path):
+async def test_an_idle_cluster_writes_nothing(tmp_path: Path) -> None:
     settings = ControllerSettings(progress_interval_ms=20, session_timeout_ms=100)
     async with serving(tmp_path, settings) as controller, running(controller.session()) as broker:
         gc = controller.session(1000, NodeRole.GC)
@@ -231,7 +251,7 @@ async def test_an_idle_cluster_writes_nothing(tmp_path):
             assert (await broker.submit(_put("k"))).commit_index == index + 1
 
 
-async def test_a_snapshot_on_disk_serves_the_restart_and_new_followers(tmp_path):
+async def test_a_snapshot_on_disk_serves_the_restart_and_new_followers(tmp_path: Path) -> None:
     settings = ControllerSettings(snapshot_batches=100, progress_interval_ms=50)
     async with serving(tmp_path, settings) as controller, running(controller.session()) as broker:
         for _ in range(5):
@@ -267,12 +287,12 @@ async def _converse(controller: Served, method: str, *frames: bytes) -> bytes:
         await connection.close()
 
 
-async def test_hostile_frames_end_their_own_connection_and_nothing_else(tmp_path):
+async def test_hostile_frames_end_their_own_connection_and_nothing_else(tmp_path: Path) -> None:
     async with serving(tmp_path) as controller, running(controller.session(5)) as broker:
         hello = wire.SessionRequest(
             hello=wire.Hello(
                 node_id=compose_node_id(ORDINAL, 1),
-                role=1,
+                role=NODE_ROLE_BROKER,
                 incarnation=b"x" * 16,
                 kafka_host="h",
                 kafka_port=1,
@@ -307,14 +327,14 @@ async def test_hostile_frames_end_their_own_connection_and_nothing_else(tmp_path
         await broker.submit(_put("still here"))
 
 
-async def test_a_directory_has_one_controller(tmp_path):
+async def test_a_directory_has_one_controller(tmp_path: Path) -> None:
     async with serving(tmp_path):
         with pytest.raises(DirectoryInUseError, match="another controller"):
             async with serving(tmp_path):
                 pass
 
 
-async def test_a_log_that_was_lost_is_not_formatted_anew(tmp_path):
+async def test_a_log_that_was_lost_is_not_formatted_anew(tmp_path: Path) -> None:
     async with serving(tmp_path):
         pass
     for path in (tmp_path / "log").iterdir():
@@ -324,7 +344,7 @@ async def test_a_log_that_was_lost_is_not_formatted_anew(tmp_path):
             pass
 
 
-async def test_the_ordinal_of_a_cluster_never_changes(tmp_path):
+async def test_the_ordinal_of_a_cluster_never_changes(tmp_path: Path) -> None:
     async with serving(tmp_path):
         pass
     runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), GrpcNetwork(), Telemetry())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
@@ -9,10 +11,17 @@ from ponor_controller.validation.nodes import register_node
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 
+from services.controller.tests.ledger import Ledger
+
 BROKER = 1
 
 
-def _hello(**changes):
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+def _hello(**changes: Any) -> wire.Hello:
     fields = {
         "node_id": compose_node_id(ClusterOrdinal(7), 0),
         "role": BROKER,
@@ -24,7 +33,7 @@ def _hello(**changes):
     return wire.Hello(**fields)
 
 
-def test_epochs_rise_by_one_with_every_new_process(ledger):
+def test_epochs_rise_by_one_with_every_new_process(ledger: Ledger) -> None:
     first = ledger.register(0, incarnation=b"a" * 16)
     again = ledger.register(0, incarnation=b"a" * 16)
     second = ledger.register(0, incarnation=b"b" * 16)
@@ -33,7 +42,7 @@ def test_epochs_rise_by_one_with_every_new_process(ledger):
     assert other.node_epoch == 1
 
 
-def test_a_new_process_begins_a_new_leader_epoch_of_every_partition_it_leads(ledger):
+def test_a_new_process_begins_a_new_leader_epoch_of_every_partition_it_leads(ledger: Ledger) -> None:
     broker, other = ledger.register(0), ledger.register(1)
     body = wire.CreateTopic(name="t", partitions=4, replication_factor=-1)
     ledger.do(broker, create_topic=body)
@@ -42,14 +51,14 @@ def test_a_new_process_begins_a_new_leader_epoch_of_every_partition_it_leads(led
     assert epochs == {(broker.node_id, 1), (other.node_id, 0)}
 
 
-def test_registering_again_writes_nothing_for_the_same_process(ledger):
+def test_registering_again_writes_nothing_for_the_same_process(ledger: Ledger) -> None:
     ledger.register(0, incarnation=b"a" * 16)
     before = ledger.image.digest
     ledger.register(0, incarnation=b"a" * 16)
     assert ledger.image.digest == before
 
 
-def test_a_process_that_was_replaced_cannot_come_back(ledger):
+def test_a_process_that_was_replaced_cannot_come_back(ledger: Ledger) -> None:
     old = ledger.register(0, incarnation=b"a" * 16)
     ledger.register(0, incarnation=b"b" * 16)
     hello = _hello(incarnation=b"a" * 16, node_epoch=old.node_epoch)
@@ -73,19 +82,19 @@ def test_a_process_that_was_replaced_cannot_come_back(ledger):
         {"kafka_port": 70_000},
     ],
 )
-def test_a_hello_that_makes_no_sense_is_refused(ledger, changes):
+def test_a_hello_that_makes_no_sense_is_refused(ledger: Ledger, changes: dict[str, Any]) -> None:
     with pytest.raises(OperationError) as refused:
         register_node(_hello(**changes), ledger.view, ledger.now_ms)
     assert refused.value.code == error_pb2.ERROR_CODE_INVALID_REQUEST
 
 
-def test_a_node_id_keeps_its_role(ledger):
+def test_a_node_id_keeps_its_role(ledger: Ledger) -> None:
     ledger.register(0)
     with pytest.raises(OperationError, match="BROKER"):
         register_node(_hello(role=3), ledger.view, ledger.now_ms)
 
 
-def test_a_key_is_put_once_and_everybody_learns_the_value(ledger):
+def test_a_key_is_put_once_and_everybody_learns_the_value(ledger: Ledger) -> None:
     broker, other = ledger.register(0), ledger.register(1)
     won = ledger.do(broker, put_key=wire.PutKey(key="partition/x/0", value=b"first")).key_held
     lost = ledger.do(other, put_key=wire.PutKey(key="partition/x/0", value=b"second")).key_held
@@ -93,13 +102,13 @@ def test_a_key_is_put_once_and_everybody_learns_the_value(ledger):
     assert (lost.created, lost.value) == (False, b"first")
 
 
-def test_keys_and_values_are_bounded(ledger):
+def test_keys_and_values_are_bounded(ledger: Ledger) -> None:
     broker = ledger.register(0)
     for key, value in (("", b""), ("k" * 1_025, b""), ("k", b"v" * 4_097)):
         assert ledger.refusal(broker, put_key=wire.PutKey(key=key, value=value)) == "INVALID_REQUEST"
 
 
-def test_blocks_of_producer_ids_never_overlap(ledger):
+def test_blocks_of_producer_ids_never_overlap(ledger: Ledger) -> None:
     broker, other = ledger.register(0), ledger.register(1)
     one = ledger.do(broker, allocate_producer_ids=wire.AllocateProducerIds(count=1_000)).producer_ids_granted
     two = ledger.do(other, allocate_producer_ids=wire.AllocateProducerIds(count=10)).producer_ids_granted

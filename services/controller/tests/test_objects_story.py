@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1.records_pb2 import NODE_ROLE_GC as GC
+from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
 from ponor_runtime.identity import cluster_of_id
 
-
-@pytest.fixture
-def ledger(make_ledger):
-    return make_ledger(settings=ControllerSettings(destroy_delay_ms=10_000, prepared_ttl_ms_max=50_000))
+from services.controller.tests.ledger import Ledger
 
 
 @pytest.fixture
-def broker(ledger):
+def ledger() -> Ledger:
+    return Ledger(settings=ControllerSettings(destroy_delay_ms=10_000, prepared_ttl_ms_max=50_000))
+
+
+@pytest.fixture
+def broker(ledger: Ledger) -> Caller:
     return ledger.register(0)
 
 
 @pytest.fixture
-def gc(ledger):
-    return ledger.register(1000, role=3)
+def gc(ledger: Ledger) -> Caller:
+    return ledger.register(1000, role=GC)
 
 
-def _claim(ledger, gc, limit=100, ttl_ms=1_000):
+def _claim(ledger: Ledger, gc: Caller, limit: int = 100, ttl_ms: int = 1_000) -> list[int]:
     result = ledger.do(gc, claim_objects=wire.ClaimObjects(limit=limit, ttl_ms=ttl_ms))
     return [each.object_id for each in result.objects_granted.objects]
 
 
-def _confirm(ids):
+def _confirm(ids: list[int]) -> wire.ConfirmDeleted:
     return wire.ConfirmDeleted(object_ids=ids)
 
 
-def _destroyed_object(ledger, broker):
+def _destroyed_object(ledger: Ledger, broker: Caller) -> int:
     (stream,) = ledger.create_streams(broker)
     ledger.open(broker, stream, 1)
     (single,) = ledger.upload(broker, stream_objects=[(stream, 1, 0, 5)])
@@ -40,20 +44,22 @@ def _destroyed_object(ledger, broker):
     return single
 
 
-def test_ids_are_contiguous_never_repeated_and_carry_the_clusters_ordinal(ledger, broker):
+def test_ids_are_contiguous_never_repeated_and_carry_the_clusters_ordinal(
+    ledger: Ledger, broker: Caller
+) -> None:
     first, second = ledger.prepare(broker, 3), ledger.prepare(broker, 2)
     assert first + second == list(range(first[0], first[0] + 5))
     assert cluster_of_id(first[0]) == 7
 
 
-def test_a_lease_is_capped_by_the_controller(ledger, broker):
+def test_a_lease_is_capped_by_the_controller(ledger: Ledger, broker: Caller) -> None:
     body = wire.PrepareObjects(count=1, ttl_ms=10**9)
     reserved = ledger.do(broker, prepare_objects=body).objects_reserved
     assert reserved.expires_at_ms == ledger.now_ms + 50_000
     assert reserved.namespace == "11111111-2222-3333-4444-555555555555"
 
 
-def test_senseless_reservations_are_refused(ledger, broker, gc):
+def test_senseless_reservations_are_refused(ledger: Ledger, broker: Caller, gc: Caller) -> None:
     for count, ttl_ms in ((0, 1), (-1, 1), (10_001, 1), (1, 0)):
         body = wire.PrepareObjects(count=count, ttl_ms=ttl_ms)
         assert ledger.refusal(broker, prepare_objects=body) == "INVALID_REQUEST"
@@ -61,18 +67,20 @@ def test_senseless_reservations_are_refused(ledger, broker, gc):
     assert ledger.refusal(gc, prepare_objects=body) == "INVALID_REQUEST"
 
 
-def test_an_object_whose_writer_died_is_collected_after_its_lease(ledger, broker, gc):
+def test_an_object_whose_writer_died_is_collected_after_its_lease(
+    ledger: Ledger, broker: Caller, gc: Caller
+) -> None:
     (abandoned,) = ledger.prepare(broker, ttl_ms=5_000)
     ledger.now_ms += 5_000
     assert _claim(ledger, gc) == []
     ledger.now_ms += 1
     assert _claim(ledger, gc) == [abandoned]
-    assert ledger.image.objects.get(abandoned).state.name == "DESTROYED"
+    assert ledger.object(abandoned).state.name == "DESTROYED"
     ledger.do(gc, confirm_deleted=_confirm([abandoned]))
     assert abandoned not in ledger.image.objects
 
 
-def test_a_destroyed_object_waits_for_the_delay(ledger, broker, gc):
+def test_a_destroyed_object_waits_for_the_delay(ledger: Ledger, broker: Caller, gc: Caller) -> None:
     single = _destroyed_object(ledger, broker)
     ledger.now_ms += 10_000
     assert _claim(ledger, gc) == []
@@ -80,16 +88,16 @@ def test_a_destroyed_object_waits_for_the_delay(ledger, broker, gc):
     assert _claim(ledger, gc) == [single]
 
 
-def test_a_claim_that_finds_nothing_writes_nothing(ledger, broker, gc):
+def test_a_claim_that_finds_nothing_writes_nothing(ledger: Ledger, broker: Caller, gc: Caller) -> None:
     ledger.prepare(broker)
     _destroyed_object(ledger, broker)
     assert ledger.decide(gc, claim_objects=wire.ClaimObjects(limit=10, ttl_ms=1)) == []
 
 
-def test_a_claim_belongs_to_one_process_until_it_runs_out(ledger, broker, gc):
+def test_a_claim_belongs_to_one_process_until_it_runs_out(ledger: Ledger, broker: Caller, gc: Caller) -> None:
     single = _destroyed_object(ledger, broker)
     ledger.now_ms += 10_001
-    other = ledger.register(1001, role=3)
+    other = ledger.register(1001, role=GC)
     assert _claim(ledger, gc, ttl_ms=1_000) == [single]
     assert _claim(ledger, other) == []
     assert ledger.refusal(other, confirm_deleted=_confirm([single])) == "OBJECT_NOT_FOUND"
@@ -101,18 +109,20 @@ def test_a_claim_belongs_to_one_process_until_it_runs_out(ledger, broker, gc):
     assert ledger.decide(gc, confirm_deleted=_confirm([single])) == [], "confirmed already: nothing to do"
 
 
-def test_a_restarted_collector_waits_for_its_own_old_claim(ledger, broker, gc):
+def test_a_restarted_collector_waits_for_its_own_old_claim(
+    ledger: Ledger, broker: Caller, gc: Caller
+) -> None:
     single = _destroyed_object(ledger, broker)
     ledger.now_ms += 10_001
     assert _claim(ledger, gc, ttl_ms=1_000) == [single]
-    restarted = ledger.register(1000, role=3)
+    restarted = ledger.register(1000, role=GC)
     assert _claim(ledger, restarted) == []
     assert ledger.refusal(restarted, confirm_deleted=_confirm([single])) == "OBJECT_NOT_FOUND"
     ledger.now_ms += 1_001
     assert _claim(ledger, restarted) == [single]
 
 
-def test_the_oldest_go_first_and_no_more_than_asked_for(ledger, broker, gc):
+def test_the_oldest_go_first_and_no_more_than_asked_for(ledger: Ledger, broker: Caller, gc: Caller) -> None:
     old = [_destroyed_object(ledger, broker) for _ in range(3)]
     ledger.now_ms += 1
     young = [_destroyed_object(ledger, broker) for _ in range(2)]
@@ -122,7 +132,7 @@ def test_the_oldest_go_first_and_no_more_than_asked_for(ledger, broker, gc):
     assert _claim(ledger, gc, limit=2) == [young[1]]
 
 
-def test_committed_objects_are_never_granted(ledger, broker, gc):
+def test_committed_objects_are_never_granted(ledger: Ledger, broker: Caller, gc: Caller) -> None:
     (stream,) = ledger.create_streams(broker)
     ledger.open(broker, stream, 1)
     ledger.upload(broker, stream_objects=[(stream, 1, 0, 5)])
@@ -130,7 +140,9 @@ def test_committed_objects_are_never_granted(ledger, broker, gc):
     assert _claim(ledger, gc) == []
 
 
-def test_what_is_claimed_but_not_committed_yet_is_not_granted_twice(ledger, broker, gc):
+def test_what_is_claimed_but_not_committed_yet_is_not_granted_twice(
+    ledger: Ledger, broker: Caller, gc: Caller
+) -> None:
     single = _destroyed_object(ledger, broker)
     ledger.now_ms += 10_001
     ledger.hold = True
@@ -140,6 +152,6 @@ def test_what_is_claimed_but_not_committed_yet_is_not_granted_twice(ledger, brok
     assert _claim(ledger, gc) == []
 
 
-def test_only_gc_nodes_claim(ledger, broker):
+def test_only_gc_nodes_claim(ledger: Ledger, broker: Caller) -> None:
     body = wire.ClaimObjects(limit=1, ttl_ms=1)
     assert ledger.refusal(broker, claim_objects=body) == "INVALID_REQUEST"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ponor.controller.v1 import session_service_pb2 as wire
@@ -15,7 +18,15 @@ from ponor_controller.proposals.proposer import Proposer, divide
 from ponor_controller.settings import ControllerSettings
 from ponor_metadata import snapshot
 from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeEpoch, NodeId
 from ponor_runtime.telemetry import Telemetry
+
+from services.controller.tests.ledger import Ledger
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
 
 
 class HandClock:
@@ -46,14 +57,14 @@ class HeldConsensus:
     def propose(self, entry: LogEntry) -> None:
         self.entries.append(entry)
 
-    def on_commit(self, listener) -> None:
+    def on_commit(self, listener: Any) -> None:
         raise NotImplementedError
 
 
 class Leader:
     """A proposer and an executor over a ledger's image, with the consensus in the test's hand."""
 
-    def __init__(self, ledger, settings: ControllerSettings | None = None) -> None:
+    def __init__(self, ledger: Ledger, settings: ControllerSettings | None = None) -> None:
         self.ledger = ledger
         self.clock = HandClock()
         self.consensus = HeldConsensus()
@@ -70,7 +81,7 @@ class Leader:
         self.executor = Executor(self.proposer, self.settings, ledger.randomness, lambda _: False, telemetry)
         self.answers: list[wire.OperationResult] = []
 
-    def execute(self, caller: Caller, request_id: int, first_incomplete_id: int = 0, **kind: object) -> None:
+    def execute(self, caller: Caller, request_id: int, first_incomplete_id: int = 0, **kind: Any) -> None:
         operation = wire.Operation(request_id=request_id, **kind)
         self.executor.execute(PendingOperation(caller, operation, first_incomplete_id, self.answers.append))
 
@@ -85,7 +96,7 @@ def _put(key: str, value: bytes = b"v") -> wire.PutKey:
     return wire.PutKey(key=key, value=value)
 
 
-def test_nothing_is_answered_or_shown_before_it_is_committed(ledger):
+def test_nothing_is_answered_or_shown_before_it_is_committed(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     leader.execute(broker, 1, put_key=_put("a"))
@@ -98,7 +109,7 @@ def test_nothing_is_answered_or_shown_before_it_is_committed(ledger):
     assert (answer.request_id, answer.commit_index, answer.key_held.created) == (1, ledger.image.index, True)
 
 
-def test_a_repeat_gets_the_first_answer_in_flight_and_after(ledger):
+def test_a_repeat_gets_the_first_answer_in_flight_and_after(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     for _ in range(2):
@@ -112,7 +123,7 @@ def test_a_repeat_gets_the_first_answer_in_flight_and_after(ledger):
     assert all(other == first for other in others)
 
 
-def test_a_repeat_that_overtakes_nothing_keeps_the_order_of_commits(ledger):
+def test_a_repeat_that_overtakes_nothing_keeps_the_order_of_commits(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     for request_id in (1, 2, 3, 1):
@@ -123,7 +134,7 @@ def test_a_repeat_that_overtakes_nothing_keeps_the_order_of_commits(ledger):
     assert [answer.request_id for answer in leader.answers] == [1, 1, 2, 3]
 
 
-def test_the_same_id_with_another_body_is_a_mismatch(ledger):
+def test_the_same_id_with_another_body_is_a_mismatch(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     leader.execute(broker, 1, put_key=_put("a"))
@@ -134,7 +145,7 @@ def test_the_same_id_with_another_body_is_a_mismatch(ledger):
     assert "b" not in ledger.image.keys
 
 
-def test_a_result_is_forgotten_when_the_node_says_that_it_has_it(ledger):
+def test_a_result_is_forgotten_when_the_node_says_that_it_has_it(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     leader.execute(broker, 1, 1, put_key=_put("a"))
@@ -145,7 +156,7 @@ def test_a_result_is_forgotten_when_the_node_says_that_it_has_it(ledger):
     assert leader.answers[-1].error.message.startswith("operation 1")
 
 
-def test_results_die_with_the_epoch_and_a_stale_process_is_told_to_stop(ledger):
+def test_results_die_with_the_epoch_and_a_stale_process_is_told_to_stop(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     leader.execute(broker, 1, put_key=_put("a"))
@@ -159,7 +170,7 @@ def test_results_die_with_the_epoch_and_a_stale_process_is_told_to_stop(ledger):
     assert (fresh.key_held.created, fresh.key_held.value) == (False, b"v")
 
 
-def test_a_refusal_waits_for_what_it_was_decided_upon(ledger):
+def test_a_refusal_waits_for_what_it_was_decided_upon(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger)
     topic = wire.CreateTopic(name="t", partitions=1, replication_factor=-1)
@@ -170,7 +181,7 @@ def test_a_refusal_waits_for_what_it_was_decided_upon(ledger):
     assert [answer.error.code for answer in leader.answers] == [0, 50]
 
 
-def test_the_cluster_clock_never_goes_back_and_goes_on_after_a_restart(ledger):
+def test_the_cluster_clock_never_goes_back_and_goes_on_after_a_restart(ledger: Ledger) -> None:
     clock = HandClock()
     first = ClusterClock(clock, 0)
     assert first.now_ms() == 1
@@ -183,7 +194,8 @@ def test_the_cluster_clock_never_goes_back_and_goes_on_after_a_restart(ledger):
     assert second.now_ms() == 7
 
 
-KINDS = st.one_of(
+Kind: TypeAlias = dict[str, Any]
+KINDS: st.SearchStrategy[Kind] = st.one_of(
     st.builds(lambda k, v: {"put_key": _put(f"k{k}", bytes([v]))}, st.integers(0, 5), st.integers(0, 3)),
     st.builds(lambda n: {"allocate_producer_ids": wire.AllocateProducerIds(count=n)}, st.integers(0, 5)),
     st.builds(lambda n: {"prepare_objects": wire.PrepareObjects(count=n, ttl_ms=9)}, st.integers(0, 4)),
@@ -213,10 +225,12 @@ KINDS = st.one_of(
     dropped=st.lists(KINDS, max_size=8),
     later=st.lists(KINDS, max_size=8),
 )
-def test_what_was_dropped_is_as_if_it_was_never_proposed(make_ledger, committed, dropped, later):
+def test_what_was_dropped_is_as_if_it_was_never_proposed(
+    committed: list[Kind], dropped: list[Kind], later: list[Kind]
+) -> None:
     images = []
     for proposes in (True, False):
-        ledger = make_ledger()
+        ledger = Ledger()
         broker = ledger.register(0, incarnation=b"i" * 16)
         leader = Leader(ledger)
         request_id = 0
@@ -241,17 +255,14 @@ def test_what_was_dropped_is_as_if_it_was_never_proposed(make_ledger, committed,
     assert images[0] == images[1]
 
 
-def test_a_change_that_one_batch_cannot_hold_is_divided_or_refused(ledger):
+def test_a_change_that_one_batch_cannot_hold_is_divided_or_refused(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger, ControllerSettings(batch_bytes_max=64 * 1024))
     records = [
         records_pb2.Record(key_put=records_pb2.KeyPut(key=f"k{n}", value=b"v" * 1_000)) for n in range(100)
     ]
-    try:
+    with pytest.raises(OperationError, match="65536"):
         leader.proposer.propose(records)
-        raise AssertionError("too large for one batch")
-    except OperationError as error:
-        assert "65536" in error.message
     assert leader.consensus.entries == []
     last = leader.proposer.propose(records, divisible=True)
     assert [entry.index for entry in leader.consensus.entries] == [last - 1, last]
@@ -262,7 +273,7 @@ def test_a_change_that_one_batch_cannot_hold_is_divided_or_refused(ledger):
 
 
 @given(sizes=st.lists(st.integers(0, 3_000), max_size=60))
-def test_division_keeps_order_and_bound(sizes):
+def test_division_keeps_order_and_bound(sizes: list[int]) -> None:
     records = [records_pb2.Record(key_put=records_pb2.KeyPut(key="k", value=bytes(size))) for size in sizes]
     runs = divide(records, 4_096)
     assert [record for run in runs for record in run] == records
@@ -275,7 +286,7 @@ def test_division_keeps_order_and_bound(sizes):
         )
 
 
-def test_no_more_than_allowed_is_in_flight(ledger):
+def test_no_more_than_allowed_is_in_flight(ledger: Ledger) -> None:
     broker = ledger.register(0)
     leader = Leader(ledger, ControllerSettings(proposals_max=2))
     for request_id in (1, 2):
@@ -289,10 +300,11 @@ def test_no_more_than_allowed_is_in_flight(ledger):
 def _pending(node: int, request_id: int, kind: str) -> PendingOperation:
     operation = wire.Operation(request_id=request_id)
     getattr(operation, kind).SetInParent()
-    return PendingOperation(Caller(node, 1, 1), operation, 0, lambda _: None)
+    caller = Caller(NodeId(node), NodeEpoch(1), records_pb2.NODE_ROLE_BROKER)
+    return PendingOperation(caller, operation, 0, lambda _: None)
 
 
-def test_urgent_operations_go_first_between_nodes_and_never_within_one():
+def test_urgent_operations_go_first_between_nodes_and_never_within_one() -> None:
     lanes = Lanes()
     for pending in (
         _pending(9, 1, "claim_objects"),
@@ -303,8 +315,8 @@ def test_urgent_operations_go_first_between_nodes_and_never_within_one():
     ):
         lanes.put(pending)
     order = []
-    while (pending := lanes.take()) is not None:
-        order.append((pending.caller.node_id, pending.operation.request_id))
+    while (taken := lanes.take()) is not None:
+        order.append((taken.caller.node_id, taken.operation.request_id))
     assert order == [(3, 1), (1, 1), (1, 2), (2, 1), (9, 1)]
     assert len(lanes) == 0
 
@@ -315,7 +327,7 @@ def test_urgent_operations_go_first_between_nodes_and_never_within_one():
         max_size=40,
     )
 )
-def test_every_operation_comes_out_once_and_in_its_nodes_order(puts):
+def test_every_operation_comes_out_once_and_in_its_nodes_order(puts: list[tuple[int, str]]) -> None:
     lanes = Lanes()
     for number, (node, kind) in enumerate(puts):
         lanes.put(_pending(node, number, kind))

@@ -27,11 +27,11 @@ SETTINGS = RecordLogSettings(segment_bytes=16 * 1024, queue_bytes_max=1024 * 102
 
 
 @pytest.fixture
-def disk():
+def disk() -> SystemDisk:
     return SystemDisk()
 
 
-async def _open(disk, path: Path) -> RecordLog:
+async def _open(disk: SystemDisk, path: Path) -> RecordLog:
     await disk.make_directories(path)
     return await RecordLog.open(disk, path, DIRECTORY_ID, SETTINGS, Telemetry())
 
@@ -60,13 +60,13 @@ class Writer:
         await self.log.write_snapshot(Snapshot(header, snapshot.encode(self.image)))
 
 
-async def _reopen(disk, path: Path) -> tuple[Writer, int]:
+async def _reopen(disk: SystemDisk, path: Path) -> tuple[Writer, int]:
     log = await _open(disk, path)
     recovered = await recover(log, ControllerSettings())
     return Writer(log, recovered.image), recovered.tail.begin_index
 
 
-async def test_a_restart_finds_every_batch(disk, tmp_path):
+async def test_a_restart_finds_every_batch(disk: SystemDisk, tmp_path: Path) -> None:
     writer, _ = await _reopen(disk, tmp_path)
     await writer.put(30)
     await writer.log.close()
@@ -79,7 +79,9 @@ async def test_a_restart_finds_every_batch(disk, tmp_path):
     await third.log.close()
 
 
-async def test_snapshot_and_tail_lead_to_the_same_image_as_the_whole_log_and_the_old_log_goes(disk, tmp_path):
+async def test_snapshot_and_tail_lead_to_the_same_image_as_the_whole_log_and_the_old_log_goes(
+    disk: SystemDisk, tmp_path: Path
+) -> None:
     writer, _ = await _reopen(disk, tmp_path)
     sizes = []
     for _ in range(6):
@@ -104,7 +106,9 @@ async def test_snapshot_and_tail_lead_to_the_same_image_as_the_whole_log_and_the
 
 
 @pytest.mark.parametrize("position", [0, 9, 15, 60, 70, 500, -1])
-async def test_a_flipped_byte_in_a_snapshot_is_refused_by_name(disk, tmp_path, position):
+async def test_a_flipped_byte_in_a_snapshot_is_refused_by_name(
+    disk: SystemDisk, tmp_path: Path, position: int
+) -> None:
     writer, _ = await _reopen(disk, tmp_path)
     await writer.put(100)
     await writer.snapshot()
@@ -119,7 +123,7 @@ async def test_a_flipped_byte_in_a_snapshot_is_refused_by_name(disk, tmp_path, p
     assert "restore" in str(refused.value)
 
 
-async def test_a_snapshot_cut_short_is_refused(disk, tmp_path):
+async def test_a_snapshot_cut_short_is_refused(disk: SystemDisk, tmp_path: Path) -> None:
     writer, _ = await _reopen(disk, tmp_path)
     await writer.put(100)
     await writer.snapshot()
@@ -131,7 +135,9 @@ async def test_a_snapshot_cut_short_is_refused(disk, tmp_path):
             await _open(disk, tmp_path)
 
 
-async def test_a_flipped_byte_in_the_log_is_refused_with_file_and_position(disk, tmp_path):
+async def test_a_flipped_byte_in_the_log_is_refused_with_file_and_position(
+    disk: SystemDisk, tmp_path: Path
+) -> None:
     writer, _ = await _reopen(disk, tmp_path)
     await writer.put(100)
     await writer.log.close()
@@ -146,7 +152,7 @@ async def test_a_flipped_byte_in_the_log_is_refused_with_file_and_position(disk,
     assert refused.value.position >= 0
 
 
-async def test_a_log_that_ends_before_its_snapshot_is_refused(disk, tmp_path):
+async def test_a_log_that_ends_before_its_snapshot_is_refused(disk: SystemDisk, tmp_path: Path) -> None:
     writer, _ = await _reopen(disk, tmp_path)
     await writer.put(100)
     await writer.log.close()
@@ -160,7 +166,9 @@ async def test_a_log_that_ends_before_its_snapshot_is_refused(disk, tmp_path):
     await log.close()
 
 
-async def test_leftovers_of_a_crash_are_removed_and_strangers_are_named(disk, tmp_path):
+async def test_leftovers_of_a_crash_are_removed_and_strangers_are_named(
+    disk: SystemDisk, tmp_path: Path
+) -> None:
     writer, _ = await _reopen(disk, tmp_path)
     await writer.put(10)
     await writer.log.close()
@@ -174,7 +182,7 @@ async def test_leftovers_of_a_crash_are_removed_and_strangers_are_named(disk, tm
         await _open(disk, tmp_path)
 
 
-async def test_a_directory_keeps_its_identity(disk, tmp_path):
+async def test_a_directory_keeps_its_identity(disk: SystemDisk, tmp_path: Path) -> None:
     first = await open_identity(disk, tmp_path, SystemRandomness(), "")
     again = await open_identity(disk, tmp_path, SystemRandomness(), "")
     assert again == first
@@ -185,7 +193,7 @@ async def test_a_directory_keeps_its_identity(disk, tmp_path):
         await open_identity(disk, tmp_path, SystemRandomness(), "another")
 
 
-async def test_a_damaged_or_missing_identity_is_refused(disk, tmp_path):
+async def test_a_damaged_or_missing_identity_is_refused(disk: SystemDisk, tmp_path: Path) -> None:
     await open_identity(disk, tmp_path, SystemRandomness(), "")
     path = tmp_path / "identity"
     data = bytearray(path.read_bytes())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor.controller.v1 import subscription_service_pb2 as wire
-from ponor_controller.subscriptions.retained_tail import RetainedBatch, RetainedTail
+from ponor_controller.subscriptions.retained_tail import BatchFrame, RetainedBatch, RetainedTail
 
 
 def _digest(index: int) -> bytes:
@@ -22,7 +22,13 @@ def _tail(
     return tail
 
 
-def test_a_subscriber_gets_every_batch_once_with_the_digest_after_the_last():
+def _frame(tail: RetainedTail, after: int) -> BatchFrame:
+    frame = tail.frame_after(after)
+    assert frame is not None
+    return frame
+
+
+def test_a_subscriber_gets_every_batch_once_with_the_digest_after_the_last() -> None:
     tail = _tail(7)
     frame = tail.frame_after(3)
     assert frame is not None
@@ -32,19 +38,19 @@ def test_a_subscriber_gets_every_batch_once_with_the_digest_after_the_last():
     assert tail.frame_after(7) is None
 
 
-def test_subscribers_at_the_same_place_get_the_same_bytes():
+def test_subscribers_at_the_same_place_get_the_same_bytes() -> None:
     tail = _tail(7)
-    assert tail.frame_after(3).data is tail.frame_after(3).data
+    assert _frame(tail, 3).data is _frame(tail, 3).data
 
 
-def test_a_frame_is_cut_at_its_size_and_a_large_batch_goes_alone():
+def test_a_frame_is_cut_at_its_size_and_a_large_batch_goes_alone() -> None:
     tail = _tail(5, size=700_000, bytes_max=10_000_000)
-    assert tail.frame_after(0).last_index == 1
+    assert _frame(tail, 0).last_index == 1
     big = _tail(1, size=3_000_000, bytes_max=10_000_000)
-    assert big.frame_after(0).last_index == 1
+    assert _frame(big, 0).last_index == 1
 
 
-def test_who_is_behind_the_window_is_told_so():
+def test_who_is_behind_the_window_is_told_so() -> None:
     tail = _tail(200, size=100, bytes_max=1_000)
     assert (tail.begin_index, tail.last_index, tail.size_bytes) == (190, 200, 1_000)
     assert tail.frame_after(190) is not None
@@ -58,10 +64,12 @@ def test_who_is_behind_the_window_is_told_so():
 @given(
     count=st.integers(0, 60), batches_max=st.integers(1, 20), begin=st.integers(0, 5), grow=st.integers(0, 30)
 )
-def test_following_the_tail_sees_consecutive_batches(count, batches_max, begin, grow):
+def test_following_the_tail_sees_consecutive_batches(
+    count: int, batches_max: int, begin: int, grow: int
+) -> None:
     tail = _tail(count, batches_max=batches_max, begin=begin)
     at = tail.begin_index
-    seen = []
+    seen: list[int] = []
     for index in range(begin + count + 1, begin + count + grow + 1):
         while (frame := tail.frame_after(at)) is not None:
             response = wire.SubscribeResponse.FromString(frame.data)

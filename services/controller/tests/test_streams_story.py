@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1.records_pb2 import NODE_ROLE_GC as GC
+
+from services.controller.tests.ledger import Ledger
 
 
-def _close(stream_id, epoch, end):
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+def _close(stream_id: int, epoch: int, end: int) -> wire.CloseStreams:
     return wire.CloseStreams(
         streams=[wire.StreamState(stream_id=stream_id, stream_epoch=epoch, end_offset=end)]
     )
 
 
-def _open(stream_id, epoch):
+def _open(stream_id: int, epoch: int) -> wire.OpenStreams:
     return wire.OpenStreams(streams=[wire.OpenStream(stream_id=stream_id, stream_epoch=epoch)])
 
 
-def _trim(stream_id, epoch, start):
+def _trim(stream_id: int, epoch: int, start: int) -> wire.TrimStreams:
     return wire.TrimStreams(
         streams=[wire.StreamState(stream_id=stream_id, stream_epoch=epoch, start_offset=start)]
     )
 
 
-def test_a_stream_is_made_opened_filled_closed_and_opened_elsewhere(ledger):
+def test_a_stream_is_made_opened_filled_closed_and_opened_elsewhere(ledger: Ledger) -> None:
     first, second = ledger.register(0), ledger.register(1)
     (stream,) = ledger.create_streams(first, topic="aa", partition="0")
-    row = ledger.image.streams.get(stream)
+    row = ledger.stream(stream)
     assert (row.open, row.stream_epoch, row.end_offset) == (False, -1, 0)
 
     state = ledger.open(first, stream, 3)
@@ -44,14 +53,14 @@ def test_a_stream_is_made_opened_filled_closed_and_opened_elsewhere(ledger):
     assert ledger.refusal(first, close_streams=_close(stream, 3, 10)) == "STREAM_FENCED"
     assert ledger.refusal(first, trim_streams=_trim(stream, 3, 5)) == "STREAM_FENCED"
     assert ledger.refusal(first, trim_streams=_trim(stream, 4, 5)) == "STREAM_FENCED"
-    ranges = ledger.image.streams.get(stream).ranges
+    ranges = ledger.stream(stream).ranges
     assert [(each.node_id, each.start_offset, each.end_offset) for each in ranges] == [
         (first.node_id, 0, 10),
         (second.node_id, 10, 10),
     ]
 
 
-def test_an_open_is_repeated_only_by_the_same_process_at_the_same_epoch(ledger):
+def test_an_open_is_repeated_only_by_the_same_process_at_the_same_epoch(ledger: Ledger) -> None:
     broker = ledger.register(0)
     (stream,) = ledger.create_streams(broker)
     ledger.open(broker, stream, 5)
@@ -63,21 +72,25 @@ def test_an_open_is_repeated_only_by_the_same_process_at_the_same_epoch(ledger):
     assert ledger.refusal(restarted, open_streams=_open(stream, 6)) == "STREAM_NOT_CLOSED"
 
 
-def test_a_restarted_broker_commits_what_its_wal_held_under_the_old_epoch_closes_and_opens_anew(ledger):
+def test_a_restarted_broker_commits_what_its_wal_held_under_the_old_epoch_closes_and_opens_anew(
+    ledger: Ledger,
+) -> None:
     broker = ledger.register(0)
     (stream,) = ledger.create_streams(broker)
     ledger.open(broker, stream, 5)
     ledger.upload(broker, set_ranges=[(stream, 5, 0, 10)])
 
     restarted = ledger.register(0)
-    assert ledger.image.streams.get(stream).open, "the stream waits for the recovery"
+    assert ledger.stream(stream).open, "the stream waits for the recovery"
     ledger.upload(restarted, set_ranges=[(stream, 5, 10, 25)])
     ledger.do(restarted, close_streams=_close(stream, 5, 25))
     assert ledger.open(restarted, stream, 6).end_offset == 25
-    assert ledger.image.streams.get(stream).node_epoch == restarted.node_epoch
+    assert ledger.stream(stream).node_epoch == restarted.node_epoch
 
 
-def test_a_close_that_comes_twice_is_a_success_once_the_stream_is_closed_at_that_epoch(ledger):
+def test_a_close_that_comes_twice_is_a_success_once_the_stream_is_closed_at_that_epoch(
+    ledger: Ledger,
+) -> None:
     broker, other = ledger.register(0), ledger.register(1)
     (stream,) = ledger.create_streams(broker)
     ledger.open(broker, stream, 1)
@@ -87,7 +100,7 @@ def test_a_close_that_comes_twice_is_a_success_once_the_stream_is_closed_at_that
     assert ledger.refusal(other, close_streams=_close(stream, 1, 0)) == "STREAM_NOT_OPENED"
 
 
-def test_opens_and_closes_are_all_or_none(ledger):
+def test_opens_and_closes_are_all_or_none(ledger: Ledger) -> None:
     broker, other = ledger.register(0), ledger.register(1)
     mine, theirs = ledger.create_streams(broker, 2)
     ledger.open(other, theirs, 1)
@@ -98,10 +111,10 @@ def test_opens_and_closes_are_all_or_none(ledger):
         ]
     )
     assert ledger.refusal(broker, open_streams=both) == "STREAM_NOT_CLOSED"
-    assert not ledger.image.streams.get(mine).open
+    assert not ledger.stream(mine).open
 
 
-def test_a_trim_moves_the_start_and_destroys_what_lies_below(ledger):
+def test_a_trim_moves_the_start_and_destroys_what_lies_below(ledger: Ledger) -> None:
     broker = ledger.register(0)
     one, two = ledger.create_streams(broker, 2)
     ledger.open(broker, one, 1)
@@ -110,21 +123,21 @@ def test_a_trim_moves_the_start_and_destroys_what_lies_below(ledger):
     (single,) = ledger.upload(broker, stream_objects=[(one, 1, 10, 30)])
 
     ledger.do(broker, trim_streams=_trim(one, 1, 29))
-    assert ledger.image.streams.get(one).start_offset == 29
-    assert ledger.image.objects.get(single).state.name == "COMMITTED"
-    assert ledger.image.objects.get(shared).state.name == "COMMITTED", "stream two still needs it"
+    assert ledger.stream(one).start_offset == 29
+    assert ledger.object(single).state.name == "COMMITTED"
+    assert ledger.object(shared).state.name == "COMMITTED", "stream two still needs it"
 
     ledger.do(broker, trim_streams=_trim(one, 1, 30))
-    assert ledger.image.objects.get(single).state.name == "DESTROYED"
+    assert ledger.object(single).state.name == "DESTROYED"
     ledger.do(broker, trim_streams=_trim(two, 1, 10))
-    assert ledger.image.objects.get(shared).state.name == "DESTROYED"
+    assert ledger.object(shared).state.name == "DESTROYED"
 
     assert ledger.decide(broker, trim_streams=_trim(one, 1, 30)) == []
     assert ledger.decide(broker, trim_streams=_trim(one, 1, 7)) == []
     assert ledger.refusal(broker, trim_streams=_trim(one, 1, 31)) == "OFFSET_MISMATCH"
 
 
-def test_streams_are_deleted_by_their_owner_or_when_closed(ledger):
+def test_streams_are_deleted_by_their_owner_or_when_closed(ledger: Ledger) -> None:
     broker, other = ledger.register(0), ledger.register(1)
     opened, closed = ledger.create_streams(broker, 2)
     ledger.open(broker, opened, 1)
@@ -134,13 +147,13 @@ def test_streams_are_deleted_by_their_owner_or_when_closed(ledger):
     ledger.do(other, delete_streams=wire.DeleteStreams(stream_ids=[closed]))
     ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=[opened]))
     assert len(ledger.image.streams) == 0
-    assert ledger.image.objects.get(single).state.name == "DESTROYED"
+    assert ledger.object(single).state.name == "DESTROYED"
     assert ledger.decide(broker, delete_streams=wire.DeleteStreams(stream_ids=[opened, closed])) == []
     assert ledger.refusal(broker, close_streams=_close(opened, 1, 30)) == "STREAM_NOT_FOUND"
 
 
-def test_requests_that_make_no_sense_are_refused_by_name(ledger):
-    broker, gc = ledger.register(0), ledger.register(1000, role=3)
+def test_requests_that_make_no_sense_are_refused_by_name(ledger: Ledger) -> None:
+    broker, gc = ledger.register(0), ledger.register(1000, role=GC)
     (stream,) = ledger.create_streams(broker)
     assert ledger.refusal(broker, create_streams=wire.CreateStreams()) == "INVALID_REQUEST"
     assert ledger.refusal(broker, open_streams=_open(stream, 1 << 31)) == "INVALID_REQUEST"

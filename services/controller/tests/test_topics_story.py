@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.validation.topic_configs import config_problem
 from ponor_controller.validation.topic_names import collides, name_problem
 
+from services.controller.tests.ledger import Ledger
+
 
 @pytest.fixture
-def broker(ledger):
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def broker(ledger: Ledger) -> Caller:
     return ledger.register(0)
 
 
-def _topic(name="orders", partitions=3, replication_factor=-1, **more):
+def _topic(
+    name: str = "orders", partitions: int = 3, replication_factor: int = -1, **more: Any
+) -> wire.CreateTopic:
     return wire.CreateTopic(name=name, partitions=partitions, replication_factor=replication_factor, **more)
 
 
-def test_a_topic_is_made_with_its_partitions(ledger, broker):
+def test_a_topic_is_made_with_its_partitions(ledger: Ledger, broker: Caller) -> None:
     held = ledger.do(broker, create_topic=_topic(configs={"retention.ms": "-1"})).topic_held
     topic = ledger.image.topics.get(held.topic_id)
+    assert topic is not None
     assert (topic.name, topic.tenant_id, dict(topic.configs)) == ("orders", "", {"retention.ms": "-1"})
     rows = list(ledger.image.partitions)
     assert [(row.partition, row.leader_id, row.leader_epoch, row.replicas) for row in rows] == [
@@ -31,14 +44,14 @@ def test_a_topic_is_made_with_its_partitions(ledger, broker):
     assert ledger.refusal(broker, create_topic=_topic()) == "TOPIC_EXISTS"
 
 
-def test_a_check_changes_nothing_and_says_what_would_be(ledger, broker):
+def test_a_check_changes_nothing_and_says_what_would_be(ledger: Ledger, broker: Caller) -> None:
     before = ledger.image.digest
     held = ledger.do(broker, create_topic=_topic(partitions=-1, validate_only=True)).topic_held
     assert (held.partitions, held.topic_id) == (1, b"")
     assert ledger.image.digest == before
 
 
-def test_partitions_are_spread_over_brokers_that_are_heard(ledger, broker):
+def test_partitions_are_spread_over_brokers_that_are_heard(ledger: Ledger, broker: Caller) -> None:
     second, third = ledger.register(1), ledger.register(2)
     ledger.suspected = (third.node_id,)
     ledger.do(broker, create_topic=_topic(partitions=4))
@@ -49,8 +62,8 @@ def test_partitions_are_spread_over_brokers_that_are_heard(ledger, broker):
     assert len(ledger.image.partitions) == 7
 
 
-def test_bounds_of_a_new_topic(make_ledger):
-    ledger = make_ledger(settings=ControllerSettings(partitions_per_topic_max=5, partitions_max=8))
+def test_bounds_of_a_new_topic() -> None:
+    ledger = Ledger(settings=ControllerSettings(partitions_per_topic_max=5, partitions_max=8))
     broker = ledger.register(0)
     for count in (0, -2, 6):
         assert ledger.refusal(broker, create_topic=_topic(partitions=count)) == "INVALID_PARTITIONS"
@@ -63,30 +76,30 @@ def test_bounds_of_a_new_topic(make_ledger):
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250, "line\n", "orders\0"])
-def test_names_that_are_no_topics(ledger, broker, name):
+def test_names_that_are_no_topics(ledger: Ledger, broker: Caller, name: str) -> None:
     assert ledger.refusal(broker, create_topic=_topic(name)) == "INVALID_TOPIC"
 
 
 @pytest.mark.parametrize("name", ["a", "...", "x" * 249, "A-Z_0.9", "__consumer_offsets"])
-def test_names_that_are_topics(ledger, broker, name):
+def test_names_that_are_topics(ledger: Ledger, broker: Caller, name: str) -> None:
     ledger.do(broker, create_topic=_topic(name))
 
 
-def test_dot_and_underscore_are_one_character_in_metric_names(ledger, broker):
+def test_dot_and_underscore_are_one_character_in_metric_names(ledger: Ledger, broker: Caller) -> None:
     ledger.do(broker, create_topic=_topic("a.b_c"))
     assert ledger.refusal(broker, create_topic=_topic("a_b.c")) == "INVALID_TOPIC"
     ledger.do(broker, create_topic=_topic("a-b-c"))
 
 
 @given(st.text(alphabet="a._-", min_size=1, max_size=6), st.text(alphabet="a._-", min_size=1, max_size=6))
-def test_a_collision_is_symmetric_and_never_of_a_name_with_itself(one, other):
+def test_a_collision_is_symmetric_and_never_of_a_name_with_itself(one: str, other: str) -> None:
     assert collides(one, other) == collides(other, one)
     assert not collides(one, one)
     assert not collides(one, other) or one.replace("_", ".") == other.replace("_", ".")
 
 
 @given(st.text(max_size=300))
-def test_a_legal_name_has_legal_characters_only(name):
+def test_a_legal_name_has_legal_characters_only(name: str) -> None:
     if name_problem(name) is None:
         assert name.isascii()
         assert 1 <= len(name) <= 249
@@ -106,18 +119,18 @@ def test_a_legal_name_has_legal_characters_only(name):
         ("leader.replication.throttled.replicas", "0:1,1:2", "0-1"),
     ],
 )
-def test_topic_settings_are_checked(ledger, broker, name, good, bad):
+def test_topic_settings_are_checked(ledger: Ledger, broker: Caller, name: str, good: str, bad: str) -> None:
     assert config_problem({name: good}) is None
     body = _topic(configs={name: bad})
     assert ledger.refusal(broker, create_topic=body) == "INVALID_CONFIG"
 
 
-def test_an_unknown_topic_setting_is_refused(ledger, broker):
+def test_an_unknown_topic_setting_is_refused(ledger: Ledger, broker: Caller) -> None:
     body = _topic(configs={"retention.msec": "1"})
     assert ledger.refusal(broker, create_topic=body) == "INVALID_CONFIG"
 
 
-def test_without_a_broker_there_is_no_topic(ledger):
+def test_without_a_broker_there_is_no_topic(ledger: Ledger) -> None:
     # A broker that asks is registered; only a fenced one could be alone.
     broker = ledger.register(0)
     from ponor.metadata.v1 import records_pb2
@@ -127,7 +140,9 @@ def test_without_a_broker_there_is_no_topic(ledger):
     assert ledger.refusal(broker, create_topic=_topic()) == "NO_BROKER"
 
 
-def test_a_deleted_topic_leaves_no_stream_no_key_and_no_object_of_its_own(ledger, broker):
+def test_a_deleted_topic_leaves_no_stream_no_key_and_no_object_of_its_own(
+    ledger: Ledger, broker: Caller
+) -> None:
     gone = ledger.do(broker, create_topic=_topic("gone", partitions=2)).topic_held.topic_id
     kept = ledger.do(broker, create_topic=_topic("kept", partitions=1)).topic_held.topic_id
     dying = ledger.create_streams(broker, 3, topic=gone.hex(), partition="0")
@@ -148,7 +163,7 @@ def test_a_deleted_topic_leaves_no_stream_no_key_and_no_object_of_its_own(ledger
     assert [row.topic_id for row in ledger.image.topics] == [kept]
     assert [row.topic_id for row in ledger.image.partitions] == [kept]
     assert [row.key for row in ledger.image.keys] == [f"partition/{kept.hex()}/0"]
-    states = {each: ledger.image.objects.get(each).state.name for each in (own, single, shared)}
+    states = {each: ledger.object(each).state.name for each in (own, single, shared)}
     assert states == {own: "DESTROYED", single: "DESTROYED", shared: "COMMITTED"}
     assert ledger.refusal(broker, delete_topic=wire.DeleteTopic(topic_id=gone)) == "TOPIC_NOT_FOUND"
     ledger.do(broker, create_topic=_topic("gone"))

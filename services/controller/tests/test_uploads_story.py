@@ -6,37 +6,47 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_controller.proposals.pending import Caller
+
+from services.controller.tests.ledger import Ledger, UploadRange, upload_body
 
 
 @pytest.fixture
-def broker(ledger):
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def broker(ledger: Ledger) -> Caller:
     return ledger.register(0)
 
 
 @pytest.fixture
-def streams(ledger, broker):
+def streams(ledger: Ledger, broker: Caller) -> list[int]:
     ids = ledger.create_streams(broker, 3)
     for stream in ids:
         ledger.open(broker, stream, 1)
     return ids
 
 
-def test_one_commit_makes_objects_visible_and_advances_every_end(ledger, broker, streams):
+def test_one_commit_makes_objects_visible_and_advances_every_end(
+    ledger: Ledger, broker: Caller, streams: list[int]
+) -> None:
     one, two, three = streams
     shared, single = ledger.upload(
         broker, set_ranges=[(one, 1, 0, 5), (two, 1, 0, 7)], stream_objects=[(three, 1, 0, 100)]
     )
-    assert [ledger.image.streams.get(each).end_offset for each in streams] == [5, 7, 100]
-    row = ledger.image.stream_set_objects.get(shared)
+    assert [ledger.stream(each).end_offset for each in streams] == [5, 7, 100]
+    row = ledger.set_object(shared)
     assert [(p.stream_id, p.start_offset, p.end_offset) for p in row.ranges.decoded] == [
         (one, 0, 5),
         (two, 0, 7),
     ]
-    assert ledger.image.stream_objects.get(single).end_offset == 100
-    assert ledger.image.objects.get(single).size_bytes == 500
+    assert ledger.stream_object(single).end_offset == 100
+    assert ledger.object(single).size_bytes == 500
 
 
-def test_offsets_have_no_gap_and_no_overlap(ledger, broker, streams, upload_body):
+def test_offsets_have_no_gap_and_no_overlap(ledger: Ledger, broker: Caller, streams: list[int]) -> None:
     one = streams[0]
     ledger.upload(broker, set_ranges=[(one, 1, 0, 5)])
     (unused,) = ledger.prepare(broker)
@@ -44,16 +54,20 @@ def test_offsets_have_no_gap_and_no_overlap(ledger, broker, streams, upload_body
         body = upload_body([unused], set_ranges=[(one, 1, start, end)])
         assert ledger.refusal(broker, commit_upload=body) == "OFFSET_MISMATCH", (start, end)
     ledger.do(broker, commit_upload=upload_body([unused], set_ranges=[(one, 1, 5, 9)]))
-    assert ledger.image.streams.get(one).end_offset == 9
+    assert ledger.stream(one).end_offset == 9
 
 
-def test_several_stream_objects_of_one_stream_continue_each_other_in_any_order(ledger, broker, streams):
+def test_several_stream_objects_of_one_stream_continue_each_other_in_any_order(
+    ledger: Ledger, broker: Caller, streams: list[int]
+) -> None:
     one = streams[0]
     ledger.upload(broker, stream_objects=[(one, 1, 10, 20), (one, 1, 0, 10)])
-    assert ledger.image.streams.get(one).end_offset == 20
+    assert ledger.stream(one).end_offset == 20
 
 
-def test_only_the_owner_commits_and_only_under_the_present_epoch(ledger, broker, streams, upload_body):
+def test_only_the_owner_commits_and_only_under_the_present_epoch(
+    ledger: Ledger, broker: Caller, streams: list[int]
+) -> None:
     one = streams[0]
     other = ledger.register(1)
     (theirs,) = ledger.prepare(other)
@@ -69,7 +83,9 @@ def test_only_the_owner_commits_and_only_under_the_present_epoch(ledger, broker,
     assert ledger.refusal(broker, commit_upload=body) == "STREAM_NOT_OPENED"
 
 
-def test_an_object_must_be_prepared_by_this_very_process_and_in_time(ledger, broker, streams, upload_body):
+def test_an_object_must_be_prepared_by_this_very_process_and_in_time(
+    ledger: Ledger, broker: Caller, streams: list[int]
+) -> None:
     one = streams[0]
     body = upload_body([12345], set_ranges=[(one, 1, 0, 5)])
     assert ledger.refusal(broker, commit_upload=body) == "OBJECT_NOT_PREPARED"
@@ -89,27 +105,31 @@ def test_an_object_must_be_prepared_by_this_very_process_and_in_time(ledger, bro
     assert ledger.refusal(restarted, commit_upload=again) == "OBJECT_NOT_PREPARED"
 
 
-def test_a_lease_is_valid_through_its_last_millisecond(ledger, broker, streams, upload_body):
+def test_a_lease_is_valid_through_its_last_millisecond(
+    ledger: Ledger, broker: Caller, streams: list[int]
+) -> None:
     (last,) = ledger.prepare(broker, ttl_ms=100)
     ledger.now_ms += 100
     ledger.do(broker, commit_upload=upload_body([last], set_ranges=[(streams[0], 1, 0, 5)]))
 
 
-def test_ranges_of_deleted_streams_are_skipped_and_their_objects_destroyed(ledger, broker, streams):
+def test_ranges_of_deleted_streams_are_skipped_and_their_objects_destroyed(
+    ledger: Ledger, broker: Caller, streams: list[int]
+) -> None:
     one, two, three = streams
     ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=[two, three]))
     shared, single = ledger.upload(
         broker, set_ranges=[(one, 1, 0, 5), (two, 1, 0, 7)], stream_objects=[(three, 1, 0, 100)]
     )
-    pieces = list(ledger.image.stream_set_objects.get(shared).ranges.decoded)
+    pieces = list(ledger.set_object(shared).ranges.decoded)
     assert [piece.stream_id for piece in pieces] == [one]
-    assert ledger.image.objects.get(single).state.name == "DESTROYED"
+    assert ledger.object(single).state.name == "DESTROYED"
 
     (orphan,) = ledger.upload(broker, set_ranges=[(two, 1, 7, 9)])
-    assert ledger.image.objects.get(orphan).state.name == "DESTROYED"
+    assert ledger.object(orphan).state.name == "DESTROYED"
 
 
-def test_malformed_uploads_are_refused(ledger, broker, streams, upload_body):
+def test_malformed_uploads_are_refused(ledger: Ledger, broker: Caller, streams: list[int]) -> None:
     one, two, _ = streams
     a, b = ledger.prepare(broker, 2)
     unsorted = upload_body([a], set_ranges=[(two, 1, 0, 5), (one, 1, 0, 5)])
@@ -138,28 +158,31 @@ def test_malformed_uploads_are_refused(ledger, broker, streams, upload_body):
         max_size=8,
     )
 )
-def test_committed_objects_cover_every_stream_from_zero_to_its_end(make_ledger, steps):
-    ledger = make_ledger()
+def test_committed_objects_cover_every_stream_from_zero_to_its_end(
+    steps: list[list[tuple[int, int, bool]]],
+) -> None:
+    ledger = Ledger()
     broker = ledger.register(0)
     streams = ledger.create_streams(broker, 4)
     for stream in streams:
         ledger.open(broker, stream, 1)
     ends = dict.fromkeys(streams, 0)
     for step in steps:
-        in_set, alone = [], []
-        for which, count, single in sorted(step):
+        in_set: list[UploadRange] = []
+        alone: list[UploadRange] = []
+        for which, count, is_alone in sorted(step):
             stream = streams[which]
-            (alone if single else in_set).append((stream, 1, ends[stream], ends[stream] + count))
+            (alone if is_alone else in_set).append((stream, 1, ends[stream], ends[stream] + count))
             ends[stream] += count
         ledger.upload(broker, set_ranges=in_set, stream_objects=alone)
-    covered = {stream: [] for stream in streams}
-    for row in ledger.image.stream_objects:
-        covered[row.stream_id].append((row.start_offset, row.end_offset))
-    for row in ledger.image.stream_set_objects:
-        for piece in row.ranges.decoded:
+    covered: dict[int, list[tuple[int, int]]] = {stream: [] for stream in streams}
+    for single in ledger.image.stream_objects:
+        covered[single.stream_id].append((single.start_offset, single.end_offset))
+    for shared in ledger.image.stream_set_objects:
+        for piece in shared.ranges.decoded:
             covered[piece.stream_id].append((piece.start_offset, piece.end_offset))
     for stream, end in ends.items():
-        assert ledger.image.streams.get(stream).end_offset == end
+        assert ledger.stream(stream).end_offset == end
         offset = 0
         for start, stop in sorted(covered[stream]):
             assert start == offset

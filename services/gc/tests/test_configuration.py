@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ponor_gc.configuration import read_configuration
@@ -18,14 +20,14 @@ GOOD = {
 }
 
 
-def _write(tmp_path, **changes):
+def _write(tmp_path: Path, **changes: Any) -> Path:
     path = tmp_path / "gc.json"
     content = {name: value for name, value in {**GOOD, **changes}.items() if value is not None}
     path.write_text(json.dumps(content))
     return path
 
 
-def test_a_good_file_is_read(tmp_path):
+def test_a_good_file_is_read(tmp_path: Path) -> None:
     configuration = read_configuration(
         _write(tmp_path, metrics="127.0.0.1:0", ready_file=str(tmp_path / "ready"))
     )
@@ -45,12 +47,12 @@ def test_a_good_file_is_read(tmp_path):
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_a_bad_file_is_refused_by_name(tmp_path, changes, named):
+def test_a_bad_file_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(StartRefusedError, match=named):
         read_configuration(_write(tmp_path, **changes))
 
 
-def test_an_unknown_setting_and_broken_json_are_refused(tmp_path):
+def test_an_unknown_setting_and_broken_json_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="claim_objects_max"):
         read_configuration(_write(tmp_path, settings={"claim_object_max": 1}))
     path = tmp_path / "gc.json"

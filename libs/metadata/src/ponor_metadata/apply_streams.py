@@ -103,8 +103,7 @@ def advance(view: View, stream_id: StreamId, start_offset: int, end_offset: int)
     assert start_offset == stream.end_offset, (
         f"stream {stream_id}: a commit at {start_offset} leaves the end {stream.end_offset} behind or overlaps it"
     )
-    last = replace(stream.ranges[-1], end_offset=end_offset)
-    advanced = replace(stream, end_offset=end_offset, ranges=(*stream.ranges[:-1], last))
+    advanced = stream.advanced_to(end_offset)
     view.streams.put(advanced)
     return advanced
 

@@ -2,7 +2,7 @@
 
 Layout (docs/formats/records.md): 8 bytes of magic, then sections. A section is its length (u32), the CRC32C of its payload (u32), both little
 endian, and the payload: a message of image.proto. The first is an ImageHeader that says how many follow; each of the others is an
-ImageSection with at most 1,000 rows of one table, in key order. A reader takes one section at a time, so that a large image never
+ImageSection with rows of one table, in key order: at most 1,000, and at most 64 KiB unless a single row is larger. A reader takes one section at a time, so that a large image never
 holds up the event loop.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from struct import Struct
 from typing import Any, Final, Protocol
 
@@ -26,6 +25,8 @@ from ponor_metadata.tables import MemoryTable
 MAGIC: Final = b"PONORIM1"
 SECTION_HEADER: Final = Struct("<II")
 SECTION_ROWS_MAX: Final = 1_000
+SECTION_BYTES_MAX: Final = 64 * 1024
+"""Of rows. A section is what a reader takes in one go, and a row of a wide stream set object may have 50 KiB."""
 
 
 class SnapshotCorruptError(Exception):
@@ -161,8 +162,16 @@ def _sections(image: MetadataImage) -> Iterator[ImageSection]:
 
 
 def _chunks(messages: Iterable[Any]) -> Iterator[list[Any]]:
-    remaining = iter(messages)
-    while chunk := list(islice(remaining, SECTION_ROWS_MAX)):
+    chunk: list[Any] = []
+    chunk_bytes = 0
+    for message in messages:
+        size_bytes = message.ByteSize()
+        if chunk and (len(chunk) == SECTION_ROWS_MAX or chunk_bytes + size_bytes > SECTION_BYTES_MAX):
+            yield chunk
+            chunk, chunk_bytes = [], 0
+        chunk.append(message)
+        chunk_bytes += size_bytes
+    if chunk:
         yield chunk
 
 

@@ -97,6 +97,22 @@ def describe(cls: type[Any]) -> list[SettingRow]:
     ]
 
 
+def describe_values(settings: object) -> list[tuple[SettingRow, object]]:
+    """Every setting of an instance with its present value, in order of declaration."""
+    values: dict[str, object] = {}
+    _collect_values(settings, values)
+    return [(row, values[row.name]) for row in describe(type(settings))]
+
+
+def _collect_values(settings: Any, values: dict[str, object]) -> None:
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            _collect_values(value, values)
+        else:
+            values[field.name] = value
+
+
 def _fields_of(cls: type[Any]) -> Iterator[tuple[str, type[Any], dataclasses.Field[Any]]]:
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):

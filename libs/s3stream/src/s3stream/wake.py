@@ -6,6 +6,9 @@ import asyncio
 
 from ponor_runtime.clock import Clock
 
+_SLEEP_S_MIN = 0.001
+"""Shorter sleeps may end before the clock has moved: whoever waits for a moment a nanosecond away would spin."""
+
 
 class Wake:
     """One task waits, anybody wakes it. News that comes while nobody waits is kept."""
@@ -23,7 +26,7 @@ class Wake:
         if timeout_s is None:
             await self._news.wait()
         elif not self._news.is_set():
-            sleeper = asyncio.ensure_future(self._clock.sleep(timeout_s))
+            sleeper = asyncio.ensure_future(self._clock.sleep(max(timeout_s, _SLEEP_S_MIN)))
             waiter = asyncio.ensure_future(self._news.wait())
             try:
                 await asyncio.wait((sleeper, waiter), return_when=asyncio.FIRST_COMPLETED)

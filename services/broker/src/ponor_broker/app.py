@@ -22,6 +22,7 @@ from ponor_runtime.identity import NodeId
 from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
+from ponor_runtime.settings import describe_values
 from ponor_runtime.tasks import BackgroundTasks
 from s3stream.client import StreamClient
 from s3stream.file_wal import FileWal
@@ -54,6 +55,8 @@ class BrokerOptions:
     kafka_host: str = "127.0.0.1"
     kafka_port: int = 0
     advertised_host: str = ""
+    object_store: str = ""
+    """The store's URL as tools may read it; the store itself is given to `run`."""
 
 
 class Frontend(Protocol):
@@ -260,6 +263,7 @@ class _Broker:
             self._runtime,
             self._settings,
             node_id=self._options.node_id,
+            broker_configs=_broker_configs(self._settings, self._options),
             session=self._session,
             subscription=self._subscription,
             streams=streams,
@@ -311,3 +315,13 @@ def _report(streams: StreamClient) -> None:
         report.streams,
         report.skipped_committed,
     )
+
+
+def _broker_configs(settings: BrokerSettings, options: BrokerOptions) -> dict[str, str]:
+    """What DescribeConfigs tells of this broker: its settings, and where the rest of the cluster is."""
+    own = {row.name: str(value) for row, value in describe_values(settings)}
+    return {
+        "ponor.controllers": ",".join(options.controllers),
+        "ponor.object.store": options.object_store,
+        **own,
+    }

@@ -82,12 +82,13 @@ def read_configuration(path: Path) -> BrokerConfiguration:
         kafka_host=str(content.get("kafka_host", "127.0.0.1")),
         kafka_port=port,
         advertised_host=str(content.get("advertised_host", "")),
+        object_store=_required(path, content, "object_store", str, "file://DIR or s3://BUCKET/PREFIX"),
     )
     ready_file = content.get("ready_file")
     return BrokerConfiguration(
         options,
         load(BrokerSettings, content.get("settings", {})),
-        _required(path, content, "object_store", str, "file://DIR or s3://BUCKET/PREFIX"),
+        options.object_store,
         Path(ready_file) if ready_file else None,
         content.get("metrics"),
     )

@@ -5,6 +5,7 @@ What lives here: construction and wiring. Registration, storage and sockets are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey
@@ -28,6 +29,7 @@ from ponor_broker.handlers.api_versions import ApiVersionsHandler
 from ponor_broker.handlers.create_topics import CreateTopicsHandler
 from ponor_broker.handlers.delete_topics import DeleteTopicsHandler
 from ponor_broker.handlers.describe_cluster import DescribeClusterHandler
+from ponor_broker.handlers.describe_configs import DescribeConfigsHandler
 from ponor_broker.handlers.fetch import ColdReads, FetchHandler
 from ponor_broker.handlers.groups import group_handlers
 from ponor_broker.handlers.init_producer_id import InitProducerIdHandler
@@ -57,6 +59,7 @@ class BrokerServices:
         settings: BrokerSettings,
         *,
         node_id: NodeId,
+        broker_configs: Mapping[str, str],
         session: SessionClient,
         subscription: SubscriptionClient,
         streams: StreamClient,
@@ -66,6 +69,7 @@ class BrokerServices:
         self._runtime = runtime
         self._settings = settings
         self._node_id = node_id
+        self._broker_configs = broker_configs
         self._session = session
         self._subscription = subscription
         self._tasks = tasks
@@ -133,6 +137,12 @@ class BrokerServices:
             CreateTopicsHandler(self.admin).api,
             DeleteTopicsHandler(self.topics, self.admin).api,
             DescribeClusterHandler(self.topics, node_id=self._node_id).api,
+            DescribeConfigsHandler(
+                self.topics,
+                node_id=self._node_id,
+                broker_configs=self._broker_configs,
+                topic_defaults=_topic_defaults(self._settings),
+            ).api,
             InitProducerIdHandler(self._producer_ids).api,
             LeaderEpochsHandler(self.partitions).api,
             ListOffsetsHandler(self.partitions).api,

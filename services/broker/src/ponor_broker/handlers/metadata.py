@@ -102,7 +102,9 @@ class MetadataHandler:
         may_create = self._auto_create and (
             request.allow_auto_topic_creation or version < AUTO_CREATE_FLAG_MIN
         )
-        return self._respond(request, [self._find(topic, request, version, may_create=may_create) for topic in wanted])
+        return self._respond(
+            request, [self._find(topic, request, version, may_create=may_create) for topic in wanted]
+        )
 
     def _respond(self, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
         brokers = [MetadataResponseBroker(*broker) for broker in self._topics.brokers()]

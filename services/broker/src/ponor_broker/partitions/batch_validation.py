@@ -12,13 +12,24 @@ from typing import Final
 
 from ponor_kafka.compression import Codec
 from ponor_kafka.errors import ErrorCode, KafkaWireError
-from ponor_kafka.record_batch import CODEC_MASK, HEADER_BYTES, BatchView, OldRecordFormatError, split_batches
+from ponor_kafka.record_batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER_BYTES,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL_BIT,
+    BatchView,
+    OldRecordFormatError,
+    split_batches,
+)
 from ponor_kafka.records import RECORD_BYTES_MIN
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topic_config import TopicConfig
 
 ZSTD_PRODUCE_VERSION_MIN: Final = 7
+_UNCOMPRESSED: Final = int(Codec.NONE)
+_ZSTD: Final = int(Codec.ZSTD)
 DECOMPRESSED_BYTES_MAX: Final = 64 << 20
 """What a checked batch may grow to; only small or compacted ones are decompressed at all."""
 
@@ -47,8 +58,8 @@ class BatchValidator:
             batch.check_crc()
         except KafkaWireError as error:
             raise PartitionError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-        _check_codec(batch, version)
-        _check_header(batch)
+        codec = _checked_codec(batch, version)
+        _check_header(batch, codec)
         if batch.record_count <= self._validate_records_max or config.is_compacted:
             _check_records(batch, is_compacted=config.is_compacted)
         if config.is_log_append_time:
@@ -73,31 +84,34 @@ def _only_batch(records: memoryview | None) -> BatchView:
     return batches[0]
 
 
-def _check_codec(batch: BatchView, version: int) -> None:
+def _checked_codec(batch: BatchView, version: int) -> int:
     codec = batch.attributes & CODEC_MASK
-    if codec > Codec.ZSTD:
+    if codec > _ZSTD:
         raise PartitionError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"no codec has the number {codec}")
-    if codec == Codec.ZSTD and version < ZSTD_PRODUCE_VERSION_MIN:
+    if codec == _ZSTD and version < ZSTD_PRODUCE_VERSION_MIN:
         raise PartitionError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_PRODUCE_VERSION_MIN} or newer"
         )
+    return codec
 
 
-def _check_header(batch: BatchView) -> None:
-    if batch.is_control:
-        raise _invalid("a client may not write control batches")
-    if batch.is_transactional:
+def _check_header(batch: BatchView, codec: int) -> None:
+    if batch.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
+        if batch.is_control:
+            raise _invalid("a client may not write control batches")
         raise PartitionError(ErrorCode.INVALID_TXN_STATE, "there are no transactions on this broker yet")
     if batch.base_offset != 0:
         raise _invalid(f"a producer's batch has base offset 0, not {batch.base_offset}")
-    if batch.record_count <= 0 or batch.record_count != batch.last_offset_delta + 1:
-        raise _invalid(f"{batch.record_count} records do not take {batch.last_offset_delta + 1} offsets")
-    if batch.has_producer_id and (
-        batch.producer_id < 0 or batch.base_sequence < 0 or batch.producer_epoch < 0
+    count = batch.record_count
+    if count <= 0 or count != batch.last_offset_delta + 1:
+        raise _invalid(f"{count} records do not take {batch.last_offset_delta + 1} offsets")
+    if (
+        batch.producer_id != NO_PRODUCER_ID
+        and min(batch.producer_id, batch.base_sequence, batch.producer_epoch) < 0
     ):
         raise _invalid(f"producer {batch.producer_id}: epoch or sequence is negative")
-    if batch.codec is Codec.NONE and batch.record_count * RECORD_BYTES_MIN > batch.size_bytes - HEADER_BYTES:
-        raise _invalid(f"{batch.size_bytes} bytes cannot hold {batch.record_count} records")
+    if codec == _UNCOMPRESSED and count * RECORD_BYTES_MIN > len(batch.view) - HEADER_BYTES:
+        raise _invalid(f"{batch.size_bytes} bytes cannot hold {count} records")
 
 
 def _check_records(batch: BatchView, *, is_compacted: bool) -> None:

@@ -122,7 +122,9 @@ class MetaStream:
         """A rewrite that loses a key would lose it for ever (AutoMQ PR 3056): every key is in it, or stays."""
         rewritten = fold(entries)
         for key, value in self._values.items():
-            assert key in rewritten or value.changes, f"meta stream {self._stream.stream_id}: the rewrite loses {key}"
+            assert key in rewritten or value.changes, (
+                f"meta stream {self._stream.stream_id}: the rewrite loses {key}"
+            )
 
     async def trim_rewritten(self) -> bool:
         """Drop what a rewrite replaced, once all of the rewrite lies in committed objects. Returns whether it did."""

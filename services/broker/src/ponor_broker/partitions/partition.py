@@ -11,23 +11,21 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
 from ponor_runtime.clock import Clock
-from s3stream.errors import AppendBackpressureError, S3StreamError, StreamClosedError
+from s3stream.errors import AppendBackpressureError, StreamClosedError
 from s3stream.records import StreamRecord
 
-from ponor_broker.partitions import meta_entry
-from ponor_broker.partitions.checkpoint import PartitionCheckpoint
+from ponor_broker.partitions.durable_state import DurableState, producer_batch
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.leader_epochs import LeaderEpochs
-from ponor_broker.partitions.meta_entry import MetaKey
 from ponor_broker.partitions.meta_stream import MetaStream
-from ponor_broker.partitions.partition_log import PartitionLog, observe
+from ponor_broker.partitions.partition_log import PartitionLog
 from ponor_broker.partitions.producer_state import ProducerBatch, ProducerStates
 from ponor_broker.partitions.topic_config import TopicConfig
 
@@ -72,21 +70,17 @@ class Partition:
         leader_epoch: int,
         log: PartitionLog,
         meta: MetaStream,
+        state: DurableState,
         *,
         config: TopicConfig,
-        checkpoint: PartitionCheckpoint,
-        producers: ProducerStates,
-        epochs: LeaderEpochs,
         clock: Clock,
     ) -> None:
         self.identity = identity
-        self.config = config
         self.leader_epoch = leader_epoch
         self.log = log
-        self.producers = producers
-        self.epochs = epochs
+        self.config = config
         self._meta = meta
-        self._checkpoint = checkpoint
+        self._state = state
         self._clock = clock
         self.high_watermark = log.confirmed_offset
         """Also the last stable offset, as long as there are no transactions."""
@@ -94,9 +88,16 @@ class Partition:
         self._watchers: dict[Watcher, None] = {}
         self._closed = False
         self._failure: BaseException | None = None
-        self._epochs_are_dirty = False
-        self._noted_timestamp = checkpoint.max_timestamp
-        self._snapshot_changes = producers.changes
+
+    @property
+    def producers(self) -> ProducerStates:
+        """Idempotent producers of the partition."""
+        return self._state.producers
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """Where leader epochs began."""
+        return self._state.epochs
 
     @property
     def index(self) -> int:
@@ -106,7 +107,7 @@ class Partition:
     @property
     def log_start_offset(self) -> int:
         """First Kafka offset that can be read."""
-        return self._checkpoint.start_offset
+        return self._state.checkpoint.start_offset
 
     @property
     def log_end_offset(self) -> int:
@@ -116,7 +117,8 @@ class Partition:
     @property
     def max_timestamp(self) -> tuple[int, int]:
         """The largest timestamp of all readable records, and the base offset of its batch; −1 for none."""
-        return self._checkpoint.max_timestamp, self._checkpoint.max_timestamp_offset
+        checkpoint = self._state.checkpoint
+        return checkpoint.max_timestamp, checkpoint.max_timestamp_offset
 
     @property
     def is_serving(self) -> bool:
@@ -153,14 +155,14 @@ class Partition:
         self._check_serving()
         producer: ProducerBatch | None = None
         if batch.producer_id != NO_PRODUCER_ID:
-            producer = _producer_batch(batch)
+            producer = producer_batch(batch)
             taken = self.producers.find_duplicate(producer)
             if taken is not None:
                 return PendingAppend(taken.base_offset, self._durable_at(taken.end_offset))
             self._check_sequence(producer)
         now_ms = self._clock.wall_ms()
         self.log.roll_if_due(batch.size_bytes, now_ms)
-        self._persist_epochs()
+        self._state.persist_epochs()
         base_offset = self.log.end_offset
         batch.set_base_offset(base_offset)
         batch.set_leader_epoch(self.leader_epoch)
@@ -243,9 +245,7 @@ class Partition:
         )
         self.high_watermark = end_offset
         self.producers.confirm(end_offset)
-        if max_timestamp > self._checkpoint.max_timestamp:
-            self._checkpoint.max_timestamp = max_timestamp
-            self._checkpoint.max_timestamp_offset = base_offset
+        self._state.note_timestamp(max_timestamp, base_offset)
         self._wake(size_bytes)
 
     def _fail(self, failure: BaseException) -> None:
@@ -253,11 +253,6 @@ class Partition:
         if self._failure is None:
             self._failure = failure
             self._wake(0)
-
-    def _persist_epochs(self) -> None:
-        if self._epochs_are_dirty:
-            observe(self._meta.put(meta_entry.LEADER_EPOCHS, self.epochs.snapshot()))
-            self._epochs_are_dirty = False
 
     # Reads
 
@@ -310,79 +305,25 @@ class Partition:
 
     # What survives
 
-    def begin_epoch(self) -> None:
-        """This leader's epoch starts at the log's end; persisted before its first batch."""
-        if self.epochs.assign(self.leader_epoch, self.log.end_offset):
-            self._epochs_are_dirty = True
-
     async def recover(self) -> int:
-        """Learn from the batch headers that the checkpoint does not cover; returns how many batches were read."""
-        offset = self._checkpoint.recover_offset
-        if offset >= self.log.log_meta.active.base_offset:
-            self.log.active_bytes = self._checkpoint.active_bytes
-        now_ms = self._clock.wall_ms()
-        batches = 0
-        while offset < self.high_watermark:
-            for record in await self.log.read(offset, RECOVER_BYTES):
-                base_offset = self.log.kafka_offset(offset, record)
-                self._replay(BatchView(memoryview(record.payload)), base_offset, record, now_ms)
-                offset = base_offset + record.count
-                batches += 1
+        """Learn what the Meta stream does not say, and begin this leader's epoch; returns how many batches were read for it.
+
+        Raises:
+            S3StreamError: the log cannot be read.
+        """
+        batches = await self._state.recover(self.high_watermark, self._clock)
+        self._state.begin_epoch(self.leader_epoch)
         return batches
 
-    def _replay(self, batch: BatchView, base_offset: int, record: StreamRecord, now_ms: int) -> None:
-        end_offset = base_offset + record.count
-        if base_offset >= self.log.log_meta.active.base_offset:
-            self.log.active_bytes += len(record.payload)
-        if batch.producer_id != NO_PRODUCER_ID and batch.base_sequence >= 0:
-            self.producers.replay(_producer_batch(batch), base_offset, end_offset, now_ms)
-        if batch.max_timestamp > self._checkpoint.max_timestamp:
-            self._checkpoint.max_timestamp = batch.max_timestamp
-            self._checkpoint.max_timestamp_offset = base_offset
-
     def before_upload(self) -> None:
-        """Append what describes the data so far, so that it travels in the same object: called just before a block is sealed.
-
-        When the storage does not take it, the next upload does; recovery then only reads more headers.
-        """
-        if self._closed or self._failure is not None:
-            return
-        try:
-            self._write_checkpoint(clean=False)
-            if self._meta.compaction_due:
-                self._meta.rewrite(self._snapshots())
-        except S3StreamError:
-            return
-
-    def _write_checkpoint(self, *, clean: bool) -> None:
-        confirmed = self.high_watermark
-        if self.producers.changes != self._snapshot_changes:
-            observe(self._meta.put(meta_entry.PRODUCER_SNAPSHOT, self.producers.snapshot_at(confirmed)))
-            self._snapshot_changes = self.producers.changes
-        checkpoint = self._checkpoint
-        if checkpoint.max_timestamp > self._noted_timestamp and self.log.note_time(
-            checkpoint.max_timestamp, checkpoint.max_timestamp_offset
-        ):
-            self._noted_timestamp = checkpoint.max_timestamp
-        if confirmed > checkpoint.recover_offset or clean != checkpoint.clean_shutdown:
-            written = replace(
-                checkpoint, recover_offset=confirmed, clean_shutdown=clean, active_bytes=self.log.active_bytes
-            )
-            observe(self._meta.put(meta_entry.PARTITION, written.snapshot()))
-            self._checkpoint = written
-
-    def _snapshots(self) -> dict[MetaKey, bytes]:
-        return {
-            meta_entry.LOG: self.log.log_meta.snapshot(),
-            meta_entry.PARTITION: self._checkpoint.snapshot(),
-            meta_entry.LEADER_EPOCHS: self.epochs.snapshot(),
-            meta_entry.PRODUCER_SNAPSHOT: self.producers.snapshot_at(self.high_watermark),
-        }
+        """The hook of the Data stream; see `DurableState.before_upload`."""
+        if self.is_serving:
+            self._state.before_upload(self.high_watermark)
 
     @property
     def wants_time_stream(self) -> bool:
         """Whether there are timestamps that a Time stream should hold, and none exists."""
-        return self._noted_timestamp < self._checkpoint.max_timestamp and not self.log.has_time_stream
+        return self._state.wants_time_stream
 
     async def trim_meta(self) -> bool:
         """Drop Meta entries that a rewrite replaced, once that lies in committed objects."""
@@ -404,8 +345,8 @@ class Partition:
         if self._failure is None:
             # Refused (the cache is full): the next open then reads more batch headers, and loses nothing.
             with contextlib.suppress(AppendBackpressureError):
-                self._persist_epochs()
-                self._write_checkpoint(clean=True)
+                self._state.persist_epochs()
+                self._state.write_checkpoint(self.high_watermark, clean=True)
 
     async def close(self) -> None:
         """`seal`, then close all streams, the Meta stream last."""
@@ -419,9 +360,3 @@ class Partition:
         self._wake(0)
         for stream in (*self.log.streams.values(), self._meta.stream):
             stream.abandon()
-
-
-def _producer_batch(batch: BatchView) -> ProducerBatch:
-    return ProducerBatch(
-        batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta + 1
-    )

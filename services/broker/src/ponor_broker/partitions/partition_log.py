@@ -46,6 +46,9 @@ class PartitionLog:
         self._streams = streams
         self._rules = rules
         self._data = streams[log_meta.active.data_stream]
+        self._shift = log_meta.active.kafka_offset(
+            0
+        )  # Kafka offset minus stream offset in the active segment
         self.active_bytes = 0
         """Bytes of the active segment."""
 
@@ -57,12 +60,12 @@ class PartitionLog:
     @property
     def end_offset(self) -> int:
         """The Kafka offset that the next batch gets."""
-        return self.log_meta.active.kafka_offset(self._data.next_offset)
+        return self._data.next_offset + self._shift
 
     @property
     def confirmed_offset(self) -> int:
         """Every Kafka offset below is durable and readable."""
-        return self.log_meta.active.kafka_offset(self._data.confirmed_offset)
+        return self._data.confirmed_offset + self._shift
 
     # Appends
 
@@ -102,6 +105,7 @@ class PartitionLog:
             change = LogMeta.roll_change(self.end_offset, ends, now_ms)
             observe(self._meta.change(self.log_meta.key, change))
             self.log_meta.apply_change(change)
+            self._shift = self.log_meta.active.kafka_offset(0)
             self.active_bytes = 0
 
     # Reads

@@ -16,16 +16,13 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamEpoch, StreamId
 
 from ponor_broker.partitions import meta_entry
-from ponor_broker.partitions.checkpoint import PartitionCheckpoint
+from ponor_broker.partitions.durable_state import DurableState
 from ponor_broker.partitions.errors import PartitionCorruptError
-from ponor_broker.partitions.leader_epochs import LeaderEpochs
 from ponor_broker.partitions.log_meta import DATA, TIME, LogMeta
 from ponor_broker.partitions.meta_entry import MetaKey, MetaValues
 from ponor_broker.partitions.meta_stream import MetaStream
 from ponor_broker.partitions.partition import Partition, PartitionId
 from ponor_broker.partitions.partition_log import PartitionLog, RollRules
-from ponor_broker.partitions.partition_state import PartitionState
-from ponor_broker.partitions.producer_state import ProducerStates
 from ponor_broker.partitions.stream_port import PartitionStream, StreamSource
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics, decode_stream_id, encode_stream_id, meta_stream_key
@@ -88,7 +85,6 @@ class PartitionOpener:
         ]
         await asyncio.gather(*(partition.recover() for partition in partitions))
         for partition in partitions:
-            partition.begin_epoch()
             self._serve(partition)
         return partitions
 
@@ -166,23 +162,12 @@ class PartitionOpener:
         log_meta: LogMeta,
         streams: dict[str, PartitionStream],
     ) -> Partition:
-        checkpoint = PartitionCheckpoint()
-        epochs = LeaderEpochs()
-        producers = ProducerStates(producers_max=self._producers_max)
-        _restore(checkpoint, values)
-        _restore(epochs, values)
-        _restore(producers, values)
         config = self._config.resolve(request.configs)
+        log = PartitionLog(meta, log_meta, streams, RollRules(config.segment_bytes, config.segment_ms))
+        state = DurableState(meta, log, producers_max=self._producers_max)
+        state.restore(values)
         return Partition(
-            request.identity,
-            request.leader_epoch,
-            PartitionLog(meta, log_meta, streams, RollRules(config.segment_bytes, config.segment_ms)),
-            meta,
-            config=config,
-            checkpoint=checkpoint,
-            producers=producers,
-            epochs=epochs,
-            clock=self._clock,
+            request.identity, request.leader_epoch, log, meta, state, config=config, clock=self._clock
         )
 
     def _serve(self, partition: Partition) -> None:
@@ -200,12 +185,6 @@ def _log_meta(values: MetaValues) -> LogMeta:
         for change in value.changes:
             log_meta.apply_change(change)
     return log_meta
-
-
-def _restore(state: PartitionState, values: MetaValues) -> None:
-    value = values.get(state.key)
-    if value is not None and value.whole is not None:
-        state.restore(value.whole)
 
 
 def _tags(identity: PartitionId, kind: MetaKey | str) -> dict[str, str]:

@@ -37,6 +37,15 @@ class TopicConfig:
         return replace(self, **changes)  # type: ignore[arg-type]  # int or bool by field
 
 
+def kafka_configs(config: TopicConfig) -> dict[str, str]:
+    """The settings under Kafka's names, as DescribeConfigs shows them."""
+    return {
+        **{name: str(getattr(config, field)) for name, field in _WHOLE_NUMBERS.items()},
+        "message.timestamp.type": "LogAppendTime" if config.is_log_append_time else "CreateTime",
+        "cleanup.policy": "compact" if config.is_compacted else "delete",
+    }
+
+
 _WHOLE_NUMBERS = {
     "max.message.bytes": "message_bytes_max",
     "message.timestamp.before.max.ms": "timestamp_before_ms_max",

@@ -1,9 +1,11 @@
-"""What the controller's tests share: a ledger on which operations are decided and applied without log, disk or network."""
+"""A ledger on which operations are decided and applied without log, disk or network: what the stories of the validators stand on."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import pytest
 from ponor.common.v1 import error_pb2
@@ -17,10 +19,13 @@ from ponor_controller.validation.nodes import register_node
 from ponor_controller.validation.situation import Situation
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.overlay import Overlay
+from ponor_metadata.rows import ObjectRow, StreamObjectRow, StreamRow, StreamSetObjectRow
 from ponor_rpc.errors import OperationError
-from ponor_runtime.identity import ClusterOrdinal, NodeEpoch, NodeId, compose_node_id
+from ponor_runtime.identity import ClusterOrdinal, NodeEpoch, NodeId, ObjectId, StreamId, compose_node_id
 
 ORDINAL = ClusterOrdinal(7)
+UploadRange: TypeAlias = tuple[int, int, int, int]
+"""Stream id, stream epoch, start offset, end offset."""
 CLUSTER_ID = "11111111-2222-3333-4444-555555555555"
 
 
@@ -74,7 +79,10 @@ class Ledger:
         self.view.commit(self.view.index)
 
     def register(
-        self, number: int = 0, role: int = records_pb2.NODE_ROLE_BROKER, incarnation: bytes | None = None
+        self,
+        number: int = 0,
+        role: records_pb2.NodeRole.ValueType = records_pb2.NODE_ROLE_BROKER,
+        incarnation: bytes | None = None,
     ) -> Caller:
         node_id = compose_node_id(ORDINAL, number)
         hello = wire.Hello(
@@ -88,16 +96,16 @@ class Ledger:
         self.apply(registration.records)
         return Caller(node_id, NodeEpoch(registration.node_epoch), role)
 
-    def decide(self, caller: Caller, **kind: object) -> list[records_pb2.Record]:
+    def decide(self, caller: Caller, **kind: Any) -> list[records_pb2.Record]:
         return validate(wire.Operation(**kind), self._situation(caller)).records
 
-    def do(self, caller: Caller, **kind: object) -> wire.OperationResult:
+    def do(self, caller: Caller, **kind: Any) -> wire.OperationResult:
         """Decide and apply; the answer."""
         decision = validate(wire.Operation(**kind), self._situation(caller))
         self.apply(decision.records)
         return decision.result
 
-    def refusal(self, caller: Caller, **kind: object) -> str:
+    def refusal(self, caller: Caller, **kind: Any) -> str:
         """The code with which an operation is refused; it must change nothing."""
         before = (self.view.index, self.image.digest)
         with pytest.raises(OperationError) as refused:
@@ -115,6 +123,28 @@ class Ledger:
             randomness=self.randomness,
             is_suspected=lambda node_id: node_id in self.suspected,
         )
+
+    # Rows that must be there.
+
+    def stream(self, stream_id: int) -> StreamRow:
+        row = self.image.streams.get(StreamId(stream_id))
+        assert row is not None
+        return row
+
+    def object(self, object_id: int) -> ObjectRow:
+        row = self.image.objects.get(ObjectId(object_id))
+        assert row is not None
+        return row
+
+    def stream_object(self, object_id: int) -> StreamObjectRow:
+        row = self.image.stream_objects.get(ObjectId(object_id))
+        assert row is not None
+        return row
+
+    def set_object(self, object_id: int) -> StreamSetObjectRow:
+        row = self.image.stream_set_objects.get(ObjectId(object_id))
+        assert row is not None
+        return row
 
     # The operations that stories need most.
 
@@ -135,19 +165,19 @@ class Ledger:
     def upload(
         self,
         caller: Caller,
-        set_ranges: list[tuple[int, int, int, int]] = (),  # type: ignore[assignment]
-        stream_objects: list[tuple[int, int, int, int]] = (),  # type: ignore[assignment]
+        set_ranges: Sequence[UploadRange] = (),
+        stream_objects: Sequence[UploadRange] = (),
     ) -> list[int]:
         """Prepare and commit; ranges are (stream, epoch, start, end). Ids of the set object (if any) and of the stream objects."""
         ids = self.prepare(caller, (1 if set_ranges else 0) + len(stream_objects))
-        self.do(caller, commit_upload=commit(ids, set_ranges, stream_objects))
+        self.do(caller, commit_upload=upload_body(ids, set_ranges, stream_objects))
         return ids
 
 
-def commit(
+def upload_body(
     ids: list[int],
-    set_ranges: list[tuple[int, int, int, int]] = (),  # type: ignore[assignment]
-    stream_objects: list[tuple[int, int, int, int]] = (),  # type: ignore[assignment]
+    set_ranges: Sequence[UploadRange] = (),
+    stream_objects: Sequence[UploadRange] = (),
 ) -> wire.CommitUpload:
     """The body of an upload commit over prepared ids."""
     rest = iter(ids)
@@ -161,21 +191,6 @@ def commit(
     return body
 
 
-def _range(each: tuple[int, int, int, int]) -> wire.UploadedRange:
+def _range(each: UploadRange) -> wire.UploadedRange:
     stream_id, epoch, start, end = each
     return wire.UploadedRange(stream_id=stream_id, stream_epoch=epoch, start_offset=start, end_offset=end)
-
-
-@pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
-
-
-@pytest.fixture(scope="session")
-def make_ledger() -> type[Ledger]:
-    return Ledger
-
-
-@pytest.fixture(scope="session")
-def upload_body():
-    return commit

@@ -1,0 +1,163 @@
+"""What of a partition survives the broker that leads it: checkpoint, producers, leader epochs, and when they are written.
+
+What lives here: the states of one partition together, their writes to the Meta stream, and their recovery from batch headers. They are
+written as of the confirmed end: what is in flight may still fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
+from ponor_runtime.clock import Clock
+from s3stream.errors import S3StreamError
+from s3stream.records import StreamRecord
+
+from ponor_broker.partitions import meta_entry
+from ponor_broker.partitions.checkpoint import PartitionCheckpoint
+from ponor_broker.partitions.leader_epochs import LeaderEpochs
+from ponor_broker.partitions.meta_entry import MetaKey, MetaValues
+from ponor_broker.partitions.meta_stream import MetaStream
+from ponor_broker.partitions.partition_log import PartitionLog, observe
+from ponor_broker.partitions.partition_state import PartitionState
+from ponor_broker.partitions.producer_state import ProducerBatch, ProducerStates
+
+RECOVER_BYTES: Final = 1 << 20
+
+
+class DurableState:
+    """See the module's docstring."""
+
+    def __init__(self, meta: MetaStream, log: PartitionLog, *, producers_max: int) -> None:
+        self.checkpoint = PartitionCheckpoint()
+        self.producers = ProducerStates(producers_max=producers_max)
+        self.epochs = LeaderEpochs()
+        self._meta = meta
+        self._log = log
+        self._epochs_are_dirty = False
+        self._noted_timestamp = self.checkpoint.max_timestamp
+        self._snapshot_changes = 0
+
+    def restore(self, values: MetaValues) -> None:
+        """Take over what the Meta stream says.
+
+        Raises:
+            PartitionCorruptError: a value is damaged.
+        """
+        states: tuple[PartitionState, ...] = (self.checkpoint, self.producers, self.epochs)
+        for state in states:
+            value = values.get(state.key)
+            if value is not None and value.whole is not None:
+                state.restore(value.whole)
+        self._noted_timestamp = self.checkpoint.max_timestamp
+        self._snapshot_changes = self.producers.changes
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """A leader's epoch starts at the log's end; persisted before its first batch."""
+        if self.epochs.assign(leader_epoch, self._log.end_offset):
+            self._epochs_are_dirty = True
+
+    def persist_epochs(self) -> None:
+        """Called before each append.
+
+        Raises:
+            S3StreamError: the Meta stream did not take it.
+        """
+        if self._epochs_are_dirty:
+            observe(self._meta.put(meta_entry.LEADER_EPOCHS, self.epochs.snapshot()))
+            self._epochs_are_dirty = False
+
+    def note_timestamp(self, max_timestamp: int, batch_offset: int) -> None:
+        """A batch is readable."""
+        if max_timestamp > self.checkpoint.max_timestamp:
+            self.checkpoint.max_timestamp = max_timestamp
+            self.checkpoint.max_timestamp_offset = batch_offset
+
+    @property
+    def wants_time_stream(self) -> bool:
+        """Whether there are timestamps that a Time stream should hold, and none exists."""
+        return self._noted_timestamp < self.checkpoint.max_timestamp and not self._log.has_time_stream
+
+    # Recovery
+
+    async def recover(self, end_offset: int, clock: Clock) -> int:
+        """Learn from the batch headers between checkpoint and end; returns how many batches were read.
+
+        Raises:
+            S3StreamError: the log cannot be read.
+        """
+        offset = self.checkpoint.recover_offset
+        if offset >= self._log.log_meta.active.base_offset:
+            self._log.active_bytes = self.checkpoint.active_bytes
+        now_ms = clock.wall_ms()
+        batches = 0
+        while offset < end_offset:
+            for record in await self._log.read(offset, RECOVER_BYTES):
+                base_offset = self._log.kafka_offset(offset, record)
+                self._replay(BatchView(memoryview(record.payload)), base_offset, record, now_ms)
+                offset = base_offset + record.count
+                batches += 1
+        return batches
+
+    def _replay(self, batch: BatchView, base_offset: int, record: StreamRecord, now_ms: int) -> None:
+        if base_offset >= self._log.log_meta.active.base_offset:
+            self._log.active_bytes += len(record.payload)
+        if batch.producer_id != NO_PRODUCER_ID and batch.base_sequence >= 0:
+            self.producers.replay(producer_batch(batch), base_offset, base_offset + record.count, now_ms)
+        self.note_timestamp(batch.max_timestamp, base_offset)
+
+    # Writes
+
+    def before_upload(self, confirmed_offset: int) -> None:
+        """Append what describes the data so far, so that it travels in the same object: called just before a block is sealed.
+
+        When the storage does not take it, the next upload does; recovery then only reads more headers.
+        """
+        try:
+            self.write_checkpoint(confirmed_offset, clean=False)
+            if self._meta.compaction_due:
+                self._meta.rewrite(self._snapshots(confirmed_offset))
+        except S3StreamError:
+            return
+
+    def write_checkpoint(self, confirmed_offset: int, *, clean: bool) -> None:
+        """Write what changed since the last time.
+
+        Raises:
+            S3StreamError: the storage did not take all of it; nothing is wrong, only older.
+        """
+        checkpoint = self.checkpoint
+        if self.producers.changes != self._snapshot_changes:
+            observe(
+                self._meta.put(meta_entry.PRODUCER_SNAPSHOT, self.producers.snapshot_at(confirmed_offset))
+            )
+            self._snapshot_changes = self.producers.changes
+        if checkpoint.max_timestamp > self._noted_timestamp and self._log.note_time(
+            checkpoint.max_timestamp, checkpoint.max_timestamp_offset
+        ):
+            self._noted_timestamp = checkpoint.max_timestamp
+        if confirmed_offset > checkpoint.recover_offset or clean != checkpoint.clean_shutdown:
+            written = replace(
+                checkpoint,
+                recover_offset=confirmed_offset,
+                clean_shutdown=clean,
+                active_bytes=self._log.active_bytes,
+            )
+            observe(self._meta.put(meta_entry.PARTITION, written.snapshot()))
+            self.checkpoint = written
+
+    def _snapshots(self, confirmed_offset: int) -> dict[MetaKey, bytes]:
+        return {
+            meta_entry.LOG: self._log.log_meta.snapshot(),
+            meta_entry.PARTITION: self.checkpoint.snapshot(),
+            meta_entry.LEADER_EPOCHS: self.epochs.snapshot(),
+            meta_entry.PRODUCER_SNAPSHOT: self.producers.snapshot_at(confirmed_offset),
+        }
+
+
+def producer_batch(batch: BatchView) -> ProducerBatch:
+    """What the producer's state machine needs of a batch."""
+    return ProducerBatch(
+        batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta + 1
+    )

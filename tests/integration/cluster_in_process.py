@@ -1,0 +1,138 @@
+"""A controller and a broker in one thread of the test process, on loopback and real directories.
+
+What lives here: start and stop. Real clients, which block, talk to it from the test's own thread; stopping is clean, so a second start on the
+same directory goes on with all data. What happens when processes are killed is tested in tests/e2e.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvloop
+from ponor_broker.app import BrokerOptions
+from ponor_broker.app import run as run_broker
+from ponor_broker.settings import BrokerSettings
+from ponor_controller.app import ControllerOptions
+from ponor_controller.app import run as run_controller
+from ponor_controller.settings import ControllerSettings
+from ponor_rpc.grpc_network import GrpcNetwork
+from ponor_runtime.identity import ClusterOrdinal, compose_node_id
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.settings import load
+from ponor_runtime.system import SystemClock, SystemRandomness
+from ponor_runtime.system_disk import SystemDisk
+from ponor_runtime.telemetry import Telemetry
+from s3stream.stores.open_store import open_object_store
+
+ORDINAL = ClusterOrdinal(1)
+START_S_MAX = 30.0
+SETTINGS = {
+    "group_initial_rebalance_delay_ms": "0",
+    "offsets_topic_partitions": "4",
+    "upload_interval_ms": "500",
+}
+
+
+@dataclass
+class RunningCluster:
+    """What a test needs of it."""
+
+    kafka: str = ""
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    failures: list[BaseException] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        """The Kafka port."""
+        return int(self.kafka.rpartition(":")[2])
+
+
+@contextmanager
+def running_cluster(
+    directory: Path, settings: Mapping[str, str] | None = None, *, port: int = 0
+) -> Iterator[RunningCluster]:
+    """A cluster that serves, until the block ends."""
+    cluster = RunningCluster()
+    started = threading.Event()
+    loop_ready: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    broker_settings = load(BrokerSettings, {**SETTINGS, **(settings or {})})
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        loop_ready.append((asyncio.get_running_loop(), stop))
+        await _serve(cluster, directory, broker_settings, port, stop, started)
+
+    def thread() -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve())
+        except BaseException as error:  # handed to the test's thread below
+            cluster.failures.append(error)
+        finally:
+            started.set()
+
+    worker = threading.Thread(target=thread, name="cluster")
+    worker.start()
+    try:
+        assert started.wait(START_S_MAX), "the cluster did not start"
+        assert cluster.kafka, f"the cluster did not start: {cluster.failures}"
+        yield cluster
+    finally:
+        if loop_ready:
+            loop, stop = loop_ready[0]
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(stop.set)
+        worker.join(START_S_MAX)
+    assert not worker.is_alive(), "the cluster did not stop"
+    assert not cluster.failures, cluster.failures
+
+
+async def _serve(
+    cluster: RunningCluster,
+    directory: Path,
+    settings: BrokerSettings,
+    port: int,
+    stop: asyncio.Event,
+    started: threading.Event,
+) -> None:
+    def fail_stop(what: str, error: BaseException) -> None:
+        cluster.failures.append(error)
+        stop.set()
+
+    disk = SystemDisk()
+    controller_runtime = Runtime(
+        SystemClock(), SystemRandomness(), disk, GrpcNetwork(), Telemetry(), fail_stop
+    )
+    network = GrpcNetwork()
+    broker_runtime = Runtime(SystemClock(), SystemRandomness(), disk, network, cluster.telemetry, fail_stop)
+    controller_stop, address = asyncio.Event(), asyncio.get_running_loop().create_future()
+    controller = asyncio.create_task(
+        run_controller(
+            controller_runtime,
+            ControllerSettings(),
+            ControllerOptions(directory / "controller", "127.0.0.1:0", ORDINAL),
+            stop=controller_stop,
+            ready=lambda addresses: address.set_result(addresses["session"]),
+        )
+    )
+    store = await open_object_store(f"file://{directory / 'objects'}", runtime=broker_runtime, environment={})
+
+    def ready(addresses: Mapping[str, str]) -> None:
+        cluster.kafka = addresses["kafka"]
+        started.set()
+
+    try:
+        options = BrokerOptions(
+            compose_node_id(ORDINAL, 0), directory / "broker", (await address,), kafka_port=port
+        )
+        await run_broker(broker_runtime, settings, options, store=store, stop=stop, ready=ready)
+    finally:
+        await network.close()
+        await store.close()
+        controller_stop.set()
+        await controller
