@@ -13,6 +13,7 @@ from s3stream.errors import CommitRefusedError, S3StreamError, StreamFencedError
 from s3stream.settings import KIB
 from s3stream.stream import Stream
 
+from libs.s3stream.tests.cluster_model import ClusterNode
 from libs.s3stream.tests.storage_node import StorageNode, append_all, payloads_of, read_all, small_settings
 
 
@@ -58,6 +59,31 @@ async def test_clean_close_leaves_nothing_to_recover(node: StorageNode) -> None:
     assert (client.recovery.streams, client.recovery.records) == (0, 0)
     for stream in await reopened(node, streams):
         assert payloads_of(await read_all(stream)) == [b"x"] * 10
+
+
+@pytest.mark.parametrize("image_lags", [False, True])
+async def test_a_stream_that_somebody_deleted_is_no_obstacle_to_a_clean_close(
+    node: StorageNode, monkeypatch: pytest.MonkeyPatch, *, image_lags: bool
+) -> None:
+    kept, deleted, closing = await node.open_new(3)
+    for stream in (kept, deleted, closing):
+        await append_all(stream, [b"x"] * 10)
+    await node.client.force_upload()
+    if image_lags:
+        monkeypatch.setattr(ClusterNode, "exists", lambda *_: True)
+    else:
+        await append_all(deleted, [b"dropped"])
+        await append_all(closing, [b"dropped"])
+    for stream in (deleted, closing):
+        del node.cluster.streams[stream.stream_id]
+    async with asyncio.timeout(10):
+        await closing.close()
+        assert await node.client.close()
+    monkeypatch.undo()
+    client = await node.start()
+    assert client.recovery.records == 0
+    (again,) = await reopened(node, [kept])
+    assert payloads_of(await read_all(again)) == [b"x"] * 10
 
 
 async def test_close_with_the_store_down_leaves_the_work_to_recovery(node: StorageNode) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from ponor_broker.partitions import offset_lookup
-from ponor_broker.partitions.errors import PartitionError, storage_error
+from ponor_broker.partitions.errors import PartitionCorruptError, PartitionError, storage_error
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_kafka.errors import ErrorCode
@@ -108,6 +108,23 @@ async def test_after_a_failed_append_the_sequence_is_rolled_back_and_readers_are
         partition.append(batch(1))
 
 
+async def test_what_a_checkpoint_left_out_as_in_flight_is_in_the_next_one() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    data = rig.stream("log")
+    data.hold = True
+    partition.append(batch(1, producer_id=9, epoch=0, sequence=0))
+    partition.append(batch(1, producer_id=9, epoch=0, sequence=1))
+    data.confirm(1)
+    await settle()
+    partition.before_upload()  # as of sequence 0
+    data.confirm()
+    await settle()
+    partition.before_upload()  # nothing was appended since, but sequence 1 is durable now
+    again = await rig.open()
+    assert again.append(batch(1, producer_id=9, epoch=0, sequence=1)) == (1, None)
+
+
 async def test_a_clean_close_restores_everything_without_reading_data() -> None:
     rig = PartitionRig()
     partition = await rig.open()
@@ -149,6 +166,15 @@ async def test_a_snapshot_newer_than_the_checkpoint_is_not_replayed_twice() -> N
     entry = again.producers.entry(9)
     assert entry is not None
     assert len(entry.batches) == 3
+
+
+async def test_a_damaged_data_stream_is_named_and_stops_no_other_partition() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    await _durable(partition, batch(1))
+    await rig.stream("log").append(b"no record batch", count=1, max_timestamp=-1)
+    with pytest.raises(PartitionCorruptError, match=f"stream {rig.stream('log').stream_id}, offset 1"):
+        await rig.open()
 
 
 async def test_leader_epochs_are_checked_as_kafka_does() -> None:

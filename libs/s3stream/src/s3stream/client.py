@@ -11,7 +11,7 @@ from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
-from s3stream.errors import StorageFailedError, StreamClosedError, StreamFencedError
+from s3stream.errors import StorageFailedError, StreamClosedError, StreamFencedError, StreamNotFoundError
 from s3stream.object_upload import ObjectUploader
 from s3stream.open_stream import OpenStream
 from s3stream.ports import ObjectManager, StreamManager, StreamState
@@ -181,9 +181,18 @@ class StreamClient:
         return True
 
     async def _close_streams(self, streams: Sequence[Stream]) -> None:
-        for start in range(0, len(streams), STREAMS_PER_CALL_MAX):
-            chunk = streams[start : start + STREAMS_PER_CALL_MAX]
-            await self._streams.close_streams([stream.end() for stream in chunk])
+        """Close streams of which everything is uploaded; of those that somebody deleted there is nothing to close."""
+        for stream in streams:
+            if self._storage.is_deleted(stream.stream_id):
+                stream.abandon()
+        left = [stream for stream in streams if stream.stream_id in self._open]
+        for start in range(0, len(left), STREAMS_PER_CALL_MAX):
+            chunk = left[start : start + STREAMS_PER_CALL_MAX]
+            try:
+                await self._streams.close_streams([stream.end() for stream in chunk])
+            except StreamNotFoundError:  # deleted a moment ago; the controller closes all of a call or none
+                for stream in chunk:
+                    await stream.close()
             for stream in chunk:
                 stream.abandon()
 

@@ -8,6 +8,7 @@ anew under fresh ids; the old ones expire and are collected.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +33,7 @@ from s3stream.stores.buffers import last_bytes
 from s3stream.stores.retrying import COMPARED_TAIL_BYTES
 from s3stream.upload_plan import StreamPiece, UploadPlan
 
+LOG = logging.getLogger(__name__)
 RECORDS_PER_TURN: Final = 512
 """Records that are encoded before others get the event loop: about a millisecond."""
 
@@ -165,8 +167,16 @@ class ObjectUploader:
                     async with asyncio.timeout(remaining_s):
                         await self._put_create_only(key, encoded)
                     return UploadedObject(object_id, encoded.size_bytes, tuple(encoded.ranges))
-                except ObjectStoreError:
-                    await self._clock.sleep(min(self._retry_s(attempt), remaining_s))
+                except ObjectStoreError as error:
+                    delay_s = min(self._retry_s(attempt), remaining_s)
+                    LOG.warning(
+                        "upload of object %s failed and is tried again in %.1f s: %s: %s",
+                        key,
+                        delay_s,
+                        type(error).__name__,
+                        error,
+                    )
+                    await self._clock.sleep(delay_s)
                 except TimeoutError:
                     raise PreparedExpiredError from None
                 attempt += 1

@@ -82,7 +82,7 @@ class StorageSettings:
         4_096, 16, 16_384, "streams", "streams in a log block that start an upload"
     )
     commit_ranges_max: int = _setting(
-        4_096, 16, 16_384, "ranges", "ranges of one upload commit; more make several commits"
+        12_288, 16, 16_384, "ranges", "ranges of one upload commit; more make several commits"
     )
     uploads_in_flight_max: int = _setting(
         3, 1, 64, "uploads", "log blocks that are uploaded at the same time"

@@ -95,6 +95,16 @@ class Storage:
         if self._open.get(stream.stream_id) is stream:
             del self._open[stream.stream_id]
 
+    def is_deleted(self, stream_id: StreamId) -> bool:
+        """Whether somebody deleted the stream: what it has un-uploaded is dropped, and its committed offset stays where it is."""
+        stream = self._open.get(stream_id)
+        if self._streams.exists(stream_id):
+            if stream is not None:
+                stream.seen_in_image = True
+            return False
+        # An image that has never shown the stream lags; the controller ignores ranges of streams that are gone.
+        return stream is None or stream.seen_in_image
+
     def set_upload_hook(self, stream: OpenStream, hook: Callable[[], None]) -> None:
         """Call `hook` before a block with data of the stream's own is sealed."""
         stream.upload_hook = hook
@@ -255,22 +265,13 @@ class Storage:
             return
         plan = plan_sealed(
             sealed,
-            is_deleted=self._is_deleted,
+            is_deleted=self.is_deleted,
             may_carry=self._triggers.may_carry(reason),
             expired_before_ns=self._clock.monotonic_ns() - self._settings.upload_interval_ms * 1_000_000,
             settings=self._settings,
         )
         cache.carry(sealed, [piece.stream_id for piece in plan.carried])
         self._pipeline.submit(Upload(sealed, plan))
-
-    def _is_deleted(self, stream_id: StreamId) -> bool:
-        stream = self._open.get(stream_id)
-        if self._streams.exists(stream_id):
-            if stream is not None:
-                stream.seen_in_image = True
-            return False
-        # An image that has never shown the stream lags; the controller ignores ranges of streams that are gone.
-        return stream is None or stream.seen_in_image
 
     def _on_committed(self, upload: Upload) -> None:
         for piece in upload.plan.pieces:

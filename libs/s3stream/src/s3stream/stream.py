@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import StreamEpoch, StreamId
 from ponor_runtime.telemetry import Telemetry
 
-from s3stream.errors import OffsetOutOfRangeError, StreamClosedError
+from s3stream.errors import OffsetOutOfRangeError, StreamClosedError, StreamNotFoundError
 from s3stream.open_stream import OpenStream
 from s3stream.ports import StreamManager, StreamState
 from s3stream.reader import ObjectStreamReader
@@ -188,7 +189,9 @@ class Stream:
     async def _close(self) -> None:
         try:
             await self.upload_all()
-            await self._streams.close_streams([self.end()])
+            if not self._storage.is_deleted(self._state.stream_id):
+                with suppress(StreamNotFoundError):  # deleted a moment ago
+                    await self._streams.close_streams([self.end()])
         finally:
             self.abandon()
 
@@ -207,8 +210,9 @@ class Stream:
         self._on_abandoned(self)
 
     async def upload_all(self) -> None:
-        """Return when all that was appended is in committed objects."""
-        while self._state.committed_offset < self._state.next_offset:
+        """Return when all that was appended is in committed objects, or dropped because the stream was deleted."""
+        state = self._state
+        while state.committed_offset < state.next_offset and not self._storage.is_deleted(state.stream_id):
             await self._storage.force_upload()
 
     def end(self) -> StreamState:

@@ -8,7 +8,7 @@ answer. No sockets: the simulator calls `dispatch` with the bytes of a frame.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from ponor_kafka.api import ApiKey
@@ -25,6 +25,34 @@ PRODUCE_ADVERTISED_MIN: Final = 0
 """Advertised although Produce 0 to 2 are refused: librdkafka reads from it which codecs a broker knows (KAFKA-18659)."""
 
 
+class _Measured(NamedTuple):
+    requests: Counter
+    duration: Histogram
+
+
+class Reply:
+    """Makes a response frame of a body, and counts the request as answered."""
+
+    __slots__ = ("_clock", "_header", "_measured", "_started_ns")
+
+    def __init__(self, header: RequestHeader, measured: _Measured, clock: Clock) -> None:
+        self._header = header
+        self._measured = measured
+        self._clock = clock
+        self._started_ns = clock.monotonic_ns()
+
+    def __call__(self, body: Sequence[Buffer]) -> Response:
+        """The frame for a body's buffers, which are not copied."""
+        self.note()
+        header = self._header
+        return encode_response_frame(header.api_key, header.api_version, header.correlation_id, body)
+
+    def note(self) -> None:
+        """The request is answered, or wants no answer."""
+        self._measured.requests.add()
+        self._measured.duration.record((self._clock.monotonic_ns() - self._started_ns) // 1000)
+
+
 class RawHandler(Protocol):
     """Produce, Fetch and Metadata: they read the frame themselves and answer with the body's buffers, at once or later."""
 
@@ -35,9 +63,9 @@ class RawHandler(Protocol):
     def version_max(self) -> int: ...
 
     def start(
-        self, frame: bytearray, header: RequestHeader
-    ) -> list[Buffer] | asyncio.Future[list[Buffer]] | None:
-        """Begin the request; None: it has no answer."""
+        self, frame: bytearray, header: RequestHeader, reply: Reply
+    ) -> Response | asyncio.Future[Response]:
+        """Begin the request: `reply(body)`, or a future of it; None: it has no answer."""
         ...
 
 
@@ -47,11 +75,6 @@ class AdvertisedApi(NamedTuple):
     key: int
     version_min: int
     version_max: int
-
-
-class _Measured(NamedTuple):
-    requests: Counter
-    duration: Histogram
 
 
 class Dispatcher:
@@ -89,44 +112,19 @@ class Dispatcher:
             KafkaWireError: malformed; CloseConnectionError: not handled. The connection is closed for both.
         """
         header = decode_request_header(frame)
-        started_ns = self._clock.monotonic_ns()
         raw = self._raw.get(header.api_key)
         if raw is not None:
             _check_version(header, raw.version_min, raw.version_max)
-            return self._dispatch_raw(raw, frame, header, started_ns)
+            return raw.start(frame, header, Reply(header, self._measured[header.api_key], self._clock))
         handler = self._handlers.get(header.api_key)
         if handler is None:
             raise CloseConnectionError(f"API {ApiKey(header.api_key).name} is not handled by this broker")
         if header.api_key != ApiKey.API_VERSIONS:
             _check_version(header, handler.version_min, handler.version_max)
+        reply = Reply(header, self._measured[header.api_key], self._clock)
         return asyncio.get_running_loop().create_task(
-            self._handle(handler, frame, header, connection, started_ns), name=handler.key.name
+            self._handle(handler, frame, header, connection, reply), name=handler.key.name
         )
-
-    def _dispatch_raw(
-        self, raw: RawHandler, frame: bytearray, header: RequestHeader, started_ns: int
-    ) -> Response | asyncio.Future[Response]:
-        answer = raw.start(frame, header)
-        if answer is None:
-            self._note(header, started_ns)
-            return None
-        if not isinstance(answer, asyncio.Future):
-            return self._framed(header, answer, started_ns)
-        response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-
-        def finish(done: asyncio.Future[list[Buffer]]) -> None:
-            if response.done():
-                return
-            if done.cancelled():
-                response.cancel()
-            elif (error := done.exception()) is not None:
-                response.set_exception(error)
-            else:
-                response.set_result(self._framed(header, done.result(), started_ns))
-
-        answer.add_done_callback(finish)
-        response.add_done_callback(lambda ended: answer.cancel() if ended.cancelled() else None)
-        return response
 
     async def _handle(
         self,
@@ -134,7 +132,7 @@ class Dispatcher:
         frame: bytearray,
         header: RequestHeader,
         connection: ConnectionContext,
-        started_ns: int,
+        reply: Reply,
     ) -> Response:
         version = header.api_version
         if handler.key is ApiKey.API_VERSIONS and version > handler.version_max:
@@ -145,18 +143,9 @@ class Dispatcher:
             request, _ = decode(header.api_key, version, frame, header.body_position)
         response = await handler.handle(request, RequestContext(version, header.client_id, connection))
         if response is None:
-            self._note(header, started_ns)
+            reply.note()
             return None
-        return self._framed(header, encode_buffers(response, version), started_ns)
-
-    def _framed(self, header: RequestHeader, body: list[Buffer], started_ns: int) -> list[Buffer]:
-        self._note(header, started_ns)
-        return encode_response_frame(header.api_key, header.api_version, header.correlation_id, body)
-
-    def _note(self, header: RequestHeader, started_ns: int) -> None:
-        measured = self._measured[header.api_key]
-        measured.requests.add()
-        measured.duration.record((self._clock.monotonic_ns() - started_ns) // 1000)
+        return reply(encode_buffers(response, version))
 
 
 def _advertised_min(key: int, handler: RawHandler) -> int:

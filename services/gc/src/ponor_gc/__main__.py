@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
-from functools import partial
-from pathlib import Path
 
 from ponor_metadata.session import NodeFencedError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
-from ponor_runtime.lifecycle import StartRefusedError, run_service
+from ponor_runtime.command import run_from_command_line, start_metrics
+from ponor_runtime.lifecycle import StartRefusedError
 from ponor_runtime.object_store import ObjectStoreError
 from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
 from ponor_runtime.runtime import Runtime
-from ponor_runtime.settings import SettingError
 from s3stream.stores.open_store import open_object_store
 
 from ponor_gc.app import run
@@ -28,7 +25,7 @@ REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError)
 
 async def serve(configuration: GcConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
     """Run the collector, its metrics endpoint and its ready file."""
-    metrics = start_metrics(runtime, configuration.metrics)
+    metrics = start_metrics(runtime.telemetry, configuration.metrics)
     try:
         store = await open_object_store(configuration.object_store, runtime=runtime, environment=os.environ)
     except ValueError as error:
@@ -44,29 +41,16 @@ async def serve(configuration: GcConfiguration, runtime: Runtime, stop: asyncio.
         await store.close()
 
 
-def start_metrics(runtime: Runtime, address: str | None) -> dict[str, str]:
-    """Serve Prometheus metrics on HOST:PORT, if an address is given; the bound address under "metrics"."""
-    if address is None:
-        return {}
-    from ponor_runtime.telemetry_export import start_prometheus
-
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise StartRefusedError(f"metrics address {address!r}: write HOST:PORT")
-    return {"metrics": f"{host}:{start_prometheus(runtime.telemetry, host, int(port))}"}
-
-
 def main() -> int:
-    """Parse the command line and run; returns the exit code."""
-    parser = argparse.ArgumentParser(prog=NAME, description="The garbage collector of a Ponor cluster.")
-    parser.add_argument("--config", type=Path, required=True, help="JSON file, see ponor_gc.configuration")
-    path: Path = parser.parse_args().config
-    try:
-        configuration = read_configuration(path)
-    except (StartRefusedError, SettingError) as error:
-        sys.stderr.write(f"{NAME}: {error}\n")
-        return 1
-    return run_service(partial(serve, configuration), name=NAME, network=GrpcNetwork, remediable=REMEDIABLE)
+    """Run; returns the exit code."""
+    return run_from_command_line(
+        serve,
+        name=NAME,
+        description="The garbage collector of a Ponor cluster.",
+        read_configuration=read_configuration,
+        network=GrpcNetwork,
+        remediable=REMEDIABLE,
+    )
 
 
 if __name__ == "__main__":

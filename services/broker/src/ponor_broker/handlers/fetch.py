@@ -10,18 +10,20 @@ There are no fetch sessions: every answer carries session id 0, which tells clie
 from __future__ import annotations
 
 import asyncio
-from typing import Final, cast
+from dataclasses import dataclass
+from typing import Final
 
-from ponor_kafka.api import ApiKey
-from ponor_kafka.codec import decode
+from ponor_kafka.codec import decode_as
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.fetch_response import build_fetch_response
 from ponor_kafka.headers import RequestHeader
 from ponor_kafka.messages.fetch import FetchRequest
-from ponor_runtime.disk import Buffer
 from s3stream.errors import S3StreamError
+from s3stream.records import StreamRecord
 
 from ponor_broker.answer_backlog import AnswerBacklog
+from ponor_broker.connection import Response
+from ponor_broker.dispatch import Reply
 from ponor_broker.handlers.fetch_reading import (
     READ_COMMITTED,
     FetchPart,
@@ -52,7 +54,7 @@ class ColdReads:
 
     async def read(
         self, partition: Partition, offset: int, bytes_max: int, *, ms_max: int | None
-    ) -> list[Buffer] | PartitionError:
+    ) -> list[StreamRecord] | PartitionError:
         """Whole batches from the one that contains `offset` on, or why there are none.
 
         With `ms_max` there is something to answer without them: not in time then means none. What a read that was given up has asked of the
@@ -66,13 +68,22 @@ class ColdReads:
         limit_ms = self._ms_max if ms_max is None else min(ms_max, self._ms_max)
         try:
             async with asyncio.timeout(limit_ms / 1000), self._slots:
-                return [record.payload for record in await partition.read(offset, bytes_max)]
+                return await partition.read(offset, bytes_max)
         except TimeoutError as error:
             return storage_error(error) if ms_max is None else []
         except (PartitionError, S3StreamError) as error:
             return storage_error(error)
         finally:
             self._waiting -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One request on its way to its answer."""
+
+    request: FetchRequest
+    version: int
+    reply: Reply
 
 
 class FetchHandler:
@@ -94,30 +105,29 @@ class FetchHandler:
         self._settings = settings
         self._parked = 0
 
-    def start(self, frame: bytearray, header: RequestHeader) -> list[Buffer] | asyncio.Future[list[Buffer]]:
+    def start(
+        self, frame: bytearray, header: RequestHeader, reply: Reply
+    ) -> Response | asyncio.Future[Response]:
         """Answer at once if an answer is due.
 
         Raises:
             KafkaWireError: malformed.
         """
-        version = header.api_version
-        decoded, _ = decode(ApiKey.FETCH, version, frame, header.body_position)
-        request = cast("FetchRequest", decoded)
+        request, _ = decode_as(FetchRequest, header.api_version, frame, header.body_position)
+        job = _Job(request, header.api_version, reply)
         refusal = _session_error(request)
         if refusal is not ErrorCode.NONE:
-            return build_fetch_response(version, [], error_code=refusal)
-        found = self._pass(request, version)
+            return reply(build_fetch_response(job.version, [], error_code=refusal))
+        found = self._pass(job)
         if found.cold:
-            return self._in_task(request, version, found)
+            return self._in_task(job, found)
         if self._is_due(request, found):
-            return self._answer(found, version)
-        return self._park(request, version, found)
+            return self._answer(job, found)
+        return self._park(job, found)
 
-    def _pass(self, request: FetchRequest, version: int) -> FetchPass:
-        bytes_max = (
-            1 if self._backlog.is_full else min(max(request.max_bytes, 1), self._settings.fetch_bytes_max)
-        )
-        return self._reader.read(request, version, bytes_max)
+    def _pass(self, job: _Job) -> FetchPass:
+        wanted = min(max(job.request.max_bytes, 1), self._settings.fetch_bytes_max)
+        return self._reader.read(job.request, job.version, 1 if self._backlog.is_full else wanted)
 
     def _is_due(self, request: FetchRequest, found: FetchPass) -> bool:
         return (
@@ -129,71 +139,65 @@ class FetchHandler:
             or self._parked >= self._settings.parked_fetches_max
         )
 
-    def _answer(self, found: FetchPass, version: int) -> list[Buffer]:
-        return build_fetch_response(
-            version, group_by_topic(found, version), node_endpoints=self._reader.endpoints(found)
-        )
+    def _answer(self, job: _Job, found: FetchPass) -> Response:
+        topics = group_by_topic(found, job.version)
+        endpoints = self._reader.endpoints(found)
+        return job.reply(build_fetch_response(job.version, topics, node_endpoints=endpoints))
 
     # Parked
 
-    def _park(self, request: FetchRequest, version: int, found: FetchPass) -> asyncio.Future[list[Buffer]]:
+    def _park(self, job: _Job, found: FetchPass) -> asyncio.Future[Response]:
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[Buffer]] = loop.create_future()
-        missing = request.min_bytes - found.bytes_found
+        answer: asyncio.Future[Response] = loop.create_future()
+        missing = job.request.min_bytes - found.bytes_found
         watched = [part.partition for part in found.parts if part.partition is not None]
 
         def advanced(partition: Partition, size_bytes: int) -> None:
             nonlocal missing
             missing -= size_bytes
             if missing <= 0 or not partition.is_serving:
-                finish()
+                unpark()
 
-        def finish() -> None:
+        def unpark() -> None:
+            leave()
             if not answer.done():
-                self._finish_parked(request, version, answer)
+                self._finish_parked(job, answer)
 
-        def unpark(_: asyncio.Future[list[Buffer]]) -> None:
-            self._parked -= 1
+        def leave() -> None:
             timer.cancel()
-            for partition in watched:
-                partition.unwatch(advanced)
+            while watched:
+                watched.pop().unwatch(advanced)
 
-        timer = loop.call_later(min(request.max_wait_ms, self._settings.fetch_wait_ms_max) / 1000, finish)
+        def ended(_: asyncio.Future[Response]) -> None:
+            self._parked -= 1
+            leave()
+
+        wait_ms = min(job.request.max_wait_ms, self._settings.fetch_wait_ms_max)
+        timer = loop.call_later(wait_ms / 1000, unpark)
         for partition in watched:
             partition.watch(advanced)
         self._parked += 1
-        answer.add_done_callback(unpark)
+        answer.add_done_callback(ended)
         return answer
 
-    def _finish_parked(
-        self, request: FetchRequest, version: int, answer: asyncio.Future[list[Buffer]]
-    ) -> None:
-        found = self._pass(request, version)
+    def _finish_parked(self, job: _Job, answer: asyncio.Future[Response]) -> None:
+        found = self._pass(job)
         if not found.cold or found.bytes_found:
-            answer.set_result(self._answer(found, version))
+            answer.set_result(self._answer(job, found))
             return
         # What came has left memory again already: a slow turn, answered from objects.
-        task = self._in_task(request, version, found)
+        task = self._in_task(job, found)
         task.add_done_callback(lambda done: _copy_outcome(done, answer))
         answer.add_done_callback(lambda ended: task.cancel() if ended.cancelled() else None)
 
     # Cold
 
-    def _in_task(self, request: FetchRequest, version: int, found: FetchPass) -> asyncio.Task[list[Buffer]]:
-        return asyncio.get_running_loop().create_task(
-            self._answer_cold(request, version, found), name="cold fetch"
-        )
+    def _in_task(self, job: _Job, found: FetchPass) -> asyncio.Task[Response]:
+        return asyncio.get_running_loop().create_task(self._answer_cold(job, found), name="cold fetch")
 
-    async def _answer_cold(self, request: FetchRequest, version: int, found: FetchPass) -> list[Buffer]:
-        chosen: list[tuple[FetchPart, Partition, int]] = []
-        left = found.bytes_left
-        for part in found.cold:
-            if left <= 0 and (chosen or found.bytes_found):
-                break
-            room = max(min(part.wanted.partition_max_bytes, left), 1)
-            assert part.partition is not None
-            chosen.append((part, part.partition, room))
-            left -= room
+    async def _answer_cold(self, job: _Job, found: FetchPass) -> Response:
+        request = job.request
+        chosen = _choose(found)
         # Hot data that was found is not kept back for long.
         ms_max = max(request.max_wait_ms, COLD_BESIDE_HOT_MS) if found.bytes_found else None
         outcomes = await asyncio.gather(
@@ -207,13 +211,23 @@ class FetchHandler:
                 found.refuse(part, outcome)
                 continue
             describe(part.answer, partition, is_committed=request.isolation_level == READ_COMMITTED)
-            # A first batch larger than its room may have come with others; only the answer's first batch may exceed.
-            if found.bytes_found == 0 or (outcome and len(outcome[0]) <= found.bytes_left):
-                part.answer.records = outcome
-                size = sum(map(len, outcome))
-                found.bytes_found += size
-                found.bytes_left -= size
-        return self._answer(found, version)
+            if found.may_add(outcome):
+                found.add_records(part, outcome)
+        return self._answer(job, found)
+
+
+def _choose(found: FetchPass) -> list[tuple[FetchPart, Partition, int]]:
+    """Which cold partitions are read, and with how much room each: in the request's order, as far as the answer has room."""
+    chosen: list[tuple[FetchPart, Partition, int]] = []
+    left = found.bytes_left
+    for part in found.cold:
+        if left <= 0 and (chosen or found.bytes_found):
+            break
+        room = max(min(part.wanted.partition_max_bytes, left), 1)
+        assert part.partition is not None
+        chosen.append((part, part.partition, room))
+        left -= room
+    return chosen
 
 
 def _session_error(request: FetchRequest) -> ErrorCode:
@@ -224,7 +238,7 @@ def _session_error(request: FetchRequest) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _copy_outcome(done: asyncio.Future[list[Buffer]], answer: asyncio.Future[list[Buffer]]) -> None:
+def _copy_outcome(done: asyncio.Future[Response], answer: asyncio.Future[Response]) -> None:
     if answer.done():
         return
     if done.cancelled():

@@ -25,6 +25,8 @@ from ponor_kafka.messages.metadata import (
 from ponor_metadata.rows import PartitionRow, TopicRow
 from ponor_runtime.disk import Buffer
 
+from ponor_broker.connection import Response
+from ponor_broker.dispatch import Reply
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_names import is_valid_name
@@ -74,7 +76,7 @@ class MetadataHandler:
         """What was kept may be wrong by now."""
         self._answers.clear()
 
-    def start(self, frame: bytearray, header: RequestHeader) -> list[Buffer]:
+    def start(self, frame: bytearray, header: RequestHeader, reply: Reply) -> Response:
         """Answer at once, from what is kept if an equal request was answered since the last change.
 
         Raises:
@@ -84,7 +86,7 @@ class MetadataHandler:
         key = (version, bytes(memoryview(frame)[header.body_position :]))
         kept = self._answers.get(key)
         if kept is not None:
-            return kept
+            return reply(kept)
         request, _ = decode_as(MetadataRequest, version, frame, header.body_position)
         response = self.describe(request, version)
         answer = encode_buffers(response, version)
@@ -92,7 +94,7 @@ class MetadataHandler:
             if len(self._answers) >= CACHED_ANSWERS_MAX:
                 self._answers.clear()
             self._answers[key] = answer
-        return answer
+        return reply(answer)
 
     def describe(self, request: MetadataRequest, version: int) -> MetadataResponse:
         """All topics for a null list (an empty one in version 0), else those asked for."""

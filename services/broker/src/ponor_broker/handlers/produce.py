@@ -27,7 +27,8 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer
 from s3stream.errors import S3StreamError
 
-from ponor_broker.connection import CloseConnectionError
+from ponor_broker.connection import CloseConnectionError, Response
+from ponor_broker.dispatch import Reply
 from ponor_broker.handlers.leader_hints import leader_hint
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.errors import PartitionError, storage_error
@@ -64,8 +65,8 @@ class ProduceHandler:
         self._clock = clock
 
     def start(
-        self, frame: bytearray, header: RequestHeader
-    ) -> list[Buffer] | asyncio.Future[list[Buffer]] | None:
+        self, frame: bytearray, header: RequestHeader, reply: Reply
+    ) -> Response | asyncio.Future[Response]:
         """Append what can be appended, now.
 
         Raises:
@@ -84,11 +85,12 @@ class ProduceHandler:
         ]
         if walk.acks == ACKS_NONE:
             _close_on_refusal(outcomes)
+            reply.note()
             return None
         waiting = [outcome for outcome in outcomes if outcome.durable is not None]
         if not waiting:
-            return self._answer(outcomes, version)
-        return self._answer_later(outcomes, waiting, version)
+            return reply(self._answer(outcomes, version))
+        return self._answer_later(outcomes, waiting, version, reply)
 
     def _append(
         self,
@@ -119,16 +121,16 @@ class ProduceHandler:
         return outcome
 
     def _answer_later(
-        self, outcomes: list[_Outcome], waiting: list[_Outcome], version: int
-    ) -> asyncio.Future[list[Buffer]]:
-        answer: asyncio.Future[list[Buffer]] = asyncio.get_running_loop().create_future()
+        self, outcomes: list[_Outcome], waiting: list[_Outcome], version: int, reply: Reply
+    ) -> asyncio.Future[Response]:
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         left = len(waiting)
 
         def durable(_: asyncio.Future[None]) -> None:
             nonlocal left
             left -= 1
             if left == 0 and not answer.done():
-                answer.set_result(self._answer(outcomes, version))
+                answer.set_result(reply(self._answer(outcomes, version)))
 
         for outcome in waiting:
             assert outcome.durable is not None

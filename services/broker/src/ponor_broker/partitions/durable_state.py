@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
 from ponor_runtime.clock import Clock
 from s3stream.errors import S3StreamError
@@ -16,6 +17,7 @@ from s3stream.records import StreamRecord
 
 from ponor_broker.partitions import meta_entry
 from ponor_broker.partitions.checkpoint import PartitionCheckpoint
+from ponor_broker.partitions.errors import PartitionCorruptError
 from ponor_broker.partitions.leader_epochs import LeaderEpochs
 from ponor_broker.partitions.meta_entry import MetaKey, MetaValues
 from ponor_broker.partitions.meta_stream import MetaStream
@@ -86,6 +88,7 @@ class DurableState:
 
         Raises:
             S3StreamError: the log cannot be read.
+            PartitionCorruptError: the Data stream holds something that is no record batch.
         """
         offset = self.checkpoint.recover_offset
         if offset >= self._log.log_meta.active.base_offset:
@@ -95,7 +98,7 @@ class DurableState:
         while offset < end_offset:
             for record in await self._log.read(offset, RECOVER_BYTES):
                 base_offset = self._log.kafka_offset(offset, record)
-                self._replay(BatchView(memoryview(record.payload)), base_offset, record, now_ms)
+                self._replay(_stored_batch(record), base_offset, record, now_ms)
                 offset = base_offset + record.count
                 batches += 1
         return batches
@@ -154,6 +157,15 @@ class DurableState:
             meta_entry.LEADER_EPOCHS: self.epochs.snapshot(),
             meta_entry.PRODUCER_SNAPSHOT: self.producers.snapshot_at(confirmed_offset),
         }
+
+
+def _stored_batch(record: StreamRecord) -> BatchView:
+    try:
+        return BatchView(memoryview(record.payload))
+    except KafkaWireError as error:
+        raise PartitionCorruptError(
+            f"stream {record.stream_id}, offset {record.base_offset}: {error}"
+        ) from error
 
 
 def producer_batch(batch: BatchView) -> ProducerBatch:

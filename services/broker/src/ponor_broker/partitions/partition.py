@@ -12,7 +12,6 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
@@ -49,6 +48,16 @@ class PendingAppend(NamedTuple):
     durable: asyncio.Future[None] | None
 
 
+class _InFlight(NamedTuple):
+    """An append that is not durable yet."""
+
+    base_offset: int
+    end_offset: int
+    max_timestamp: int
+    size_bytes: int
+    durable: asyncio.Future[None]
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionId:
     """Which partition: the topic's id (16 bytes) and name, and the number."""
@@ -82,9 +91,9 @@ class Partition:
         self._meta = meta
         self._state = state
         self._clock = clock
-        self.high_watermark = log.confirmed_offset
-        """Also the last stable offset, as long as there are no transactions."""
-        self._in_flight: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._settled_offset = log.confirmed_offset
+        """Producer state, timestamps and watchers have seen the appends below; the log itself may be a moment ahead."""
+        self._in_flight: deque[_InFlight] = deque()
         self._watchers: dict[Watcher, None] = {}
         self._closed = False
         self._failure: BaseException | None = None
@@ -113,6 +122,14 @@ class Partition:
     def log_end_offset(self) -> int:
         """The offset that the next batch gets."""
         return self.log.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Where reads end: what is durable. Also the last stable offset, as long as there are no transactions.
+
+        It is the log's own number, so that no answer shows records beyond the high watermark beside them, and none precedes it.
+        """
+        return self.log.confirmed_offset
 
     @property
     def max_timestamp(self) -> tuple[int, int]:
@@ -172,10 +189,10 @@ class Partition:
         )
         if producer is not None:
             self.producers.append(producer, base_offset, end_offset, now_ms)
-        self._in_flight.append((end_offset, durable))
-        durable.add_done_callback(
-            partial(self._appended, base_offset, end_offset, batch.max_timestamp, batch.size_bytes)
+        self._in_flight.append(
+            _InFlight(base_offset, end_offset, batch.max_timestamp, batch.size_bytes, durable)
         )
+        durable.add_done_callback(self._settle)
         return PendingAppend(base_offset, durable)
 
     def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
@@ -219,34 +236,29 @@ class Partition:
             raise
 
     def _durable_at(self, end_offset: int) -> asyncio.Future[None] | None:
-        for covered, durable in self._in_flight:
-            if covered >= end_offset:
-                return durable
+        for append in self._in_flight:
+            if append.end_offset >= end_offset:
+                return append.durable
         return None
 
-    def _appended(
-        self,
-        base_offset: int,
-        end_offset: int,
-        max_timestamp: int,
-        size_bytes: int,
-        durable: asyncio.Future[None],
-    ) -> None:
-        failure = asyncio.CancelledError() if durable.cancelled() else durable.exception()
-        if failure is not None:
-            self.producers.roll_back(base_offset)
-            self._in_flight.clear()
-            self._fail(failure)
-            return
-        if self._failure is None:
-            self._in_flight.popleft()
-        assert end_offset > self.high_watermark, (
-            f"{self.identity}: append {base_offset} was confirmed out of order"
-        )
-        self.high_watermark = end_offset
-        self.producers.confirm(end_offset)
-        self._state.note_timestamp(max_timestamp, base_offset)
-        self._wake(size_bytes)
+    def _settle(self, _: asyncio.Future[None]) -> None:
+        """Take what is durable from the oldest append on: the order of callbacks is the loop's, that of offsets is ours."""
+        while self._in_flight and self._in_flight[0].durable.done():
+            append = self._in_flight.popleft()
+            durable = append.durable
+            failure = asyncio.CancelledError() if durable.cancelled() else durable.exception()
+            if failure is not None:
+                self.producers.roll_back(append.base_offset)
+                self._in_flight.clear()
+                self._fail(failure)
+                return
+            assert append.base_offset >= self._settled_offset, (
+                f"{self.identity}: append {append.base_offset} was confirmed out of order"
+            )
+            self._settled_offset = append.end_offset
+            self.producers.confirm(append.end_offset)
+            self._state.note_timestamp(append.max_timestamp, append.base_offset)
+            self._wake(append.size_bytes)
 
     def _fail(self, failure: BaseException) -> None:
         """A stream is dead after a failed append: the partition answers NOT_LEADER until it is opened again."""
@@ -311,14 +323,14 @@ class Partition:
         Raises:
             S3StreamError: the log cannot be read.
         """
-        batches = await self._state.recover(self.high_watermark, self._clock)
+        batches = await self._state.recover(self._settled_offset, self._clock)
         self._state.begin_epoch(self.leader_epoch)
         return batches
 
     def before_upload(self) -> None:
         """The hook of the Data stream; see `DurableState.before_upload`."""
         if self.is_serving:
-            self._state.before_upload(self.high_watermark)
+            self._state.before_upload(self._settled_offset)
 
     @property
     def wants_time_stream(self) -> bool:
@@ -341,12 +353,12 @@ class Partition:
         self._closed = True
         self._wake(0)
         if self._in_flight:
-            await asyncio.wait([durable for _, durable in self._in_flight])
+            await asyncio.wait([append.durable for append in self._in_flight])
         if self._failure is None:
             # Refused (the cache is full): the next open then reads more batch headers, and loses nothing.
             with contextlib.suppress(AppendBackpressureError):
                 self._state.persist_epochs()
-                self._state.write_checkpoint(self.high_watermark, clean=True)
+                self._state.write_checkpoint(self._settled_offset, clean=True)
 
     async def close(self) -> None:
         """`seal`, then close all streams, the Meta stream last."""

@@ -31,7 +31,6 @@ OPEN_BATCH_MAX: Final = 64
 OPENS_IN_FLIGHT_MAX: Final = 4
 RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 5.0
-CLOSES_IN_FLIGHT_MAX: Final = 256
 _RELEVANT: Final = frozenset(
     {
         "partition_changed",

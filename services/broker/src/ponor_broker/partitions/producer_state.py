@@ -99,7 +99,7 @@ class ProducerStates:
         self.restored_offset = 0
         """Replay of batches below this offset changes nothing: the snapshot holds them."""
         self.changes = 0
-        """Rises with every change; tells whether a new snapshot is due."""
+        """Rises with every change of what a snapshot would hold; tells whether a new one is due."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -156,6 +156,7 @@ class ProducerStates:
         """Everything below `end_offset` is durable."""
         while self._in_flight and self._in_flight[0].end_offset <= end_offset:
             self._in_flight.popleft()
+            self.changes += 1  # a snapshot in between left it out
 
     def roll_back(self, base_offset: int) -> None:
         """The append at `base_offset` failed, and with it all later ones: forget them."""

@@ -6,7 +6,9 @@ What lives here: requests and answers. Ids are reserved in blocks by the caller;
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
 from ponor_metadata.errors import MetadataLagError, SessionClosedError
@@ -15,13 +17,18 @@ from ponor_metadata.session import SessionClient
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ObjectId, StreamId
-from s3stream.errors import CommitRefusedError, StorageFailedError
+from s3stream.errors import CommitRefusedError, PreparedExpiredError, StorageFailedError
 from s3stream.ports import ObjectPiece, PreparedObjects, StreamRange, UploadedObject
 
 from ponor_broker.storage.refusals import storage_error_of
 
 LAG_WAIT_MS = 1_000
 """How long a look-up waits for an image that does not reach the offset yet; then the caller asks again."""
+
+_LEASE_IS_OVER: Final = frozenset(
+    {error_pb2.ERROR_CODE_OBJECT_EXPIRED, error_pb2.ERROR_CODE_OBJECT_NOT_PREPARED}
+)
+"""The ids expired before the commit, or GC has taken them already: the upload begins anew under new ids."""
 
 
 class ControllerObjectManager:
@@ -55,7 +62,8 @@ class ControllerObjectManager:
         try:
             result = await self._submit(Operation(commit_upload=body))
         except OperationError as error:
-            raise CommitRefusedError(str(error)) from error
+            refusal = PreparedExpiredError if error.code in _LEASE_IS_OVER else CommitRefusedError
+            raise refusal(str(error)) from error
         self._committed_index = max(self._committed_index, result.commit_index)
 
     async def find_objects(

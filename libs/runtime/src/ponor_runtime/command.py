@@ -1,0 +1,61 @@
+"""The command line of a service: `python -m ponor_ROLE --config FILE`, the same for all services.
+
+What lives here: from the words on the command line to a running service, and the metrics endpoint beside it. Which keys a configuration file
+has is each service's own; how a process lives and ends is `lifecycle`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from ponor_runtime.lifecycle import StartRefusedError, run_service
+from ponor_runtime.network import Network
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.settings import SettingError
+from ponor_runtime.telemetry import Telemetry
+
+C = TypeVar("C")
+Serve: TypeAlias = Callable[[C, Runtime, asyncio.Event], Awaitable[None]]
+
+
+def run_from_command_line(
+    serve: Serve[C],
+    *,
+    name: str,
+    description: str,
+    read_configuration: Callable[[Path], C],
+    network: Callable[[], Network],
+    remediable: tuple[type[BaseException], ...] = (),
+) -> int:
+    """Parse `--config FILE`, read the file, run the service; returns the exit code (see `lifecycle`)."""
+    parser = argparse.ArgumentParser(prog=name, description=description)
+    parser.add_argument("--config", type=Path, required=True, help=f"JSON file, see {name}.configuration")
+    try:
+        configuration = read_configuration(parser.parse_args().config)
+    except (StartRefusedError, SettingError) as error:
+        sys.stderr.write(f"{name}: {error}\n")
+        return 1
+    return run_service(partial(serve, configuration), name=name, network=network, remediable=remediable)
+
+
+def start_metrics(telemetry: Telemetry, address: str | None) -> dict[str, str]:
+    """Serve Prometheus metrics on HOST:PORT, if an address is given; the bound address under "metrics".
+
+    Raises:
+        StartRefusedError: the address is none.
+        OSError: it cannot be bound.
+    """
+    if address is None:
+        return {}
+    from ponor_runtime.telemetry_export import start_prometheus
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise StartRefusedError(f"metrics address {address!r}: write HOST:PORT")
+    return {"metrics": f"{host}:{start_prometheus(telemetry, host, int(port))}"}

@@ -1,0 +1,140 @@
+"""The Kafka port of a simulated broker: `ponor_broker.app.Frontend` on the simulated network.
+
+What lives here: what the listener does with sockets, done with frames: one request is one frame, answers go back in order, and the broker's wish to
+read no more stalls the client. Everything behind it is the shipped broker, from `ClientConnection` on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from ponor_broker.answer_backlog import AnswerBacklog
+from ponor_broker.app import BrokerOptions
+from ponor_broker.connection import ClientConnection, ConnectionContext, RequestDispatcher
+from ponor_broker.settings import BrokerSettings
+from ponor_runtime.budgets import ByteBudget
+from ponor_runtime.disk import Buffer
+from ponor_runtime.network import Connection, ConnectionClosedError, Listener
+from ponor_runtime.runtime import Runtime
+
+KAFKA: Final = "kafka"
+"""The method under which Kafka connections are made."""
+LENGTH_BYTES: Final = 4
+UNSENT_BYTES_MAX: Final = 1 << 20
+"""Answers that the client does not take; above it nothing new is started for it."""
+
+
+class SimFrontend:
+    """See the module's docstring. One per life of a broker."""
+
+    def __init__(self, runtime: Runtime, settings: BrokerSettings, options: BrokerOptions) -> None:
+        self._runtime = runtime
+        self._host = options.kafka_host
+        self._port = options.kafka_port
+        self._in_flight = ByteBudget(
+            "in-flight bytes", settings.in_flight_bytes_max, waiters_max=settings.connections_max
+        )
+        self._listener: Listener | None = None
+        self._dispatcher: RequestDispatcher | None = None
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    async def serve(self, dispatcher: RequestDispatcher) -> None:
+        self._dispatcher = dispatcher
+        address = f"{self._host}:{self._port}"
+        self._listener = await self._runtime.network.listen(address, {KAFKA: self._handle})
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            await self._listener.close()
+
+    async def _handle(self, connection: Connection) -> None:
+        assert self._dispatcher is not None
+        client = _Client(self._runtime, connection, self._dispatcher, self._in_flight)
+        await client.converse()
+
+
+class _Client:
+    """One connection: `ConnectionOutput` for the broker's side of it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        connection: Connection,
+        dispatcher: RequestDispatcher,
+        in_flight: ByteBudget,
+    ) -> None:
+        self._runtime = runtime
+        self._wire = connection
+        self._requests = ClientConnection(dispatcher, self, ConnectionContext("client:1"), in_flight)
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._has_unsent = asyncio.Event()
+        self._welcome = asyncio.Event()
+        self._welcome.set()
+        self._ended = asyncio.Event()
+
+    async def converse(self) -> None:
+        """Until either side ends it."""
+        loop = asyncio.get_running_loop()
+        parts = [loop.create_task(part) for part in (self._read(), self._write(), self._ended.wait())]
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._requests.closed()
+            for part in parts:
+                part.cancel()
+
+    async def _read(self) -> None:
+        with suppress(ConnectionClosedError):
+            while True:
+                await self._welcome.wait()
+                self._requests.frame_received(bytearray(await self._wire.receive()))
+
+    async def _write(self) -> None:
+        with suppress(ConnectionClosedError):
+            while True:
+                while self._unsent:
+                    frame = self._unsent.popleft()
+                    await self._wire.send(frame)
+                    self._unsent_bytes -= len(frame)
+                    if self._unsent_bytes < UNSENT_BYTES_MAX:
+                        self._requests.set_writable(writable=True)
+                self._has_unsent.clear()
+                await self._has_unsent.wait()
+
+    # ConnectionOutput
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        frame = b"".join(buffers)[LENGTH_BYTES:]
+        self._unsent.append(frame)
+        self._unsent_bytes += len(frame)
+        self._has_unsent.set()
+        if self._unsent_bytes >= UNSENT_BYTES_MAX:
+            self._requests.set_writable(writable=False)
+
+    def want_reading(self, *, wanted: bool) -> None:
+        if wanted:
+            self._welcome.set()
+        else:
+            self._welcome.clear()
+
+    def end(self, reason: str | BaseException) -> None:
+        self._ended.set()
+        if isinstance(reason, BaseException):
+            # A real listener closes this one connection and logs; a simulated run is looking for exactly this.
+            self._runtime.fail_stop("a request", reason)
+
+
+async def bind_simulated(
+    runtime: Runtime, settings: BrokerSettings, options: BrokerOptions, backlog: AnswerBacklog
+) -> SimFrontend:
+    """What `ponor_broker.app.run` takes as `bind`."""
+    del backlog  # frames that wait are counted by the network's window
+    return SimFrontend(runtime, settings, options)

@@ -1,0 +1,350 @@
+"""A cluster whose machines crash, with clients that go on, and what must hold when everything is calm again.
+
+What lives here: the faults and the judgement. The cluster itself is `ponor_simulation.cluster`, the clients are `cluster_producer` and `cluster_consumer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.settings import BrokerSettings
+from ponor_controller.settings import ControllerSettings
+from ponor_gc.settings import GcSettings
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from ponor_kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from ponor_metadata import snapshot
+from ponor_metadata.rows import ObjectState
+from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.validate import validate
+from ponor_runtime.network import ConnectionClosedError
+from ponor_runtime.runtime import Runtime
+from ponor_simulation.cluster import CONTROLLER_ADDRESS, KAFKA_ADDRESS, ClusterSettings, SimCluster
+from ponor_simulation.kafka_client import KafkaClient
+from ponor_simulation.object_store import StoreFaults
+from ponor_simulation.process import SimProcess, wait_until
+from ponor_simulation.simulation import Simulation
+from s3stream.objects.keys import object_key
+from s3stream.settings import KIB, MIB, StorageSettings
+from s3stream.stores.retrying import RetrySettings
+
+from tests.simulation.cluster_consumer import Consumer
+from tests.simulation.cluster_history import ClusterHistory
+from tests.simulation.cluster_producer import Producer
+
+TOPIC: Final = "orders"
+CALM_S_MAX: Final = 120.0
+"""Virtual time within which everything must have come to rest after the last fault."""
+SETTINGS: Final = ClusterSettings(
+    controller=ControllerSettings(
+        destroy_delay_ms=1_000,
+        log_segment_bytes=16 * KIB,
+        batch_bytes_max=64 * KIB,
+        snapshot_batches=40,
+        retained_batches_max=60,
+        session_timeout_ms=2_000,
+        progress_interval_ms=500,
+    ),
+    broker=BrokerSettings(
+        segment_bytes=12 * KIB,
+        controller_timeout_ms=3_000,
+        cold_read_ms_max=4_000,
+        shutdown_upload_ms_max=1_500,
+        groups=GroupSettings(offsets_topic_partitions=2),
+        storage=StorageSettings(
+            log_cache_bytes_max=256 * KIB,
+            append_waiting_bytes_max=32 * KIB,
+            block_cache_bytes_max=256 * KIB,
+            upload_size_bytes_max=32 * KIB,
+            upload_interval_ms=700,
+            split_size_bytes=8 * KIB,
+            object_block_bytes_max=4 * KIB,
+            small_rest_bytes_max=4 * KIB,
+            wal_bytes_max=1 * MIB,
+            recovery_chunk_bytes_max=24 * KIB,
+            upload_retry_ms_max=200,
+            prepared_ttl_ms=8_000,
+        ),
+    ),
+    gc=GcSettings(
+        claim_objects_max=10, claim_ttl_ms=2_000, poll_interval_ms_min=200, poll_interval_ms_max=1_000
+    ),
+    retry=RetrySettings(attempts_max=4, deadline_ms=2_000, backoff_ms_first=5, backoff_ms_max=100),
+)
+
+
+class ClusterWorld:
+    """One run from one seed."""
+
+    def __init__(self, seed: int, *, store_in_directory: bool = False) -> None:
+        self.simulation = Simulation(seed)
+        self.chance = self.simulation.chance
+        self.cluster = SimCluster(self.simulation, SETTINGS, store_in_directory=store_in_directory)
+        self.history = ClusterHistory()
+        self.partitions = self.chance.randint(1, 4)
+        self.producers = [
+            Producer(f"producer-{number}", TOPIC, self.partitions, self.history)
+            for number in range(self.chance.randint(1, 3))
+        ]
+        self.consumers = [
+            Consumer(f"consumer-{number}", TOPIC, self.partitions, self.history)
+            for number in range(self.chance.randint(1, 2))
+        ]
+        self.observer: SubscriptionClient | None = None
+        self.crashes = 0
+        self.is_calm = False
+
+    def run(self) -> None:
+        """All of it."""
+        with self.cluster.watch.on():
+            self.simulation.run(self._scenario())
+
+    async def _scenario(self) -> None:
+        self.cluster.start_all()
+        self._client("observer", self._observe)
+        self._client("admin", self._administer)
+        for client in (*self.producers, *self.consumers):
+            self._client(client.name, client.run)
+        for _ in range(self.chance.randint(4, 9)):
+            await asyncio.sleep(self.chance.choice((0.05, 0.4, 1.5)) * self.chance.random())
+            await self._disturb()
+            self._check_alive()
+        await self._calm_down()
+        await self._check_log("reader")
+        await self._check_images()
+        await self._check_store()
+        self._crash(*self.cluster.processes)
+        self.cluster.start_all()
+        await self._check_log("reader-after-restart")
+        self._check_alive()
+
+    # Clients
+
+    def _client(self, name: str, main: object) -> SimProcess:
+        process = self.simulation.process(name, main)  # type: ignore[arg-type]
+        process.start()
+        return process
+
+    async def _observe(self, runtime: Runtime) -> None:
+        """Somebody who follows the metadata, and checks what every batch makes of it."""
+        observer = self.observer = SubscriptionClient(
+            network=runtime.network,
+            clock=runtime.clock,
+            randomness=runtime.randomness,
+            telemetry=runtime.telemetry,
+            addresses=[CONTROLLER_ADDRESS],
+        )
+        self.cluster.watch.follow(observer)
+        observer.listeners.append(lambda batch: None if batch.index % 7 else validate(observer.image))
+        observer.image_listeners.append(validate)
+        await observer.run()
+
+    async def _administer(self, runtime: Runtime) -> None:
+        """Creates the topic, then others that it deletes again, so that there is garbage."""
+        number = 0
+        while not self.is_calm or number == 0:
+            try:
+                client = await KafkaClient.connect(runtime, KAFKA_ADDRESS, "admin")
+            except ConnectionClosedError:
+                await runtime.clock.sleep(0.1)
+                continue
+            try:
+                while not self.is_calm or number == 0:
+                    name, partitions = (TOPIC, self.partitions) if number == 0 else (f"t{number}", 2)
+                    await _create(client, name, partitions)
+                    number += 1
+                    if name != TOPIC:
+                        await runtime.clock.sleep(runtime.randomness.uniform(0.2, 1.5))
+                        await _delete(client, name)
+            except ConnectionClosedError:
+                pass
+            finally:
+                await client.close()
+
+    # Faults
+
+    async def _disturb(self) -> None:
+        names = list(self.cluster.processes)
+        match self.chance.randrange(9):
+            case 0 | 1:
+                await self._crash_and_restart(self.chance.choice(names))
+            case 2:
+                await self._crash_in_operation(self.chance.choice(("broker", "broker", "controller")))
+            case 3:
+                await self._crash_and_restart(*names)
+            case 4:
+                await self._stop_in_order(self.chance.choice(names))
+            case 5:
+                self.simulation.network.reset_connections("broker", self._other())
+            case 6:
+                await self._cut("broker", self._other())
+            case _:
+                self._upset_store()
+
+    def _other(self) -> str:
+        clients = [client.name for client in (*self.producers, *self.consumers)]
+        return self.chance.choice(["controller", "controller", *clients])
+
+    def _crash(self, *names: str) -> None:
+        self._check_alive()
+        for name in names:
+            process = self.cluster.processes[name]
+            if process.running:
+                self.crashes += 1
+                process.crash(power_loss=self.chance.random() < 0.7)
+
+    async def _crash_and_restart(self, *names: str) -> None:
+        self._crash(*names)
+        for name in names:
+            await asyncio.sleep(self.chance.choice((0.0, 0.001, 0.05, 1.0)) * self.chance.random())
+            if not self.cluster.processes[name].running:
+                self.cluster.start(name)
+
+    async def _crash_in_operation(self, name: str) -> None:
+        """In the middle of the n-th disk operation from now on."""
+        process = self.cluster.processes[name]
+        countdown = self.chance.randint(1, 40)
+
+        def count(*_: object) -> None:
+            nonlocal countdown
+            countdown -= 1
+            if countdown == 0:
+                self.simulation.loop.call_soon(partial(self._crash, name), context=self.simulation.loop.outside)
+
+        process.disk.watch = count
+        await asyncio.sleep(1.0)
+        process.disk.watch = None
+        if not process.running:
+            self.cluster.start(name)
+
+    async def _stop_in_order(self, name: str) -> None:
+        if name not in self.cluster.serving:
+            return
+        self.cluster.stop(name)
+        process = self.cluster.processes[name]
+        await wait_until(lambda: not process.running, timeout_s=CALM_S_MAX)
+        self._check_alive()
+        self.cluster.start(name)
+
+    async def _cut(self, one: str, other: str) -> None:
+        for source, target in ((one, other), (other, one)):
+            if self.chance.random() < 0.7:
+                self.simulation.network.cut(source, target)
+        await asyncio.sleep(self.chance.choice((0.3, 3.0)) * self.chance.random())
+        self.simulation.network.heal()
+
+    def _upset_store(self) -> None:
+        if self.cluster.store is not None:
+            self.cluster.store.faults = StoreFaults(
+                before=self.chance.choice((0, 0.05, 0.3)),
+                after=self.chance.choice((0, 0.05, 0.2)),
+                short_read=self.chance.choice((0, 0.02)),
+                down=self.chance.random() < 0.15,
+            )
+
+    # Calm
+
+    def _check_alive(self) -> None:
+        self.cluster.check_alive()
+        for process in self.simulation.processes.values():
+            assert process.failure is None, f"{process.name}: {process.failure!r}"
+        if self.cluster.watch.controller is not None:
+            self.cluster.watch.saw(self.cluster.watch.controller.image)
+
+    async def _calm_down(self) -> None:
+        """No more faults: everything runs, and everything that was begun must finish."""
+        if self.cluster.store is not None:
+            self.cluster.store.faults = StoreFaults()
+        self.simulation.network.heal()
+        self.cluster.start_all()
+        for producer in self.producers:
+            producer.stop = True
+        self.is_calm = True
+        await self._wait("the cluster serves", lambda: self.cluster.is_serving)
+        for producer in self.producers:
+            await self._wait(f"{producer.name} is finished", lambda p=producer: p.is_finished)  # type: ignore[misc]
+        for consumer in self.consumers:
+            await self._wait(f"{consumer.name} is at the end", lambda c=consumer: c.is_at_end)  # type: ignore[misc]
+            consumer.stop = True
+
+    async def _wait(self, what: str, condition: object) -> None:
+        def holds() -> bool:
+            self._check_alive()
+            return bool(condition())  # type: ignore[operator]
+
+        try:
+            await wait_until(holds, poll_s=0.05, timeout_s=CALM_S_MAX)
+        except TimeoutError as error:
+            raise AssertionError(f"not within {CALM_S_MAX} s: {what}") from error
+
+    async def _check_log(self, name: str) -> None:
+        """Somebody new reads everything."""
+        reader = Consumer(name, TOPIC, self.partitions, self.history)
+        self._client(name, reader.run)
+        ends = [self._end(partition) for partition in range(self.partitions)]
+        await self._wait(f"{name} has read all", lambda: reader.is_at_end and reader.high_watermarks == ends)
+        reader.stop = True
+        for partition, log in enumerate(reader.logs):
+            self.history.check_log(partition, log)
+
+    def _end(self, partition: int) -> int:
+        return sum(count for (_, its), count in self.history.sent.items() if its == partition)
+
+    async def _check_images(self) -> None:
+        watch = self.cluster.watch
+        assert watch.controller is not None
+        assert watch.follower is not None
+        assert self.observer is not None
+        controller, follower, observer = watch.controller, watch.follower, self.observer
+        await self._wait(
+            "all images are at one index",
+            lambda: controller.image.index == follower.image.index == observer.image.index,
+        )
+        for image in (follower.image, observer.image):
+            assert image.digest == controller.image.digest
+            assert snapshot.encode(image) == snapshot.encode(controller.image)
+        validate(controller.image)
+
+    async def _check_store(self) -> None:
+        """Garbage collection settles: the store holds the objects of committed rows, and no others."""
+        assert self.cluster.watch.controller is not None
+        image = self.cluster.watch.controller.image
+        deadline = self.simulation.loop.time() + CALM_S_MAX
+        while True:
+            self._check_alive()
+            wanted = {
+                object_key(row.namespace, row.object_id)
+                for row in image.objects
+                if row.state is ObjectState.COMMITTED
+            }
+            found = await self.cluster.keys()
+            assert wanted <= found, f"committed and not in the store: {sorted(wanted - found)}"
+            if wanted == found:
+                return
+            assert self.simulation.loop.time() < deadline, f"never deleted: {sorted(found - wanted)}"
+            await asyncio.sleep(0.5)
+
+
+async def _create(client: KafkaClient, name: str, partitions: int) -> None:
+    request = CreateTopicsRequest(
+        topics=[CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)], timeout_ms=3_000
+    )
+    while True:
+        response = await client.ask(request, 5, CreateTopicsResponse, timeout_s=10.0)
+        code = response.topics[0].error_code
+        if code in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
+            return
+        assert code == ErrorCode.REQUEST_TIMED_OUT, ErrorCode(code)
+
+
+async def _delete(client: KafkaClient, name: str) -> None:
+    while True:
+        request = DeleteTopicsRequest(topic_names=[name], timeout_ms=3_000)
+        response = await client.ask(request, 5, DeleteTopicsResponse, timeout_s=10.0)
+        code = response.responses[0].error_code
+        if code in {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+            return
+        assert code == ErrorCode.REQUEST_TIMED_OUT, ErrorCode(code)

@@ -1,0 +1,409 @@
+"""Consumer groups on a machine that crashes and loses power: committed offsets stay, a generation has one plan, nobody waits for ever.
+
+The real coordinator runs on real partitions, streams and write-ahead log, over the simulated disk and object store; only the controller is a model. Members
+live outside of the machine: they ask, wait a while, and ask again, as clients do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.instructions import JoinAnswer
+from ponor_broker.groups.member import JoinProtocol
+from ponor_broker.groups.ports import OFFSETS_TOPIC
+from ponor_broker.groups.rebalance import GroupState
+from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.partitions.partition import Partition, PartitionId
+from ponor_broker.partitions.partition_opener import OpenRequest, PartitionOpener
+from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topics import Topics
+from ponor_kafka.errors import ErrorCode
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import KeyRow
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+from ponor_simulation.process import SimProcess, wait_until
+from ponor_simulation.simulation import Simulation
+from s3stream.client import StreamClient
+from s3stream.file_wal import FileWal
+from s3stream.settings import KIB, MIB, StorageSettings
+from s3stream.stores.open_store import wrap_object_store
+from s3stream.stores.retrying import RetrySettings
+
+from libs.s3stream.tests.cluster_model import ClusterModel
+
+SEEDS = int(os.environ.get("PONOR_SEEDS", "200"))
+BATCH = 20
+OFFSETS_PARTITIONS = 3
+TOPIC_PARTITIONS = 4
+GROUPS = ("g", "h")
+SESSION_MS = 6_000
+STORAGE = StorageSettings(
+    log_cache_bytes_max=1 * MIB,
+    append_waiting_bytes_max=64 * KIB,
+    block_cache_bytes_max=1 * MIB,
+    upload_size_bytes_max=24 * KIB,
+    upload_interval_ms=3_000,
+    split_size_bytes=16 * KIB,
+    object_block_bytes_max=4 * KIB,
+    wal_bytes_max=4 * MIB,
+)
+SETTINGS = GroupSettings(offsets_topic_partitions=OFFSETS_PARTITIONS, group_initial_rebalance_delay_ms=200)
+
+
+class OpenOffsets:
+    """The partitions of `__consumer_offsets` of one process, as its partition manager shows them."""
+
+    def __init__(self, partitions: list[Partition]) -> None:
+        self._partitions = {partition.index: partition for partition in partitions}
+
+    async def ensure_topic(self, name: str, *, partitions: int, internal: bool) -> None:
+        raise AssertionError("it exists")
+
+    def get(self, _name: str, index: int) -> Any:
+        return self._partitions.get(index)
+
+    def on_opened(self, _name: str, callback: Callable[[Any], None]) -> None:
+        for partition in self._partitions.values():
+            callback(partition)
+
+    def on_closed(self, _name: str, callback: Callable[[Any], None]) -> None:
+        del callback
+
+    def leader(self, _topic: str, index: int) -> None:
+        del index
+
+    def topic_id(self, _name: str) -> None:
+        return None
+
+    def topic_name(self, _topic_id: object) -> None:
+        return None
+
+    def partition_count(self, name: str) -> int:
+        return OFFSETS_PARTITIONS if name == OFFSETS_TOPIC else TOPIC_PARTITIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit that was acknowledged."""
+
+    group: str
+    partition: int
+    offset: int
+    generation: int
+    asked_at: float
+    told_at: float
+
+
+class GroupWorld:
+    """What outlives the broker: cluster, bucket, clients and what they were told."""
+
+    def __init__(self, seed: int) -> None:
+        # First in, first out, as asyncio promises: `Partition._appended` asserts that confirmations are seen in the order of the appends. That
+        # the groups' own log does not need this is shown in services/broker/tests/groups (wake-ups told backwards).
+        self.simulation = Simulation(seed, shuffle=False)
+        self.chance: random.Random = self.simulation.chance
+        self.process: SimProcess = self.simulation.process("broker", self.live)
+        self.cluster = ClusterModel(self.process.clock)
+        self.store = self.simulation.object_store()
+        self.image = MetadataImage()
+        self.lives = 0
+        self.requests: (
+            asyncio.Queue[tuple[Callable[[GroupCoordinator], Awaitable[Any]], asyncio.Future[Any]]] | None
+        ) = None
+        self.coordinator: GroupCoordinator | None = None
+        self.commits: list[Commit] = []
+        self.plans: dict[tuple[str, int], dict[str, bytes]] = {}
+        self.next_offset: dict[tuple[str, int], int] = {}
+        self.quiet = False
+        self.told = asyncio.Event()
+
+    # --- the broker
+
+    async def live(self, runtime: Runtime) -> None:
+        """One process: recover, open, serve until it dies."""
+        self.lives += 1
+        wal = await FileWal.open(
+            runtime.disk,
+            PurePosixPath("/wal"),
+            identity=bytes(16),
+            settings=STORAGE,
+            telemetry=runtime.telemetry,
+        )
+        ports = self.cluster.register()
+        streams = await StreamClient.start(
+            runtime=runtime,
+            store=wrap_object_store(self.store, runtime=runtime, retry=RetrySettings()),
+            wal=wal,
+            streams=ports,
+            objects=ports,
+            settings=STORAGE,
+            tasks=BackgroundTasks(runtime.fail_stop),
+        )
+        opener = PartitionOpener(
+            streams,
+            Topics(lambda: self.image),
+            self._put_key,
+            runtime.clock,
+            config=TopicConfig(),
+            producers_max=10,
+        )
+        wanted = [
+            OpenRequest(PartitionId(bytes(16), OFFSETS_TOPIC, index), self.lives, {})
+            for index in range(OFFSETS_PARTITIONS)
+        ]
+        broker: Any = OpenOffsets(await opener.open(wanted))
+        coordinator = GroupCoordinator(broker, broker, broker, runtime=runtime, settings=SETTINGS)
+        coordinator.start()
+        requests = self.requests = asyncio.Queue()
+        self.coordinator = coordinator
+        handlers = BackgroundTasks(runtime.fail_stop)
+        while True:
+            method, answer = await requests.get()
+            handlers.spawn(_serve(method, coordinator, answer), "request")
+
+    async def _put_key(self, key: str, value: bytes) -> bytes:
+        self.image.keys.put(KeyRow(key, value))
+        return value
+
+    # --- the wire
+
+    async def ask(self, method: Callable[[GroupCoordinator], Awaitable[Any]], timeout_s: float) -> Any:
+        """A request; None when no answer came in time, as with a broken connection."""
+        if self.requests is None:
+            await asyncio.sleep(0.1)
+            return None
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.requests.put_nowait((method, answer))
+        done, _ = await asyncio.wait([answer], timeout=timeout_s)
+        return answer.result() if done else None
+
+    # --- the clients
+
+    async def member(self, group: str, name: str) -> None:
+        """A consumer: joins, syncs, commits what it is assigned, heartbeats; sometimes leaves, sometimes is silent."""
+        member_id = ""
+        while not self.quiet:
+            joined = await self._join(group, name, member_id)
+            if joined is None:
+                continue
+            member_id = joined.member_id
+            if joined.error is not ErrorCode.NONE:
+                if joined.error in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}:
+                    member_id = ""
+                await asyncio.sleep(0.05)
+                continue
+            claim = MemberClaim(member_id, None, joined.generation)
+            if await self._sync(group, claim, joined) and await self._consume(group, claim):
+                member_id = ""
+
+    async def _join(self, group: str, name: str, member_id: str) -> JoinAnswer | None:
+        request = JoinRequest(
+            member_id=member_id,
+            instance_id=None,
+            client_id=name,
+            client_host="/127.0.0.1",
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=3_000,
+            protocol_type="consumer",
+            protocols=(JoinProtocol("range", b"t"),),
+            requires_known_member_id=True,
+            supports_skipping_assignment=True,
+        )
+        answer: JoinAnswer | None = await self.ask(lambda c: c.join_group(group, request), 8.0)
+        return answer
+
+    async def _sync(self, group: str, claim: MemberClaim, joined: JoinAnswer) -> bool:
+        shares: dict[str, list[int]] = {row.member_id: [] for row in joined.members}
+        for partition in range(TOPIC_PARTITIONS if shares else 0):
+            list(shares.values())[partition % len(shares)].append(partition)
+        plan = {member: bytes(partitions) for member, partitions in shares.items()}
+        synced = await self.ask(
+            lambda c: c.sync_group(group, SyncRequest(claim, "consumer", "range", plan)), 8.0
+        )
+        if synced is None or synced.error is not ErrorCode.NONE:
+            return False
+        told = self.plans.setdefault((group, claim.generation), {})
+        assert told.setdefault(claim.member_id, synced.assignment) == synced.assignment, (
+            "a generation had two plans"
+        )
+        owned = [partition for share in told.values() for partition in share]
+        assert len(owned) == len(set(owned)), f"generation {claim.generation}: a partition has two owners"
+        return True
+
+    async def _consume(self, group: str, claim: MemberClaim) -> bool:
+        """Until it must rejoin (False), or has left or was silent too long (True)."""
+        share = self.plans[group, claim.generation][claim.member_id]
+        while not self.quiet:
+            await asyncio.sleep(self.chance.uniform(0.01, 0.5))
+            dice = self.chance.random()
+            if dice < 0.02:
+                await self.ask(lambda c: c.leave_group(group, (MemberClaim(claim.member_id),)), 5.0)
+                return True
+            if dice < 0.03:
+                await asyncio.sleep(SESSION_MS / 1000 * 1.5)
+            for partition in share:
+                error = await self._commit(group, claim, partition)
+                if error in {
+                    ErrorCode.ILLEGAL_GENERATION,
+                    ErrorCode.UNKNOWN_MEMBER_ID,
+                    ErrorCode.REBALANCE_IN_PROGRESS,
+                }:
+                    return error is ErrorCode.UNKNOWN_MEMBER_ID
+            error = await self.ask(lambda c: c.heartbeat(group, claim), 2.0)
+            if error in {ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS}:
+                return False
+            if error is ErrorCode.UNKNOWN_MEMBER_ID:
+                return True
+        return False
+
+    async def _commit(self, group: str, claim: MemberClaim, partition: int) -> ErrorCode | None:
+        offset = self.next_offset[group, partition] = self.next_offset.get((group, partition), 0) + 1
+        asked_at = self.simulation.loop.time()
+        commits = {("t", partition): CommittedOffset(offset, 0, f"by {claim.member_id}")}
+        error: ErrorCode | None = await self.ask(lambda c: c.commit_offsets(group, claim, commits), 6.0)
+        if error is ErrorCode.NONE:
+            told_at = self.simulation.loop.time()
+            self.commits.append(Commit(group, partition, offset, claim.generation, asked_at, told_at))
+            self.told.set()
+        return error
+
+    # --- the judge
+
+    async def check_offsets(self) -> None:
+        """Whatever was acknowledged is there, or something that was asked for later."""
+        for group in GROUPS:
+            found = await self._offsets(group)
+            for (_, partition), committed in found:
+                acknowledged = [
+                    c.offset for c in self.commits if (c.group, c.partition) == (group, partition)
+                ]
+                if acknowledged:
+                    assert committed is not None, f"{group}: the offset of partition {partition} is gone"
+                    assert committed.offset >= max(acknowledged), f"{group}: partition {partition} went back"
+
+    async def _offsets(self, group: str) -> list[tuple[tuple[str, int], CommittedOffset | None]]:
+        wanted = [("t", partition) for partition in range(TOPIC_PARTITIONS)]
+        while True:
+            found = await self.ask(_immediately(lambda c: c.fetch_offsets(group, wanted)), 2.0)
+            if isinstance(found, list):
+                return found
+            await asyncio.sleep(0.1)  # still loading
+
+    def check_generations(self) -> None:
+        """No commit was taken of a generation older than one whose commit had been acknowledged before it was sent."""
+        for later in self.commits:
+            for earlier in self.commits:
+                if earlier.group == later.group and earlier.told_at < later.asked_at:
+                    assert earlier.generation <= later.generation, (earlier, later)
+
+    async def scenario(self) -> None:
+        """Lives that end badly, then quiet."""
+        members = [
+            asyncio.ensure_future(self.member(group, f"{group}{n}")) for group in GROUPS for n in range(3)
+        ]
+        for _ in range(self.chance.randint(2, 4)):
+            await self._start()
+            await asyncio.sleep(self.chance.choice((1.0, 5.0, 20.0)) * self.chance.random())
+            if self.chance.random() < 0.7:
+                await self._next_acknowledgement()
+            self.requests = self.coordinator = None
+            self.process.crash(power_loss=self.chance.random() < 0.7)
+        await self._start()
+        await self.check_offsets()
+        await asyncio.sleep(30.0)
+        await self._wait_stable()
+        self.quiet = True
+        await asyncio.sleep(2 * SESSION_MS / 1000 + 10)
+        assert all(member.done() for member in members), "a member waits for ever"
+        for member in members:
+            member.result()
+        await self.check_offsets()
+        self.check_generations()
+
+    async def _next_acknowledgement(self) -> None:
+        """The worst moment for a crash: a client has just been told that its commit is safe."""
+        self.told.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.told.wait(), 10.0)
+
+    async def _start(self) -> None:
+        self.process.start()
+        await wait_until(lambda: self.requests is not None)
+
+    async def _wait_stable(self) -> None:
+        """With everybody alive, every group comes to rest (for a moment: members go on leaving now and then)."""
+        for group in GROUPS:
+            for _ in range(600):
+                state = await self.ask(_immediately(lambda c, g=group: c.describe_group(g).state), 2.0)
+                if state is GroupState.STABLE:
+                    break
+                await asyncio.sleep(0.1)
+            else:
+                raise AssertionError(f"{group} does not come to rest: {state}")
+
+
+def _immediately(call: Callable[..., Any]) -> Callable[[GroupCoordinator], Awaitable[Any]]:
+    async def answer(coordinator: GroupCoordinator) -> Any:
+        return call(coordinator)
+
+    return answer
+
+
+async def _serve(
+    method: Callable[[GroupCoordinator], Awaitable[Any]],
+    coordinator: GroupCoordinator,
+    answer: asyncio.Future[Any],
+) -> None:
+    body = await method(coordinator)
+    if not answer.done():
+        answer.set_result(body)
+
+
+def run_groups(seed: int) -> GroupWorld:
+    """One world from beginning to end."""
+    world = GroupWorld(seed)
+    world.simulation.run(world.scenario())
+    return world
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS // 10, BATCH))
+def test_committed_offsets_survive_and_a_generation_has_one_plan(first: int) -> None:
+    worlds = [run_groups(seed) for seed in range(first, min(first + BATCH, SEEDS // 10))]
+    assert sum(len(world.commits) for world in worlds) > 100 * len(worlds)
+    assert sum(len(world.plans) for world in worlds) > 5 * len(worlds)
+
+
+def test_a_session_ends_to_the_millisecond() -> None:
+    world = GroupWorld(1)
+
+    async def scenario() -> None:
+        await world._start()
+        first = await world._join("g", "a", "")
+        assert first is not None
+        joined = await world._join("g", "a", first.member_id)
+        assert joined is not None
+        assert joined.generation == 1
+        claim = MemberClaim(joined.member_id, None, 1)
+        assert await world._sync("g", claim, joined)
+        await asyncio.sleep(SESSION_MS / 1000 - 0.001)
+        assert await world.ask(lambda c: c.heartbeat("g", claim), 1.0) is ErrorCode.NONE
+        last_heard = world.simulation.loop.time()
+        describe = _immediately(lambda c: c.describe_group("g").state)
+        await asyncio.sleep(last_heard + SESSION_MS / 1000 - 0.001 - world.simulation.loop.time())
+        assert await world.ask(describe, 1.0) is GroupState.STABLE
+        await asyncio.sleep(0.002)
+        assert await world.ask(describe, 1.0) is GroupState.EMPTY
+
+    world.simulation.run(scenario())
