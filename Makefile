@@ -61,8 +61,11 @@ bench: install ## our own figures: CPU seconds per GB, requests/s, latency perce
 simulate: install ## crash seeds under simulation: make simulate SEEDS=200
 	PONOR_SEEDS=$(or $(SEEDS),60) $(BIN)/pytest -q -n 2 tests/simulation
 
+simulate-seed: install ## one crash seed of the whole cluster again, exactly as it was: make simulate-seed SEED=17
+	PONOR_SEED=$(SEED) $(BIN)/pytest -q tests/simulation/test_cluster_crashes.py -k every
+
 acceptance: install ## the promises at full size: a million records, dozens of kills, gigabytes; half an hour
-	$(BIN)/pytest -q -s -o norecursedirs=.venv tests/acceptance
+	$(BIN)/pytest -q -s -o 'norecursedirs=.*' tests/acceptance
 
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only -q .
@@ -79,4 +82,4 @@ lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
 clean: ## remove what the targets made, except data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
 
-.PHONY: help install run test check bench simulate acceptance format lock clean
+.PHONY: help install run test check bench simulate simulate-seed acceptance format lock clean

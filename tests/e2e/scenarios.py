@@ -38,7 +38,7 @@ def collect(acknowledged: Acknowledged, runs: Iterable[tuple[str, Future[list[Re
 def produce_mixed(cluster: LocalCluster, topic: str, *, records: int, partitions: int) -> Acknowledged:
     """Every client family with every compression, three at a time."""
     combinations = [(family, codec) for codec in COMPRESSIONS for family in CLIENT_FAMILIES]
-    share = records // len(combinations)
+    share = -(-records // len(combinations))
     acknowledged = Acknowledged()
     with spawn_pool(3) as pool:
         runs = []

@@ -124,12 +124,16 @@ class Consumer:
         log = self.logs[partition]
         for batch in split_batches(data):
             batch.check_crc()
-            assert batch.next_offset <= high_watermark, f"partition {partition}: read beyond the high watermark"
+            assert batch.next_offset <= high_watermark, (
+                f"partition {partition}: read beyond the high watermark"
+            )
             assert batch.next_offset > asked_offset, f"partition {partition}: a batch below {asked_offset}"
             for record in batch.records(RECORD_BYTES_MAX):
                 assert record.value is not None
                 value = Value.decode(bytes(record.value))
                 self._history.see(partition, record.offset, value)
                 if record.offset >= asked_offset:
-                    assert record.offset == len(log), f"partition {partition}: {record.offset} after {len(log)}"
+                    assert record.offset == len(log), (
+                        f"partition {partition}: {record.offset} after {len(log)}"
+                    )
                     log.append(value)

@@ -70,4 +70,6 @@ class ClusterHistory:
         for (producer, its_partition), count in self.sent.items():
             if its_partition == partition:
                 found = next_number.get(producer, 0)
-                assert found == count, f"lost: {producer} sent {count} records to {partition}, {found} are there"
+                assert found == count, (
+                    f"lost: {producer} sent {count} records to {partition}, {found} are there"
+                )

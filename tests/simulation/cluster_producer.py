@@ -62,9 +62,7 @@ class Batch:
             for index, size in enumerate(self.sizes_bytes)
         ]
         return bytes(
-            build_batch(
-                records, producer_id=producer_id, producer_epoch=0, base_sequence=self.first.number
-            )
+            build_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=self.first.number)
         )
 
 
@@ -141,7 +139,7 @@ class Producer:
                 chosen = [lane for lane in self._lanes if lane.may_send and runtime.randomness.below(3)]
                 if chosen:
                     requests.create_task(self._send(runtime, client, chosen))
-                await runtime.clock.sleep(runtime.randomness.uniform(0.001, 0.03))
+                await runtime.clock.sleep(runtime.randomness.uniform(0.001, 0.02))
 
     async def _take_id(self, client: KafkaClient) -> None:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
@@ -154,9 +152,9 @@ class Producer:
     def _begin_batches(self, runtime: Runtime) -> None:
         randomness = runtime.randomness
         for lane in self._lanes:
-            if len(lane.unacknowledged) < WINDOW and randomness.below(4) == 0:
+            if len(lane.unacknowledged) < WINDOW and randomness.below(3) == 0:
                 count = randomness.below(3) + 1
-                sizes = tuple((40, 40, 300, 2_000)[randomness.below(4)] for _ in range(count))
+                sizes = tuple((40, 40, 300, 1_500)[randomness.below(4)] for _ in range(count))
                 lane.unacknowledged.append(Batch(Value(self.name, lane.partition, lane.next_number), sizes))
                 lane.next_number += count
                 self._history.sent[(self.name, lane.partition)] = lane.next_number

@@ -6,6 +6,7 @@ What lives here: the faults and the judgement. The cluster itself is `ponor_simu
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -23,6 +24,7 @@ from ponor_metadata.validate import validate
 from ponor_runtime.network import ConnectionClosedError
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.cluster import CONTROLLER_ADDRESS, KAFKA_ADDRESS, ClusterSettings, SimCluster
+from ponor_simulation.disk import DiskSpeed
 from ponor_simulation.kafka_client import KafkaClient
 from ponor_simulation.object_store import StoreFaults
 from ponor_simulation.process import SimProcess, wait_until
@@ -38,6 +40,8 @@ from tests.simulation.cluster_producer import Producer
 TOPIC: Final = "orders"
 CALM_S_MAX: Final = 120.0
 """Virtual time within which everything must have come to rest after the last fault."""
+STOP_S_MAX: Final = 10.0
+"""The same for a process that was asked to stop, whatever else is down."""
 SETTINGS: Final = ClusterSettings(
     controller=ControllerSettings(
         destroy_delay_ms=1_000,
@@ -102,16 +106,13 @@ class ClusterWorld:
         with self.cluster.watch.on():
             self.simulation.run(self._scenario())
 
-    async def _scenario(self) -> None:
-        self.cluster.start_all()
-        self._client("observer", self._observe)
-        self._client("admin", self._administer)
-        for client in (*self.producers, *self.consumers):
-            self._client(client.name, client.run)
-        for _ in range(self.chance.randint(4, 9)):
-            await asyncio.sleep(self.chance.choice((0.05, 0.4, 1.5)) * self.chance.random())
-            await self._disturb()
-            self._check_alive()
+    async def start(self) -> None:
+        """Begin everything; returns when somebody was answered."""
+        self._start_all()
+        await self._wait("somebody was answered", lambda: bool(self.history.acknowledged))
+
+    async def judge(self) -> None:
+        """No more faults: all comes to rest, and is right; and once more after everything lost its power."""
         await self._calm_down()
         await self._check_log("reader")
         await self._check_images()
@@ -121,10 +122,27 @@ class ClusterWorld:
         await self._check_log("reader-after-restart")
         self._check_alive()
 
+    async def _scenario(self) -> None:
+        self._start_all()
+        if self.chance.random() < 0.8:
+            await self._wait("somebody was answered", lambda: bool(self.history.acknowledged))
+        for _ in range(self.chance.randint(5, 11)):
+            await asyncio.sleep(self.chance.choice((0.05, 0.5, 2.0)) * self.chance.random())
+            await self._disturb()
+            self._check_alive()
+        await self.judge()
+
+    def _start_all(self) -> None:
+        self.cluster.start_all()
+        self._client("observer", self._observe)
+        self._client("admin", self._administer)
+        for client in (*self.producers, *self.consumers):
+            self._client(client.name, client.run)
+
     # Clients
 
-    def _client(self, name: str, main: object) -> SimProcess:
-        process = self.simulation.process(name, main)  # type: ignore[arg-type]
+    def _client(self, name: str, main: Callable[[Runtime], Awaitable[None]]) -> SimProcess:
+        process = self.simulation.process(name, main)
         process.start()
         return process
 
@@ -168,7 +186,7 @@ class ClusterWorld:
 
     async def _disturb(self) -> None:
         names = list(self.cluster.processes)
-        match self.chance.randrange(9):
+        match self.chance.randrange(13):
             case 0 | 1:
                 await self._crash_and_restart(self.chance.choice(names))
             case 2:
@@ -181,6 +199,10 @@ class ClusterWorld:
                 self.simulation.network.reset_connections("broker", self._other())
             case 6:
                 await self._cut("broker", self._other())
+            case 7 | 8:
+                await self._crash_after_resets()
+            case 9 | 10:
+                await self._end_in_silence()
             case _:
                 self._upset_store()
 
@@ -194,7 +216,7 @@ class ClusterWorld:
             process = self.cluster.processes[name]
             if process.running:
                 self.crashes += 1
-                process.crash(power_loss=self.chance.random() < 0.7)
+                process.crash(power_loss=self.chance.random() < 0.8)
 
     async def _crash_and_restart(self, *names: str) -> None:
         self._crash(*names)
@@ -212,7 +234,9 @@ class ClusterWorld:
             nonlocal countdown
             countdown -= 1
             if countdown == 0:
-                self.simulation.loop.call_soon(partial(self._crash, name), context=self.simulation.loop.outside)
+                self.simulation.loop.call_soon(
+                    partial(self._crash, name), context=self.simulation.loop.outside
+                )
 
         process.disk.watch = count
         await asyncio.sleep(1.0)
@@ -220,14 +244,46 @@ class ClusterWorld:
         if not process.running:
             self.cluster.start(name)
 
+    async def _crash_after_resets(self) -> None:
+        """While the disk is slow: what clients sent is on its way to it, they connect again and repeat it, and then the power fails."""
+        disk = self.cluster.processes["broker"].disk
+        disk.speed = DiskSpeed(sync_s=(0.05, 0.4))
+        await asyncio.sleep(0.2 * self.chance.random())
+        for producer in self.producers:
+            self.simulation.network.reset_connections("broker", producer.name)
+        await asyncio.sleep(0.3 * self.chance.random())
+        disk.speed = DiskSpeed()
+        await self._crash_and_restart("broker")
+
+    async def _end_in_silence(self) -> None:
+        """Requests or answers stop arriving; what is there is uploaded; and then the broker ends, one way or the other."""
+        disk = self.cluster.processes["broker"].disk
+        disk.speed = DiskSpeed(sync_s=(0.02, 0.3))
+        await asyncio.sleep(0.5 * self.chance.random())
+        is_deaf = self.chance.random() < 0.5
+        for producer in self.producers:
+            ends = (producer.name, "broker") if is_deaf else ("broker", producer.name)
+            self.simulation.network.cut(*ends)
+        await asyncio.sleep(2.0 * self.chance.random())
+        disk.speed = DiskSpeed()
+        if self.chance.random() < 0.5:
+            await self._stop_in_order("broker")
+        else:
+            await self._crash_and_restart("broker")
+        self.simulation.network.heal()
+
     async def _stop_in_order(self, name: str) -> None:
         if name not in self.cluster.serving:
             return
+        is_alone = name == "broker" and self.chance.random() < 0.3
+        if is_alone:
+            self._crash("controller")
         self.cluster.stop(name)
         process = self.cluster.processes[name]
-        await wait_until(lambda: not process.running, timeout_s=CALM_S_MAX)
-        self._check_alive()
+        await self._wait(f"{name} has stopped", lambda: not process.running, s_max=STOP_S_MAX)
         self.cluster.start(name)
+        if is_alone and not self.cluster.processes["controller"].running:
+            self.cluster.start("controller")
 
     async def _cut(self, one: str, other: str) -> None:
         for source, target in ((one, other), (other, one)):
@@ -270,15 +326,15 @@ class ClusterWorld:
             await self._wait(f"{consumer.name} is at the end", lambda c=consumer: c.is_at_end)  # type: ignore[misc]
             consumer.stop = True
 
-    async def _wait(self, what: str, condition: object) -> None:
+    async def _wait(self, what: str, condition: Callable[[], bool], *, s_max: float = CALM_S_MAX) -> None:
         def holds() -> bool:
             self._check_alive()
-            return bool(condition())  # type: ignore[operator]
+            return condition()
 
         try:
-            await wait_until(holds, poll_s=0.05, timeout_s=CALM_S_MAX)
+            await wait_until(holds, poll_s=0.05, timeout_s=s_max)
         except TimeoutError as error:
-            raise AssertionError(f"not within {CALM_S_MAX} s: {what}") from error
+            raise AssertionError(f"not within {s_max} s: {what}") from error
 
     async def _check_log(self, name: str) -> None:
         """Somebody new reads everything."""

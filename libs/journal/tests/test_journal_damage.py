@@ -131,7 +131,9 @@ def test_overwritten_ranges_never_yield_wrong_entries(
         # Only damage that reaches from a group through the last proof leaves no witness (§6, "What cannot be seen").
         witness_is_gone = bool(proofs) and start < proofs[-1] < start + length
         last_data_end = max((end for name, _, end in parts if name == "DATA body"), default=0)
-        if not witness_is_gone or start >= last_data_end:  # behind the data only padding and the proof itself are hit
+        if (
+            not witness_is_gone or start >= last_data_end
+        ):  # behind the data only padding and the proof itself are hit
             assert got in {"refused", "harmless"}, got
         else:
             assert got in {"refused", "cut", "cut further"}, got

@@ -64,7 +64,8 @@ def read_librdkafka(bootstrap: str, topic: str, partitions: int) -> Seen:
             producer, number = identity(headers)
             crc = checksum(message.key(), message.value(), headers)
             partition, offset = message.partition(), message.offset()
-            assert partition is not None and offset is not None
+            assert partition is not None
+            assert offset is not None
             seen.add(partition, offset, producer, number, crc)
     consumer.close()
     return seen

@@ -283,9 +283,17 @@ class _Broker:
             await stop.wait()
         finally:
             await self._frontend.close()
-            await services.close()
+            await self._close_services(services)
             if not await streams.close(upload_timeout_ms=self._settings.shutdown_upload_ms_max):
                 LOG.warning("not all was uploaded in time; the next start goes on from the write-ahead log")
+
+    async def _close_services(self, services: BrokerServices) -> None:
+        """In time: while the object store is down, appends that were taken may wait for room in memory without end."""
+        try:
+            async with asyncio.timeout(self._settings.shutdown_upload_ms_max / 1000):
+                await services.close()
+        except TimeoutError:
+            LOG.warning("appends still wait for room in memory; they are given up, and were not acknowledged")
 
     async def _open_partitions(self, services: BrokerServices) -> None:
         clock = self._runtime.clock

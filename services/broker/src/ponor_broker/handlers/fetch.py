@@ -10,6 +10,7 @@ There are no fetch sessions: every answer carries session id 0, which tells clie
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,7 @@ from ponor_kafka.errors import ErrorCode
 from ponor_kafka.fetch_response import build_fetch_response
 from ponor_kafka.headers import RequestHeader
 from ponor_kafka.messages.fetch import FetchRequest
-from s3stream.errors import S3StreamError
+from s3stream.errors import ObjectCorruptError, S3StreamError
 from s3stream.records import StreamRecord
 
 from ponor_broker.answer_backlog import AnswerBacklog
@@ -35,8 +36,12 @@ from ponor_broker.handlers.fetch_reading import (
 from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
+from ponor_broker.partitions.stream_reading import StreamUnreadableError
 from ponor_broker.settings import BrokerSettings
 
+LOG: Final = logging.getLogger("ponor.broker.fetch")
+REPORTED_MAX: Final = 256
+"""Distinct lines about unreadable objects that are remembered, so that each is said once."""
 COLD_BESIDE_HOT_MS: Final = 100
 NO_SESSION: Final = 0
 FULL_EPOCHS: Final = (-1, 0)
@@ -50,6 +55,7 @@ class ColdReads:
         self._slots = asyncio.Semaphore(in_flight_max)
         self._waiting_max = waiting_max
         self._ms_max = ms_max
+        self._reported: dict[str, None] = {}
         self._waiting = 0
 
     async def read(
@@ -72,9 +78,20 @@ class ColdReads:
         except TimeoutError as error:
             return storage_error(error) if ms_max is None else []
         except (PartitionError, S3StreamError) as error:
+            self._report(error)
             return storage_error(error)
         finally:
             self._waiting -= 1
+
+    def _report(self, error: Exception) -> None:
+        """Damage and absence are for a person to mend: one line each, not one per retry of a consumer."""
+        line = str(error)
+        if not isinstance(error, ObjectCorruptError | StreamUnreadableError) or line in self._reported:
+            return
+        if len(self._reported) >= REPORTED_MAX:
+            self._reported.clear()
+        self._reported[line] = None
+        LOG.error("a fetch cannot be served: %s; `ponor object verify` checks the objects", line)
 
 
 @dataclass(frozen=True, slots=True)
