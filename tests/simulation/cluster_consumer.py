@@ -118,7 +118,8 @@ class Consumer:
         )
         self.high_watermarks[partition] = answer.high_watermark
         if answer.records:
-            self._read(partition, asked_offset, answer.high_watermark, memoryview(answer.records))
+            assert isinstance(answer.records, memoryview), "a decoded answer has slices of its frame"
+            self._read(partition, asked_offset, answer.high_watermark, answer.records)
 
     def _read(self, partition: int, asked_offset: int, high_watermark: int, data: memoryview) -> None:
         log = self.logs[partition]

@@ -57,7 +57,8 @@ def test_the_workload_reaches_what_it_is_for() -> None:
     assert sum(world.crashes for world in worlds) > 30
     assert sum(producer.repeats for world in worlds for producer in world.producers) > 50
     assert sum(bucket.applied["put"] for bucket in buckets) > 200
-    assert sum(bucket.applied["delete"] for bucket in buckets) > 20, "garbage was collected"
+    deleted = [bucket.applied["put"] - len(bucket.objects) for bucket in buckets]
+    assert sum(deleted) > 10, "garbage was collected"
     assert any(bucket.calls["put"] > bucket.applied["put"] for bucket in buckets), "puts failed"
     assert sum(bucket.applied["get"] for bucket in buckets) > 50, "old data was read from objects"
     assert sum(world.cluster.watch.resets for world in worlds) > len(worlds), "controllers sent snapshots"

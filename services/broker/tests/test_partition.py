@@ -125,6 +125,20 @@ async def test_what_a_checkpoint_left_out_as_in_flight_is_in_the_next_one() -> N
     assert again.append(batch(1, producer_id=9, epoch=0, sequence=1)) == (1, None)
 
 
+async def test_a_roll_whose_batch_never_came_is_not_repeated() -> None:
+    rig = PartitionRig(config=TopicConfig(segment_bytes=100))
+    partition = await rig.open()
+    await _durable(partition, batch(1))
+    partition.before_upload()  # as of the end of a full segment
+    rig.stream("log").is_full = True
+    with pytest.raises(AppendBackpressureError):
+        partition.append(batch(1))  # rolled, and then not taken
+    for end_offset in (2, 3):
+        partition = await rig.open()
+        await _durable(partition, batch(1))
+        assert partition.high_watermark == end_offset
+
+
 async def test_a_clean_close_restores_everything_without_reading_data() -> None:
     rig = PartitionRig()
     partition = await rig.open()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ponor_runtime.disk import Buffer
 
-from ponor_journal.group import entry_cost_bytes
+from ponor_journal.format import entry_cost_bytes
 
 
 class QueuedEntry:

@@ -194,3 +194,8 @@ def _number(name: str, prefix: str) -> int | None:
         return int(digits, 16)
     except ValueError:
         return None
+
+
+def entry_cost_bytes(size_bytes: int) -> int:
+    """What an entry takes of a frame's room."""
+    return size_bytes + LENGTH_BYTES

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from crc32c import crc32c
 from ponor_runtime.disk import Buffer
 
-from ponor_journal.format import FRAME_HEADER_BYTES, LENGTH_BYTES, FrameKind, aligned, encode_header
-
-if TYPE_CHECKING:
-    from ponor_journal.entry_queue import QueuedEntry
+from ponor_journal.entry_queue import QueuedEntry
+from ponor_journal.format import FRAME_HEADER_BYTES, FrameKind, aligned, encode_header
 
 JOIN_BYTES_MAX: Final = 64 * 1024
 """Up to here one copy is cheaper than a list of small buffers; above, the caller's buffers go to the disk as they are."""
@@ -68,8 +66,3 @@ def encode_group(
 def group_room_bytes(room_bytes: int) -> int:
     """How many bytes of entries and their lengths a frame of `room_bytes` holds."""
     return room_bytes - FRAME_HEADER_BYTES
-
-
-def entry_cost_bytes(size_bytes: int) -> int:
-    """What an entry takes of a frame's room."""
-    return size_bytes + LENGTH_BYTES

@@ -36,6 +36,11 @@ class BackgroundTasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the owner is closing or closed, so that nothing can be started any more."""
+        return self._closed
+
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Start a task. Its exception, unless it was cancelled, goes to the fail-stop handler.
 

@@ -90,6 +90,7 @@ class Simulation:
                 process.crash()
         left = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
         self.loop.close()
+        self.trace.end()
         _bury([*left, *self.loop.graveyard])
 
     def _loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -20,9 +20,16 @@ class Trace:
         self._hash = hashlib.blake2b(digest_size=12)
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
         self.events = 0
+        self._ended = False
+
+    def end(self) -> None:
+        """The world ends: what dead coroutines do while they are unwound comes in no order, and belongs to no run."""
+        self._ended = True
 
     def record(self, now: float, who: str, what: str, *details: object) -> None:
         """Add an event; details are numbers and strings."""
+        if self._ended:
+            return
         line = f"{now:.9f} {who} {what} {' '.join(map(str, details))}"
         self._hash.update(line.encode() + b"\n")
         self._lines.append(line)

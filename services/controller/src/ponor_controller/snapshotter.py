@@ -53,7 +53,8 @@ class Snapshotter:
             self._seen_batches >= self._settings.snapshot_batches
             or self._seen_bytes >= self._settings.snapshot_bytes
         )
-        if due and not self._writing:
+        # Batches may still become durable while the controller stops; the next start replays them.
+        if due and not self._writing and not self._tasks.is_closed:
             self._writing = True
             self._seen_batches = self._seen_bytes = 0
             image = self._images.fresh()

@@ -91,7 +91,7 @@ class DurableState:
             PartitionCorruptError: the Data stream holds something that is no record batch.
         """
         offset = self.checkpoint.recover_offset
-        if offset >= self._log.log_meta.active.base_offset:
+        if offset > self._log.log_meta.active.base_offset:  # at the base it counted the segment before
             self._log.active_bytes = self.checkpoint.active_bytes
         now_ms = clock.wall_ms()
         batches = 0

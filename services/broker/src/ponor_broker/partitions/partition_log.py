@@ -93,8 +93,8 @@ class PartitionLog:
         Raises:
             s3stream.errors.S3StreamError: the Meta stream took no change; nothing was rolled.
         """
-        if self.active_bytes == 0:
-            return
+        if self.end_offset == self.log_meta.active.base_offset:
+            return  # it is empty: after a roll whose batch was refused, or lost with the power
         is_full = self.active_bytes + batch_bytes > self._rules.segment_bytes
         created_ms = self.log_meta.active.created_ms
         is_old = 0 < created_ms <= now_ms - self._rules.segment_ms
