@@ -86,6 +86,25 @@ async def test_a_stream_that_somebody_deleted_is_no_obstacle_to_a_clean_close(
     assert payloads_of(await read_all(again)) == [b"x"] * 10
 
 
+async def test_close_without_a_controller_ends_in_time_and_leaves_closing_to_recovery(
+    node: StorageNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unanswered(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    (stream,) = await node.open_new(1)
+    await append_all(stream, [b"kept"])
+    await node.client.force_upload()
+    monkeypatch.setattr(ClusterNode, "close_streams", unanswered)
+    assert not await node.client.close(upload_timeout_ms=50)
+    monkeypatch.undo()
+    client = await node.start()
+    assert client.recovery.records == 0
+    assert not any(row.open for row in node.cluster.streams.values())
+    (again,) = await reopened(node, [stream])
+    assert payloads_of(await read_all(again)) == [b"kept"]
+
+
 async def test_close_with_the_store_down_leaves_the_work_to_recovery(node: StorageNode) -> None:
     (stream,) = await node.open_new(1)
     await append_all(stream, [b"kept"])

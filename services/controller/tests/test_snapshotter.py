@@ -10,10 +10,10 @@ from ponor.metadata.v1 import records_pb2
 from ponor_controller.consensus.ports import LogEntry
 from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
 from ponor_controller.formatting import format_records
+from ponor_controller.recovery import recover
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.snapshotter import Snapshotter
 from ponor_controller.subscriptions.image_source import ImageSource
-from ponor_metadata.image import MetadataImage
 from ponor_runtime.identity import ClusterOrdinal
 from ponor_runtime.system import SystemRandomness
 from ponor_runtime.system_disk import SystemDisk
@@ -32,11 +32,10 @@ async def test_a_batch_that_is_durable_while_the_controller_stops_begins_no_snap
         RecordLogSettings(segment_bytes=16 * 1024, queue_bytes_max=1024 * 1024),
         Telemetry(),
     )
-    image = MetadataImage()
+    settings = ControllerSettings(snapshot_batches=1)
+    image = (await recover(log, settings)).image
     tasks = BackgroundTasks(report_to_loop)
-    snapshotter = Snapshotter(
-        log, ImageSource(image), tasks, ControllerSettings(snapshot_batches=1), Telemetry(), term=1
-    )
+    snapshotter = Snapshotter(log, ImageSource(image), tasks, settings, Telemetry(), term=1)
     records = format_records("c", ClusterOrdinal(1), SystemRandomness())
     batch = records_pb2.RecordBatch(index=1, term=1, cluster_time_ms=1, records=records)
     entry = LogEntry(1, batch, batch.SerializeToString())

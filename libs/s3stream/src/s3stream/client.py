@@ -147,8 +147,8 @@ class StreamClient:
         """Take nothing any more, upload everything, close all streams, and leave the log clean and trimmed. Idempotent.
 
         Args:
-            upload_timeout_ms: longest time for the upload; after it the streams stay open, and the next start of this node
-                recovers them from the log. Nothing acknowledged is lost either way.
+            upload_timeout_ms: longest time for the upload, and once more for closing the streams; after it they stay open, and the next
+                start of this node recovers them from the log. Nothing acknowledged is lost either way.
 
         Returns:
             Whether the streams were closed.
@@ -161,22 +161,33 @@ class StreamClient:
         for stream in streams:
             stream.refuse_appends()
         uploaded = await self._upload_all(upload_timeout_ms)
+        closed = False
         if uploaded:
-            await self._close_streams(streams)
-            for stream in closing:
-                with suppress(StreamFencedError):  # its own caller is told
-                    await stream.close()
+            closed = await self._close_all(streams, closing, upload_timeout_ms)
             self._storage.trim_wal()
         await self._storage.stop()
         await self._reader.close()
         await self._wal.close()
-        return uploaded
+        return closed
 
     async def _upload_all(self, timeout_ms: int | None) -> bool:
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self._storage.force_upload()
         except (TimeoutError, StorageFailedError):
+            return False
+        return True
+
+    async def _close_all(
+        self, streams: Sequence[Stream], closing: Sequence[Stream], timeout_ms: int | None
+    ) -> bool:
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self._close_streams(streams)
+                for stream in closing:
+                    with suppress(StreamFencedError):  # its own caller is told
+                        await stream.close()
+        except TimeoutError:  # no controller is there; recovery closes them at the same ends
             return False
         return True
 

@@ -285,7 +285,9 @@ class _Broker:
             await self._frontend.close()
             await self._close_services(services)
             if not await streams.close(upload_timeout_ms=self._settings.shutdown_upload_ms_max):
-                LOG.warning("not all was uploaded in time; the next start goes on from the write-ahead log")
+                LOG.warning(
+                    "not all was uploaded and closed in time; the next start goes on from the write-ahead log"
+                )
 
     async def _close_services(self, services: BrokerServices) -> None:
         """In time: while the object store is down, appends that were taken may wait for room in memory without end."""

@@ -96,15 +96,16 @@ class DirectoryObjectStore:
                 await file.close()
 
     async def delete(self, keys: Sequence[str]) -> None:
-        changed: dict[PurePath, None] = {}
+        directories: dict[PurePath, None] = {}
         for key in keys:
             path = self._path(key)
+            directories[path.parent] = None
             with _as_store_error(key), suppress(FileNotFoundError):
                 await self._disk.remove(path)
-                changed[path.parent] = None
-        # A deletion that a crash undid would leak the object: whoever confirmed it never looks again.
-        for directory in changed:
-            with _as_store_error(str(directory)):
+        # A deletion that a crash undid would leak the object: whoever confirmed it never looks again. That is why also the directory of a
+        # name that is gone already is synced: who removed it may have died before this line.
+        for directory in directories:
+            with _as_store_error(str(directory)), suppress(FileNotFoundError):
                 await self._disk.sync_directory(directory)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
