@@ -64,9 +64,6 @@ simulate: install ## crash seeds under simulation: make simulate SEEDS=200
 simulate-seed: install ## one crash seed of the whole cluster again, exactly as it was: make simulate-seed SEED=17
 	PONOR_SEED=$(SEED) $(BIN)/pytest -q tests/simulation/test_cluster_crashes.py -k every
 
-simulate-seed: install ## one seed of the cluster simulation again, exactly as it was: make simulate-seed SEED=17
-	PONOR_SEED=$(SEED) $(BIN)/pytest -q tests/simulation/test_cluster_crashes.py -k every
-
 acceptance: install ## the promises at full size: a million records, dozens of kills, gigabytes; half an hour
 	$(BIN)/pytest -q -s -o 'norecursedirs=.*' tests/acceptance
 
