@@ -241,7 +241,7 @@ class Partition:
                 return append.durable
         return None
 
-    def _settle(self, _: asyncio.Future[None]) -> None:
+    def _settle(self, _: asyncio.Future[None] | None = None) -> None:
         """Take what is durable from the oldest append on: the order of callbacks is the loop's, that of offsets is ours."""
         while self._in_flight and self._in_flight[0].durable.done():
             append = self._in_flight.popleft()
@@ -354,6 +354,7 @@ class Partition:
         self._wake(0)
         if self._in_flight:
             await asyncio.wait([append.durable for append in self._in_flight])
+            self._settle()  # whether its callbacks have run yet is the loop's affair
         if self._failure is None:
             # Refused (the cache is full): the next open then reads more batch headers, and loses nothing.
             with contextlib.suppress(AppendBackpressureError):
