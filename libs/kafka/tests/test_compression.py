@@ -162,3 +162,16 @@ class TestBombs:
 
     def test_a_bomb_within_the_bound_is_only_data(self) -> None:
         assert decompress(Codec.ZSTD, zstd_bomb(32), BOUND) == bytes(BOUND)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_an_error_does_not_keep_what_was_decompressed(codec: Codec) -> None:
+    bomb = compress(codec, bytes(64 << 20))
+    with pytest.raises(KafkaWireError) as caught:
+        decompress(codec, bomb, 16 << 20)
+    frames = caught.value.__traceback__
+    while frames is not None:
+        held = [value for value in frames.tb_frame.f_locals.values() if isinstance(value, bytes | bytearray)]
+        assert sum(map(len, held)) < len(bomb) + 1024
+        frames = frames.tb_next
+    assert caught.value.__context__ is None

@@ -5,13 +5,20 @@ from collections.abc import Callable
 
 import pytest
 from ponor_kafka.api import ApiKey
-from ponor_kafka.codec import decode, encode
+from ponor_kafka.codec import decode, decode_as, encode
 from ponor_kafka.errors import KafkaEncodeError, KafkaWireError
-from ponor_kafka.fetch_response import FetchedPartition, FetchedTopic, FetchNodeEndpoint, build_fetch_response
-from ponor_kafka.message import Message
+from ponor_kafka.fetch_response import FetchedPartition, FetchNodeEndpoint, build_fetch_response
+from ponor_kafka.fetch_walk import TopicKey
+from ponor_kafka.message import ZERO_UUID, Message
 from ponor_kafka.messages import fetch
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from ponor_kafka.produce_walk import Partition, ProduceWalk, walk_produce
+from ponor_kafka.produce_walk import (
+    TOPIC_ID_MIN,
+    Partition,
+    ProduceWalk,
+    walk_one_partition,
+    walk_produce,
+)
 
 MakeMessage = Callable[[type[Message], int, random.Random], Message]
 PRODUCE_VERSIONS = range(3, 14)
@@ -60,6 +67,61 @@ def test_walk_and_codec_refuse_the_same_bytes(version: int, make_message: MakeMe
                 assert walk_produce(version, frame, 0) == (flattened(request), end)
 
 
+def one_partition(version: int, records: bytes | None = b"records", name: str = "topic") -> ProduceRequest:
+    topic = TopicProduceData(partition_data=[PartitionProduceData(3, records)])
+    if version < TOPIC_ID_MIN:
+        topic.name = name
+    else:
+        topic.topic_id = bytes(range(16))
+    return ProduceRequest(None, -1, 1000, [topic])
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 16_382, 16_383, 100_000])
+def test_the_usual_shape_is_walked_by_the_short_way(version: int, size: int) -> None:
+    frame = bytearray(b"header" + encode(one_partition(version, bytes(size)), version))
+    short = walk_one_partition(version, frame, 6)
+    walk, end = walk_produce(version, memoryview(frame), 6)
+    ((name, topic_id, index, records),) = walk.partitions
+    topic = topic_id if version >= TOPIC_ID_MIN else name
+    assert short == (walk.acks, walk.timeout_ms, topic, index, records)
+    assert end == len(frame)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_every_other_shape_is_left_to_the_long_way(version: int) -> None:
+    usual = one_partition(version)
+    twice = ProduceRequest(None, -1, 1000, [*usual.topic_data, *usual.topic_data])
+    two = one_partition(version)
+    two.topic_data[0].partition_data = [PartitionProduceData(index, b"r") for index in range(2)]
+    others = [twice, two, ProduceRequest(None, -1, 1000, []), one_partition(version, None)]
+    others.append(ProduceRequest("transaction", -1, 1000, usual.topic_data))
+    for request in others:
+        assert walk_one_partition(version, bytearray(encode(request, version)), 0) is None
+    assert walk_one_partition(version, bytearray(encode(usual, version) + b"behind"), 0) is None
+    assert walk_one_partition(version, bytearray(encode(usual, version)), 0) is not None
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_the_short_way_accepts_nothing_that_the_long_way_reads_differently(version: int) -> None:
+    rng = random.Random(f"short {version}")
+    wire = encode(one_partition(version, bytes(range(200))), version)
+    for _ in range(3000):
+        mutated = bytearray(wire[: rng.choice((len(wire), rng.randrange(len(wire) + 1)))])
+        for _ in range(rng.randrange(1, 4)):
+            if mutated:
+                at = rng.choice((rng.randrange(len(mutated)), rng.randrange(min(40, len(mutated)))))
+                mutated[at] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        short = walk_one_partition(version, mutated, 0)
+        if short is not None:
+            walk, end = walk_produce(version, memoryview(mutated), 0)
+            ((name, topic_id, index, records),) = walk.partitions
+            topic = topic_id if version >= TOPIC_ID_MIN else name
+            assert short == (walk.acks, walk.timeout_ms, topic, index, records)
+            assert walk.transactional_id is None
+            assert end == len(mutated)
+
+
 def test_a_walks_records_can_be_stamped_in_place() -> None:
     topics = [TopicProduceData("t", partition_data=[PartitionProduceData(0, b"0123456789")])]
     frame = bytearray(encode(ProduceRequest(None, -1, 1000, topics), 9))
@@ -76,19 +138,20 @@ def test_a_walk_knows_its_versions(version: int) -> None:
         walk_produce(version, memoryview(b""), 0)
 
 
-def random_partition(rng: random.Random) -> FetchedPartition:
-    return FetchedPartition(
-        index=rng.randrange(1000),
-        error_code=rng.choice((0, 6, 74)),
-        high_watermark=rng.randrange(1 << 40),
-        last_stable_offset=rng.randrange(1 << 40),
-        log_start_offset=rng.randrange(1 << 40),
-        aborted_transactions=rng.choice((None, [], [(7, 100), (8, 200)])),
-        preferred_read_replica=rng.choice((-1, 3)),
-        diverging_epoch=rng.choice((None, (4, 900))),
-        current_leader=rng.choice((None, (2, 5))),
-        records=[rng.randbytes(rng.choice((0, 1, 100, 127, 3000))) for _ in range(rng.randrange(4))],
+def random_partition(rng: random.Random, topic: TopicKey) -> FetchedPartition:
+    partition = FetchedPartition(topic, rng.randrange(1000))
+    partition.error_code = rng.choice((0, 6, 74))
+    partition.high_watermark = rng.randrange(1 << 40)
+    partition.last_stable_offset = rng.randrange(1 << 40)
+    partition.log_start_offset = rng.randrange(1 << 40)
+    partition.aborted_transactions = rng.choice(
+        (None, [], [(7, 100), (8, 200)], [(n, n) for n in range(200)])
     )
+    partition.preferred_read_replica = rng.choice((-1, 3))
+    partition.diverging_epoch = rng.choice((None, (4, 900)))
+    partition.current_leader = rng.choice((None, (2, 5)))
+    partition.take([rng.randbytes(rng.choice((0, 1, 100, 127, 3000))) for _ in range(rng.randrange(4))])
+    return partition
 
 
 def generic_partition(partition: FetchedPartition, version: int) -> fetch.PartitionData:
@@ -113,19 +176,22 @@ def generic_partition(partition: FetchedPartition, version: int) -> fetch.Partit
 def test_a_fetch_response_is_what_the_codec_writes(version: int) -> None:
     for seed in range(30):
         rng = random.Random(f"fetch {version} {seed}")
-        topics = [
-            FetchedTopic(
-                [random_partition(rng) for _ in range(rng.choice((0, 1, 3, 130)))],
-                name=rng.choice(("orders", "ü" * 100)),
-                topic_id=rng.randbytes(16),
+        topics: list[list[FetchedPartition]] = []
+        for number in range(rng.randrange(3)):
+            topic: TopicKey = (
+                rng.randbytes(16) if version >= 13 else rng.choice(("orders", "ü" * 100)) + str(number)
             )
-            for _ in range(rng.randrange(3))
-        ]
+            topics.append([random_partition(rng, topic) for _ in range(rng.choice((1, 3, 130)))])
         endpoints = rng.choice(
             ([], [FetchNodeEndpoint(2, "host", 9092), FetchNodeEndpoint(3, "h" * 200, 1, "rack")])
         )
         buffers = build_fetch_response(
-            version, topics, throttle_time_ms=5, error_code=0, session_id=9, node_endpoints=endpoints
+            version,
+            [one for topic in topics for one in topic],
+            throttle_time_ms=5,
+            error_code=0,
+            session_id=9,
+            node_endpoints=endpoints,
         )
         generic = fetch.FetchResponse(
             5,
@@ -133,7 +199,9 @@ def test_a_fetch_response_is_what_the_codec_writes(version: int) -> None:
             9 if version >= 7 else 0,
             [
                 fetch.FetchableTopicResponse(
-                    topic.name, topic.topic_id, [generic_partition(one, version) for one in topic.partitions]
+                    key if isinstance(key := topic[0].topic, str) else "",
+                    key if isinstance(key, bytes) else ZERO_UUID,
+                    [generic_partition(one, version) for one in topic],
                 )
                 for topic in topics
             ],
@@ -146,7 +214,9 @@ def test_a_fetch_response_is_what_the_codec_writes(version: int) -> None:
 
 def test_record_data_is_passed_on_uncopied() -> None:
     cached = memoryview(bytearray(100_000))
-    buffers = build_fetch_response(13, [FetchedTopic([FetchedPartition(0, records=[cached, cached[:10]])])])
+    partition = FetchedPartition(bytes(16), 0)
+    partition.take([cached, cached[:10]])
+    buffers = build_fetch_response(13, [partition])
 
     assert sum(one is cached for one in buffers) == 1
     assert len(buffers) == 4
@@ -156,3 +226,16 @@ def test_record_data_is_passed_on_uncopied() -> None:
 def test_a_fetch_response_knows_its_versions(version: int) -> None:
     with pytest.raises(KafkaEncodeError):
         build_fetch_response(version, [])
+
+
+def test_a_topic_that_comes_back_has_an_entry_of_its_own() -> None:
+    partitions = [
+        FetchedPartition("a", 0),
+        FetchedPartition("a", 1),
+        FetchedPartition("b", 0),
+        FetchedPartition("a", 2),
+    ]
+    body = b"".join(build_fetch_response(12, partitions))
+    response, _ = decode_as(fetch.FetchResponse, 12, body)
+    found = [(topic.topic, [one.partition_index for one in topic.partitions]) for topic in response.responses]
+    assert found == [("a", [0, 1]), ("b", [0]), ("a", [2])]

@@ -2,7 +2,7 @@
 
 Bytes that do not decompress raise KafkaWireError. So does data that would grow beyond the bound, and it does so without
 an allocation beyond the bound: sizes that data claims are checked first, and where none is claimed the output buffer
-grows step by step.
+grows step by step. Who decompresses often gives a scratch buffer: what fits into it costs no allocation.
 """
 
 import zlib
@@ -13,13 +13,17 @@ import cramjam
 
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.primitives import Buffer
+from ponor_kafka.zstd_frames import output_bounds
 
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _XERIAL_HEADER: Final = XERIAL_MAGIC + (1).to_bytes(4, "big") * 2
 _GZIP_WINDOW_BITS: Final = 31
+_GZIP_PIECE_BYTES: Final = 1 << 20
 _FIRST_GUESS_BYTES_MIN: Final = 64 * 1024
 _GROWTH: Final = 4
+_SNAPPY_RATIO_MAX: Final = 64
+"""The format's own limit: an element of three bytes copies at most 64."""
 _OUTPUT_TOO_SMALL: Final = "whole buffer"  # how cramjam says that the output buffer is full
 
 
@@ -33,25 +37,30 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-def compress(codec: Codec, data: Buffer) -> bytes:
-    """Compress `data` in the framing that Kafka clients read."""
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """Compress `data` in the framing that Kafka clients read.
+
+    `level` is the codec's own, as in Kafka's `compression.*.level`; None or, for gzip, -1 is its default. Snappy has none.
+    """
     if codec is Codec.NONE:
         return bytes(data)
     if codec is Codec.GZIP:
-        compressor = zlib.compressobj(wbits=_GZIP_WINDOW_BITS)
+        compressor = zlib.compressobj(-1 if level is None else level, wbits=_GZIP_WINDOW_BITS)
         return compressor.compress(data) + compressor.flush()
     if codec is Codec.SNAPPY:
         return _compress_xerial(data)
     if codec is Codec.LZ4:
         # The Java client refuses linked blocks, which are the LZ4 library's default.
-        lz4 = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+        lz4 = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
         lz4.compress(bytes(data))
         return bytes(lz4.finish())
-    return bytes(cramjam.zstd.compress(bytes(data)))
+    return bytes(cramjam.zstd.compress(data, level=level))
 
 
-def decompress(codec: Codec, data: Buffer, output_bytes_max: int) -> Buffer:
+def decompress(codec: Codec, data: Buffer, output_bytes_max: int, scratch: bytearray | None = None) -> Buffer:
     """Decompress `data` into at most `output_bytes_max` bytes.
+
+    The result may be a view of `scratch`, valid until that is used again.
 
     Raises KafkaWireError when the data is corrupt, truncated, or would grow beyond the bound.
     """
@@ -63,50 +72,70 @@ def decompress(codec: Codec, data: Buffer, output_bytes_max: int) -> Buffer:
         if codec is Codec.GZIP:
             return _decompress_gzip(data, output_bytes_max)
         if codec is Codec.SNAPPY:
-            return _decompress_snappy(data, output_bytes_max)
-        return _decompress_growing(codec, data, output_bytes_max)
+            return _decompress_snappy(data, output_bytes_max, scratch)
+        return _decompress_growing(codec, data, output_bytes_max, scratch)
     except (zlib.error, cramjam.DecompressionError) as error:
-        raise KafkaWireError(f"the {codec.name.lower()} data is corrupt: {error}") from error
+        failure = f"the {codec.name.lower()} data is corrupt: {error}"
+    except KafkaWireError as error:
+        failure = str(error)
+    # Out here, because an exception that remembers the frames above would keep what was decompressed so far in memory.
+    raise KafkaWireError(failure)
 
 
 def _too_large(codec: Codec, output_bytes_max: int) -> KafkaWireError:
     return KafkaWireError(f"the {codec.name.lower()} data grows beyond {output_bytes_max} bytes")
 
 
-def _decompress_gzip(data: Buffer, output_bytes_max: int) -> bytes:
-    """One or more gzip members, as GZIPInputStream reads them."""
-    parts: list[bytes] = []
-    left = output_bytes_max
+def _decompress_gzip(data: Buffer, output_bytes_max: int) -> Buffer:
+    """One or more gzip members, as GZIPInputStream reads them, piece by piece."""
+    out = bytearray()
     while True:
         member = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
-        parts.append(member.decompress(data, left + 1))
-        left -= len(parts[-1])
-        if left < 0:
-            raise _too_large(Codec.GZIP, output_bytes_max)
-        if not member.eof:
-            raise KafkaWireError("the gzip data is truncated")
+        is_whole = False
+        while not is_whole:
+            room = output_bytes_max - len(out)
+            piece = member.decompress(data, min(room + 1, _GZIP_PIECE_BYTES))
+            if len(piece) > room:
+                raise _too_large(Codec.GZIP, output_bytes_max)
+            is_whole = member.eof
+            if not piece and not is_whole:
+                raise KafkaWireError("the gzip data is truncated")
+            data = member.unconsumed_tail
+            if is_whole and not out and not member.unused_data:
+                return piece
+            out += piece
         data = member.unused_data
         if not data:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return out
 
 
 def _compress_xerial(data: Buffer) -> bytes:
     view = memoryview(data)
     parts = [_XERIAL_HEADER]
     for start in range(0, len(view), XERIAL_BLOCK_BYTES):
-        block = bytes(cramjam.snappy.compress_raw(bytes(view[start : start + XERIAL_BLOCK_BYTES])))
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
         parts += (len(block).to_bytes(4, "big"), block)
     return b"".join(parts)
 
 
-def _decompress_snappy(data: Buffer, output_bytes_max: int) -> Buffer:
+def _decompress_snappy(data: Buffer, output_bytes_max: int, scratch: bytearray | None) -> Buffer:
     """Xerial framing when its magic is there, else one raw block, as librdkafka may send."""
     view = memoryview(data)
-    if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
-        out = bytearray()
-        _append_snappy_block(out, view, output_bytes_max)
-        return out
-    out = bytearray()
+    blocks = _xerial_blocks(view) if bytes(view[: len(XERIAL_MAGIC)]) == XERIAL_MAGIC else [view]
+    size = sum(cramjam.snappy.decompress_raw_len(block) for block in blocks)
+    if size > output_bytes_max:
+        raise _too_large(Codec.SNAPPY, output_bytes_max)
+    if size > len(view) * _SNAPPY_RATIO_MAX:
+        raise KafkaWireError(f"{len(view)} bytes of snappy data claim to be {size}")
+    out = memoryview(scratch if scratch is not None and size <= len(scratch) else bytearray(size))
+    pos = 0
+    for block in blocks:
+        pos += cramjam.snappy.decompress_raw_into(block, out[pos:size])
+    return out[:pos]
+
+
+def _xerial_blocks(view: memoryview) -> list[memoryview]:
+    blocks = []
     pos = len(_XERIAL_HEADER)
     if pos > len(view):
         raise KafkaWireError("the snappy data ends within its header")
@@ -115,32 +144,40 @@ def _decompress_snappy(data: Buffer, output_bytes_max: int) -> Buffer:
         pos += 4
         if not 0 <= size <= len(view) - pos:
             raise KafkaWireError(f"a snappy block claims {size} bytes where {len(view) - pos} are left")
-        _append_snappy_block(out, view[pos : pos + size], output_bytes_max)
+        blocks.append(view[pos : pos + size])
         pos += size
-    return out
+    return blocks
 
 
-def _append_snappy_block(out: bytearray, block: memoryview, output_bytes_max: int) -> None:
-    raw = bytes(block)
-    if len(out) + cramjam.snappy.decompress_raw_len(raw) > output_bytes_max:
-        raise _too_large(Codec.SNAPPY, output_bytes_max)
-    out += cramjam.snappy.decompress_raw(raw)
+def _zstd_room(data: Buffer, guess_bytes: int, output_bytes_max: int) -> int:
+    """Room for what does not fit into the scratch buffer: enough at the first try, and none for what is certainly too large."""
+    bounds = output_bounds(data, output_bytes_max)
+    if bounds.at_least > output_bytes_max:
+        raise _too_large(Codec.ZSTD, output_bytes_max)
+    return guess_bytes if bounds.at_most is None else min(max(bounds.at_most, 1), output_bytes_max)
 
 
-def _decompress_growing(codec: Codec, data: Buffer, output_bytes_max: int) -> Buffer:
+def _decompress_growing(
+    codec: Codec, data: Buffer, output_bytes_max: int, scratch: bytearray | None
+) -> Buffer:
     """Frames that need not say how large they become: try with room that grows up to the bound."""
     decompress_into = cramjam.lz4.decompress_into if codec is Codec.LZ4 else cramjam.zstd.decompress_into
-    source = bytes(data)
-    size = min(max(_GROWTH * len(source), _FIRST_GUESS_BYTES_MIN), output_bytes_max)
+    size = min(max(_GROWTH * len(data), _FIRST_GUESS_BYTES_MIN), output_bytes_max)
     while True:
-        out = bytearray(size)
+        if scratch is not None and size <= len(scratch):
+            out, size = memoryview(scratch)[:output_bytes_max], min(len(scratch), output_bytes_max)
+        else:
+            if codec is Codec.ZSTD:
+                size = _zstd_room(data, size, output_bytes_max)
+            out = memoryview(bytearray(size))
         try:
-            written = decompress_into(source, out)
+            written = decompress_into(data, out)
         except cramjam.DecompressionError as error:
             if _OUTPUT_TOO_SMALL not in str(error):
                 raise
             if size >= output_bytes_max:
                 raise _too_large(codec, output_bytes_max) from error
             size = min(_GROWTH * size, output_bytes_max)
+            out.release()
             continue
-        return memoryview(out)[:written]
+        return out[:written]

@@ -6,11 +6,13 @@ generic codec writes for the same content.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from struct import Struct as PackedRun
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode, KafkaEncodeError
-from ponor_kafka.message import ZERO_UUID
+from ponor_kafka.fetch_walk import TopicKey
 from ponor_kafka.primitives import Buffer, encode_compact_string_length, encode_unsigned_varint
 
 VERSION_MIN: Final = 4
@@ -33,36 +35,54 @@ _FLEXIBLE_ABORTED: Final = PackedRun(">qqx")
 _EPOCH_AND_OFFSET: Final = PackedRun(">iqx")
 _LEADER_AND_EPOCH: Final = PackedRun(">iix")
 
+_topic = attrgetter("topic")
+
 _DIVERGING_EPOCH_TAG: Final = b"\x00"
 _CURRENT_LEADER_TAG: Final = b"\x01"
 
 
-@dataclass(slots=True)
 class FetchedPartition:
-    """The answer for one partition. `records` are whole batches in offset order, in as many buffers as there are."""
+    """The answer for one partition; a plain class, so that what a broker keeps for a partition can be its answer too.
 
-    index: int
-    error_code: ErrorCode | int = 0
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
-    aborted_transactions: Sequence[tuple[int, int]] | None = None
-    """(producer id, first offset) of every aborted transaction in range; None for read-uncommitted fetches."""
-    preferred_read_replica: int = -1
-    diverging_epoch: tuple[int, int] | None = None
-    """(epoch, end offset) where the reader's log parts from this one; from version 12 on."""
-    current_leader: tuple[int, int] | None = None
-    """(leader id, leader epoch) beside an error that says another broker leads (KIP-951); from version 12 on."""
-    records: Sequence[Buffer] = ()
+    `records` are whole batches in offset order, in as many buffers as there are, of `records_bytes` together (set both with `take`).
+    `aborted_transactions` are (producer id, first offset) of every aborted transaction in range, None for read-uncommitted fetches.
+    `diverging_epoch` is (epoch, end offset) where the reader's log parts from this one, `current_leader` (leader id, leader epoch) beside an
+    error that says another broker leads (KIP-951); both from version 12 on.
+    """
 
+    __slots__ = (
+        "aborted_transactions",
+        "current_leader",
+        "diverging_epoch",
+        "error_code",
+        "high_watermark",
+        "index",
+        "last_stable_offset",
+        "log_start_offset",
+        "preferred_read_replica",
+        "records",
+        "records_bytes",
+        "topic",
+    )
 
-@dataclass(slots=True)
-class FetchedTopic:
-    """The answers for one topic: by name up to version 12, by id from 13 on."""
+    def __init__(self, topic: TopicKey, index: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.error_code = 0
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.aborted_transactions: Sequence[tuple[int, int]] | None = None
+        self.preferred_read_replica = -1
+        self.diverging_epoch: tuple[int, int] | None = None
+        self.current_leader: tuple[int, int] | None = None
+        self.records: Sequence[Buffer] = ()
+        self.records_bytes = 0
 
-    partitions: Sequence[FetchedPartition]
-    name: str = ""
-    topic_id: bytes = ZERO_UUID
+    def take(self, records: Sequence[Buffer]) -> None:
+        """Answer with these batches, and no others."""
+        self.records = records
+        self.records_bytes = sum(map(len, records))
 
 
 @dataclass(slots=True)
@@ -77,7 +97,7 @@ class FetchNodeEndpoint:
 
 def build_fetch_response(
     version: int,
-    topics: Sequence[FetchedTopic],
+    partitions: Sequence[FetchedPartition],
     *,
     throttle_time_ms: int = 0,
     error_code: ErrorCode | int = 0,
@@ -85,6 +105,8 @@ def build_fetch_response(
     node_endpoints: Sequence[FetchNodeEndpoint] = (),
 ) -> list[Buffer]:
     """The body of a Fetch response as buffers. Hints that `version` cannot carry are left out, errors are not.
+
+    Neighbours of one topic share an entry of the answer; a topic that comes back later has one more, as in Kafka.
 
     Raises KafkaEncodeError for a version outside 4 to 18.
     """
@@ -96,25 +118,36 @@ def build_fetch_response(
         out.small += _TOP.pack(throttle_time_ms, error_code, session_id)
     else:
         out.small += _INT32.pack(throttle_time_ms)
+    topics = _by_topic(partitions)
     out.small += _count(len(topics), flexible=flexible)
     for topic in topics:
+        key = topic[0].topic
         if version >= TOPIC_ID_MIN:
-            out.small += topic.topic_id
+            assert isinstance(key, bytes), f"version {version} names topics by id, not {key!r}"
+            out.small += key
         else:
-            out.small += _string(topic.name, flexible=flexible)
-        out.small += _count(len(topic.partitions), flexible=flexible)
-        for partition in topic.partitions:
-            if flexible:
-                _add_flexible_partition(out, partition)
-            else:
-                _add_partition(out, partition, version)
+            assert isinstance(key, str), f"version {version} names topics by name, not {key!r}"
+            out.small += _string(key, flexible=flexible)
+        out.small += _count(len(topic), flexible=flexible)
         if flexible:
+            for partition in topic:
+                _add_flexible_partition(out, partition)
             out.small.append(0)
+        else:
+            for partition in topic:
+                _add_partition(out, partition, version)
     if flexible:
         out.small += (
             _endpoints_tag(node_endpoints) if version >= NODE_ENDPOINTS_MIN and node_endpoints else b"\x00"
         )
     return out.finish()
+
+
+def _by_topic(partitions: Sequence[FetchedPartition]) -> list[Sequence[FetchedPartition]]:
+    """Runs of neighbours of one topic."""
+    if len(partitions) == 1:
+        return [partitions]
+    return [list(run) for _, run in groupby(partitions, _topic)]
 
 
 class _Buffers:
@@ -128,7 +161,7 @@ class _Buffers:
 
     def add_records(self, records: Sequence[Buffer]) -> None:
         self._done.append(self.small)
-        self._done.extend(records)
+        self._done += records
         self.small = bytearray()
 
     def finish(self) -> list[Buffer]:
@@ -150,7 +183,7 @@ def _add_partition(out: _Buffers, partition: FetchedPartition, version: int) -> 
         out.small += _ABORTED.pack(producer_id, first_offset)
     if version >= READ_REPLICA_MIN:
         out.small += _INT32.pack(partition.preferred_read_replica)
-    size = sum(map(len, partition.records))
+    size = partition.records_bytes
     out.small += _INT32.pack(size)
     if size:
         out.add_records(partition.records)
@@ -159,22 +192,19 @@ def _add_partition(out: _Buffers, partition: FetchedPartition, version: int) -> 
 def _add_flexible_partition(out: _Buffers, partition: FetchedPartition) -> None:
     """One partition of a version with tagged fields; one pack when there is no aborted transaction."""
     aborted = partition.aborted_transactions
-    count = 0 if aborted is None else len(aborted) + 1
-    fields = (
-        partition.index,
-        partition.error_code,
-        partition.high_watermark,
-        partition.last_stable_offset,
-        partition.log_start_offset,
-    )
-    if count < 2:
-        out.small += _FLEXIBLE_PARTITION.pack(*fields, count, partition.preferred_read_replica)
+    if not aborted:
+        out.small += _FLEXIBLE_PARTITION.pack(
+            partition.index,
+            partition.error_code,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log_start_offset,
+            0 if aborted is None else 1,
+            partition.preferred_read_replica,
+        )
     else:
-        out.small += _PARTITION_LOG_START.pack(*fields) + encode_unsigned_varint(count)
-        for producer_id, first_offset in aborted or ():
-            out.small += _FLEXIBLE_ABORTED.pack(producer_id, first_offset)
-        out.small += _INT32.pack(partition.preferred_read_replica)
-    size = sum(map(len, partition.records))
+        _add_aborted(out, partition, aborted)
+    size = partition.records_bytes
     out.small += encode_unsigned_varint(size + 1)
     if size:
         out.add_records(partition.records)
@@ -182,6 +212,21 @@ def _add_flexible_partition(out: _Buffers, partition: FetchedPartition) -> None:
         out.small.append(0)
     else:
         out.small += _partition_tags(partition)
+
+
+def _add_aborted(out: _Buffers, partition: FetchedPartition, aborted: Sequence[tuple[int, int]]) -> None:
+    """The same as far as the records, with aborted transactions."""
+    out.small += _PARTITION_LOG_START.pack(
+        partition.index,
+        partition.error_code,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log_start_offset,
+    )
+    out.small += encode_unsigned_varint(len(aborted) + 1)
+    for producer_id, first_offset in aborted:
+        out.small += _FLEXIBLE_ABORTED.pack(producer_id, first_offset)
+    out.small += _INT32.pack(partition.preferred_read_replica)
 
 
 def _partition_tags(partition: FetchedPartition) -> bytes:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from struct import Struct as PackedRun
 from typing import Final
 
-from ponor_kafka.api import request_header_version, response_header_version
+from ponor_kafka.api import APIS, api_of, request_header_version, response_header_version
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.primitives import Buffer, skip_tagged_fields
 
+_FLEXIBLE_MIN: Final = {key: api.flexible_min for key, api in APIS.items()}
 _FIXED: Final = PackedRun(">hhih")
 _INT32: Final = PackedRun(">i")
 _INT32_PAIR: Final = PackedRun(">ii")
@@ -38,7 +39,9 @@ def decode_request_header(buf: Buffer) -> RequestHeader:
     if len(buf) < _FIXED.size:
         raise KafkaWireError(f"a request of {len(buf)} bytes is shorter than its header")
     api_key, api_version, correlation_id, client_id_length = _FIXED.unpack_from(buf)
-    header_version = request_header_version(api_key, api_version)
+    flexible_min = _FLEXIBLE_MIN.get(api_key)
+    if flexible_min is None:
+        flexible_min = api_of(api_key).flexible_min  # which says that there is no such key
     pos = _FIXED.size
     client_id = None
     if client_id_length >= 0:
@@ -52,8 +55,8 @@ def decode_request_header(buf: Buffer) -> RequestHeader:
         except UnicodeDecodeError as error:
             raise KafkaWireError(f"the client id is not UTF-8: {error.reason}") from error
         pos = end
-    if header_version == 2:
-        pos = skip_tagged_fields(buf, pos, len(buf))
+    if api_version >= flexible_min:
+        pos = pos + 1 if pos < len(buf) and buf[pos] == 0 else skip_tagged_fields(buf, pos, len(buf))
     return RequestHeader(api_key, api_version, correlation_id, client_id, pos)
 
 

@@ -7,7 +7,7 @@ The whole request is walked before anything is returned, so that a malformed end
 from dataclasses import dataclass, field
 from struct import Struct as PackedRun
 from struct import error as struct_error
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.message import ZERO_UUID
@@ -29,6 +29,13 @@ _INT32_PAIR: Final = PackedRun(">ii")
 _ACKS_TIMEOUT: Final = PackedRun(">hi")
 _ACKS_TIMEOUT_COUNT: Final = PackedRun(">hii")
 _INT32_LENGTH: Final = PackedRun(">iB")
+_CLASSIC_UP_TO_NAME: Final = PackedRun(">hhiih")
+"""Transactional id (null), acks, timeout, number of topics, length of the name."""
+_CLASSIC_PARTITION: Final = PackedRun(">iii")
+_FLEXIBLE_UP_TO_NAME: Final = PackedRun(">BhiBB")
+_FLEXIBLE_UP_TO_ID: Final = PackedRun(">BhiB16s")
+_FLEXIBLE_PARTITION: Final = PackedRun(">BiB")
+"""Number of partitions, index, first byte of the records' length."""
 _CLASSIC_TOPIC_BYTES_MIN: Final = 6
 _CLASSIC_PARTITION_BYTES_MIN: Final = 8
 _FLEXIBLE_TOPIC_BYTES_MIN: Final = 3
@@ -47,6 +54,82 @@ class ProduceWalk:
     acks: int
     timeout_ms: int
     partitions: list[Partition] = field(default_factory=list)
+
+
+class OnePartition(NamedTuple):
+    """A Produce request of the usual shape: no transaction, one topic, one partition, records."""
+
+    acks: int
+    timeout_ms: int
+    topic: str | bytes
+    """Name, or topic id from version 13 on."""
+    partition: int
+    records: memoryview
+
+
+def walk_one_partition(version: int, frame: bytearray, pos: int) -> OnePartition | None:
+    """Walk a request body of the usual shape, in a third of `walk_produce`'s time; None for every other, malformed ones included.
+
+    Idempotent producers with little to send, and every request with a large batch, look like this. Bodies with null records, an empty
+    topic, a name of 127 bytes or more, tagged fields or anything behind the body are left to `walk_produce`.
+    """
+    try:
+        if version >= TOPIC_ID_MIN:
+            found = _walk_one_by_id(frame, pos)
+        elif version >= FLEXIBLE_MIN:
+            found = _walk_one_flexible(frame, pos)
+        else:
+            found = _walk_one_classic(frame, pos)
+    except (struct_error, IndexError, UnicodeDecodeError, KafkaWireError):
+        return None
+    return found
+
+
+def _walk_one_classic(frame: bytearray, pos: int) -> OnePartition | None:
+    transactional_id, acks, timeout_ms, topics, name_bytes = _CLASSIC_UP_TO_NAME.unpack_from(frame, pos)
+    if transactional_id != -1 or topics != 1 or name_bytes <= 0:
+        return None
+    at = pos + _CLASSIC_UP_TO_NAME.size
+    after_name = at + name_bytes
+    partitions, index, size = _CLASSIC_PARTITION.unpack_from(frame, after_name)
+    begin = after_name + _CLASSIC_PARTITION.size
+    if partitions != 1 or size < 0 or begin + size != len(frame):
+        return None
+    return OnePartition(acks, timeout_ms, frame[at:after_name].decode(), index, memoryview(frame)[begin:])
+
+
+def _walk_one_flexible(frame: bytearray, pos: int) -> OnePartition | None:
+    transactional_id, acks, timeout_ms, topics, name_length = _FLEXIBLE_UP_TO_NAME.unpack_from(frame, pos)
+    if transactional_id or topics != 2 or not 1 < name_length < 0x80:
+        return None
+    at = pos + _FLEXIBLE_UP_TO_NAME.size
+    after_name = at + name_length - 1
+    index, records = _one_flexible_partition(frame, after_name)
+    return (
+        None
+        if records is None
+        else OnePartition(acks, timeout_ms, frame[at:after_name].decode(), index, records)
+    )
+
+
+def _walk_one_by_id(frame: bytearray, pos: int) -> OnePartition | None:
+    transactional_id, acks, timeout_ms, topics, topic_id = _FLEXIBLE_UP_TO_ID.unpack_from(frame, pos)
+    if transactional_id or topics != 2:
+        return None
+    index, records = _one_flexible_partition(frame, pos + _FLEXIBLE_UP_TO_ID.size)
+    return None if records is None else OnePartition(acks, timeout_ms, topic_id, index, records)
+
+
+def _one_flexible_partition(frame: bytearray, pos: int) -> tuple[int, memoryview | None]:
+    """From the number of partitions to the end of the body, which must be three empty tag buffers: partition, topic, request."""
+    partitions, index, length = _FLEXIBLE_PARTITION.unpack_from(frame, pos)
+    begin = pos + _FLEXIBLE_PARTITION.size
+    if length > 0x7F:
+        length, begin = decode_unsigned_varint_tail(frame, begin, length)
+    end = begin + length - 1
+    if partitions != 2 or length == 0 or end + 3 != len(frame) or not frame.endswith(b"\0\0\0"):
+        return index, None
+    return index, memoryview(frame)[begin:end]
 
 
 def walk_produce(version: int, buf: memoryview, pos: int) -> tuple[ProduceWalk, int]:

@@ -4,7 +4,7 @@ The checksum covers everything from the attributes on. Base offset, length, lead
 that a broker can stamp the offset and the epoch without computing anything. Byte by byte: docs/formats/record-batch.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct as PackedRun
 from typing import Final
 
@@ -13,6 +13,8 @@ from crc32c import crc32c
 from ponor_kafka.compression import Codec, decompress
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.primitives import Buffer
+from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
+from ponor_kafka.record_walk import first_at_or_after, walk_records
 from ponor_kafka.records import RECORD_BYTES_MIN, Record, RecordBounds, decode_body, scan_records
 
 MAGIC: Final = 2
@@ -29,11 +31,15 @@ TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
 
+_CODECS: Final = tuple(Codec)
+"""By number: indexing costs a fifth of the enumeration's own look-up."""
 NO_PRODUCER_ID: Final = -1
 NO_TIMESTAMP: Final = -1
 
 BATCH_HEADER: Final = PackedRun(">qiibIhiqqqhii")
 _PREFIX: Final = PackedRun(">qi")
+_STAMP: Final = PackedRun(">qii")
+"""Base offset, length, leader epoch: the length between the two is written again as it is."""
 _INT64: Final = PackedRun(">q")
 _INT32: Final = PackedRun(">i")
 _UINT32: Final = PackedRun(">I")
@@ -64,26 +70,44 @@ class BatchView:
         "view",
     )
 
+    base_offset: int
+    leader_epoch: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    first_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
     def __init__(self, view: memoryview) -> None:
         """View the batch that fills `view` exactly.
 
         Raises OldRecordFormatError for another magic, KafkaWireError when the header or its length does not fit.
         """
-        if len(view) > MAGIC_POSITION and view[MAGIC_POSITION] != MAGIC:
-            raise OldRecordFormatError(
-                f"the record format v{view[MAGIC_POSITION]} is not supported, only v{MAGIC}"
-            )
-        if len(view) < HEADER_BYTES:
-            raise KafkaWireError(f"{len(view)} bytes are too few for a record batch")
+        size = len(view)
+        if size < HEADER_BYTES or view[MAGIC_POSITION] != MAGIC:
+            raise _no_batch(view)
         self.view: Final = view
-        fields: tuple[int, ...] = BATCH_HEADER.unpack_from(view)
-        self.base_offset, length, self.leader_epoch, _, self.crc, self.attributes, self.last_offset_delta = (
-            fields[:7]
-        )
-        self.first_timestamp, self.max_timestamp, self.producer_id = fields[7:10]
-        self.producer_epoch, self.base_sequence, self.record_count = fields[10:]
-        if length + LENGTH_PREFIX_BYTES != len(view):
-            raise KafkaWireError(f"a batch claims {length} bytes and has {len(view) - LENGTH_PREFIX_BYTES}")
+        (
+            self.base_offset,
+            length,
+            self.leader_epoch,
+            _,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.first_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.record_count,
+        ) = BATCH_HEADER.unpack_from(view)
+        if length + LENGTH_PREFIX_BYTES != size:
+            raise KafkaWireError(f"a batch claims {length} bytes and has {size - LENGTH_PREFIX_BYTES}")
 
     @property
     def size_bytes(self) -> int:
@@ -110,7 +134,7 @@ class BatchView:
         number = self.attributes & CODEC_MASK
         if number > Codec.ZSTD:
             raise KafkaWireError(f"no codec has the number {number}")
-        return Codec(number)
+        return _CODECS[number]
 
     @property
     def is_log_append_time(self) -> bool:
@@ -151,9 +175,24 @@ class BatchView:
         _INT32.pack_into(self.view, LENGTH_PREFIX_BYTES, epoch)
         self.leader_epoch = epoch
 
+    def stamp(self, offset: int, leader_epoch: int) -> None:
+        """Set both at once: what every append does."""
+        _STAMP.pack_into(self.view, 0, offset, len(self.view) - LENGTH_PREFIX_BYTES, leader_epoch)
+        self.base_offset = offset
+        self.leader_epoch = leader_epoch
+
     def set_log_append_time(self, timestamp_ms: int) -> None:
         """Make all records carry the broker's time; this lies inside the checksum, which is computed anew."""
-        self.attributes |= TIMESTAMP_TYPE_BIT
+        self._set_time(self.attributes | TIMESTAMP_TYPE_BIT, timestamp_ms)
+
+    def set_create_time(self, max_timestamp_ms: int) -> None:
+        """Let the records keep their times, the largest of which is stated; nothing happens where the producer said so."""
+        attributes = self.attributes & ~TIMESTAMP_TYPE_BIT
+        if (attributes, max_timestamp_ms) != (self.attributes, self.max_timestamp):
+            self._set_time(attributes, max_timestamp_ms)
+
+    def _set_time(self, attributes: int, timestamp_ms: int) -> None:
+        self.attributes = attributes
         self.max_timestamp = timestamp_ms
         _ATTRIBUTES.pack_into(self.view, ATTRIBUTES_POSITION, self.attributes)
         _MAX_TIMESTAMP.pack_into(self.view, _MAX_TIMESTAMP_POSITION, timestamp_ms)
@@ -163,36 +202,47 @@ class BatchView:
     def records(self, decompressed_bytes_max: int) -> Iterator[Record]:
         """Decode every record, decompressing when needed. Raises KafkaWireError when anything does not fit."""
         data = self._data(decompressed_bytes_max)
+        data = data if isinstance(data, bytes) else bytes(data)
         for bounds in scan_records(data, self.record_count):
             key, value, headers = decode_body(data, bounds)
             yield Record(self.base_offset + bounds.offset_delta, self._timestamp(bounds), key, value, headers)
+
+    def uncompressed(self, decompressed_bytes_max: int, scratch: bytearray | None = None) -> Buffer:
+        """The records' bytes: a view of the batch where it is not compressed, and else perhaps one of `scratch` (see `decompress`).
+
+        Raises KafkaWireError when they do not decompress within the bound.
+        """
+        return decompress(self.codec, self.view[HEADER_BYTES:], decompressed_bytes_max, scratch)
 
     def check_records(self, decompressed_bytes_max: int) -> None:
         """What Kafka checks of every batch: the records fit, and their offset deltas count up from 0.
 
         Raises KafkaWireError otherwise. Costs a decompression and a walk over all records.
         """
-        for index, bounds in enumerate(scan_records(self._data(decompressed_bytes_max), self.record_count)):
-            if bounds.offset_delta != index:
-                raise KafkaWireError(f"record {index} has the offset delta {bounds.offset_delta}")
+        data = self._data(decompressed_bytes_max)
+        walk_records(data, self.record_count, 0, False, False, INT64_MIN, INT64_MAX, 0)
 
-    def find_timestamp(self, timestamp_ms: int, decompressed_bytes_max: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record that is not older than `timestamp_ms`, or None."""
+    def find_timestamp(
+        self, timestamp_ms: int, decompressed_bytes_max: int, offset_min: int = 0
+    ) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record from `offset_min` on that is not older than `timestamp_ms`, or None."""
         if self.record_count <= 0 or self.max_timestamp < timestamp_ms:
             return None
-        for bounds in scan_records(self._data(decompressed_bytes_max), self.record_count):
-            timestamp = self._timestamp(bounds)
-            if timestamp >= timestamp_ms:
-                return self.base_offset + bounds.offset_delta, timestamp
-        return None
+        if self.is_log_append_time:
+            return max(self.base_offset, offset_min), self.max_timestamp
+        data = self._data(decompressed_bytes_max)
+        found = first_at_or_after(
+            data, self.record_count, self.first_timestamp, timestamp_ms, offset_min - self.base_offset
+        )
+        return None if found is None else (self.base_offset + found[0], found[1])
 
     def _data(self, decompressed_bytes_max: int) -> Buffer:
         if self.record_count < 0:
             raise KafkaWireError(f"a batch claims {self.record_count} records")
-        data = decompress(self.codec, self.view[HEADER_BYTES:], decompressed_bytes_max)
+        data = self.uncompressed(decompressed_bytes_max)
         if self.record_count * RECORD_BYTES_MIN > len(data):
             raise KafkaWireError(f"a batch claims {self.record_count} records in {len(data)} bytes")
-        return data if isinstance(data, bytes) else bytes(data)
+        return data
 
     def _timestamp(self, bounds: RecordBounds) -> int:
         return (
@@ -206,11 +256,25 @@ class BatchView:
         )
 
 
-def split_batches(records: memoryview) -> Iterator[BatchView]:
+def _no_batch(view: memoryview) -> KafkaWireError:
+    if len(view) > MAGIC_POSITION and view[MAGIC_POSITION] != MAGIC:
+        return OldRecordFormatError(
+            f"the record format v{view[MAGIC_POSITION]} is not supported, only v{MAGIC}"
+        )
+    return KafkaWireError(f"{len(view)} bytes are too few for a record batch")
+
+
+def split_batches(records: memoryview) -> Iterable[BatchView]:
     """The batches of a records field, one behind the other, which must fill it exactly.
 
-    Raises KafkaWireError where they do not. Empty records yield nothing.
+    Raises KafkaWireError, perhaps while iterated, where they do not. Empty records yield nothing.
     """
+    if len(records) >= LENGTH_PREFIX_BYTES and batch_bytes(records, 0) == len(records):
+        return (BatchView(records),)  # what a producer sends is one batch
+    return _walk_batches(records)
+
+
+def _walk_batches(records: memoryview) -> Iterator[BatchView]:
     pos, end = 0, len(records)
     while pos < end:
         size = batch_bytes(records, pos)

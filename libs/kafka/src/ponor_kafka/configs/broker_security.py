@@ -1,0 +1,172 @@
+"""Broker settings: authentication, authorization, TLS."""
+
+from typing import Final
+
+BROKER_SECURITY: Final = """\
+authorizer.class.name: string =
+  no effect: Class that decides who may do what; empty for everybody everything.
+connection.failed.authentication.delay.ms: int = 100; 0..
+  no effect: How long a failed authentication is kept waiting.
+connections.max.reauth.ms: long = 0
+  no effect: Time after which SASL clients must authenticate anew; 0 for never.
+delegation.token.expiry.check.interval.ms: long = 3600000; 1..
+  no effect: How often delegation tokens are looked at for expired ones.
+delegation.token.expiry.time.ms: long = 86400000; 1..
+  no effect: How long a delegation token is valid before it must be renewed.
+delegation.token.max.lifetime.ms: long = 604800000; 1..
+  no effect: How long a delegation token can be renewed.
+delegation.token.secret.key: password = null
+  no effect: Secret that signs delegation tokens.
+listener.security.protocol.map: string = SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT; per-broker
+  no effect: Security protocol of each listener; here there is one listener in plain text.
+principal.builder.class: class = org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder; per-broker
+  no effect: Class that makes a principal of an authenticated connection.
+sasl.client.callback.handler.class: class = null
+  no effect: Callback class of the broker's own SASL clients.
+sasl.enabled.mechanisms: list = GSSAPI; per-broker
+  no effect: SASL mechanisms that clients may use.
+sasl.jaas.config: password = null; per-broker
+  no effect: JAAS login of a listener and mechanism.
+sasl.kerberos.kinit.cmd: string = /usr/bin/kinit; per-broker
+  no effect: Path of the kinit command.
+sasl.kerberos.min.time.before.relogin: long = 60000; per-broker
+  no effect: Shortest time between two refreshes of a Kerberos ticket.
+sasl.kerberos.principal.to.local.rules: list = DEFAULT; per-broker
+  no effect: Rules that map Kerberos principals to short names.
+sasl.kerberos.service.name: string = null; per-broker
+  no effect: Kerberos name that the broker runs under.
+sasl.kerberos.ticket.renew.jitter: double = 0.05; per-broker
+  no effect: Random part of the time to a ticket's renewal.
+sasl.kerberos.ticket.renew.window.factor: double = 0.8; per-broker
+  no effect: Share of a ticket's life after which it is renewed.
+sasl.login.callback.handler.class: class = null
+  no effect: Callback class of SASL logins.
+sasl.login.class: class = null
+  no effect: Class that logs in.
+sasl.login.connect.timeout.ms: int = null
+  no effect: How long a login waits for its connection to the identity provider.
+sasl.login.read.timeout.ms: int = null
+  no effect: How long a login waits for the identity provider's answer.
+sasl.login.refresh.buffer.seconds: short = 300; per-broker
+  no effect: Seconds before its end at which a credential is refreshed at the latest.
+sasl.login.refresh.min.period.seconds: short = 60; per-broker
+  no effect: Seconds between two refreshes of a credential at least.
+sasl.login.refresh.window.factor: double = 0.8; per-broker
+  no effect: Share of a credential's life after which it is refreshed.
+sasl.login.refresh.window.jitter: double = 0.05; per-broker
+  no effect: Random part of the time to a credential's refresh.
+sasl.login.retry.backoff.max.ms: long = 10000
+  no effect: Longest pause between attempts to log in.
+sasl.login.retry.backoff.ms: long = 100
+  no effect: First pause between attempts to log in.
+sasl.mechanism.controller.protocol: string = GSSAPI
+  no effect: SASL mechanism towards controllers.
+sasl.mechanism.inter.broker.protocol: string = GSSAPI; per-broker
+  no effect: SASL mechanism among brokers.
+sasl.oauthbearer.assertion.algorithm: string = RS256; any case: ES256 | RS256
+  no effect: Algorithm that signs a client's assertion.
+sasl.oauthbearer.assertion.claim.aud: string = null
+  no effect: Audience that the assertion names.
+sasl.oauthbearer.assertion.claim.exp.seconds: int = 300; 0..86400
+  no effect: Seconds for which the assertion is valid.
+sasl.oauthbearer.assertion.claim.iss: string = null
+  no effect: Issuer that the assertion names.
+sasl.oauthbearer.assertion.claim.jti.include: boolean = false
+  no effect: Whether the assertion gets a unique id.
+sasl.oauthbearer.assertion.claim.nbf.seconds: int = 60; 0..3600
+  no effect: Seconds by which the assertion's validity begins earlier, for clocks that differ.
+sasl.oauthbearer.assertion.claim.sub: string = null
+  no effect: Subject that the assertion names.
+sasl.oauthbearer.assertion.file: string = null
+  no effect: File with a ready-made assertion.
+sasl.oauthbearer.assertion.private.key.file: string = null
+  no effect: File with the key that signs assertions.
+sasl.oauthbearer.assertion.private.key.passphrase: password = null
+  no effect: Passphrase of that key.
+sasl.oauthbearer.assertion.template.file: string = null
+  no effect: File with static claims of the assertion.
+sasl.oauthbearer.client.credentials.client.id: string = null
+  no effect: Client id for the client credentials grant.
+sasl.oauthbearer.client.credentials.client.secret: password = null
+  no effect: Client secret for the same.
+sasl.oauthbearer.clock.skew.seconds: int = 30
+  no effect: Difference of clocks that is tolerated.
+sasl.oauthbearer.expected.audience: list =
+  no effect: Audiences that a token must name one of.
+sasl.oauthbearer.expected.issuer: string = null
+  no effect: Issuer that a token must name.
+sasl.oauthbearer.jwks.endpoint.refresh.ms: long = 3600000
+  no effect: How often the provider's keys are fetched anew.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms: long = 10000
+  no effect: Longest pause between attempts to fetch them.
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms: long = 100
+  no effect: First pause between attempts to fetch them.
+sasl.oauthbearer.jwks.endpoint.url: string = null
+  no effect: Where the provider's keys are.
+sasl.oauthbearer.jwt.retriever.class: class = org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
+  no effect: Class that gets tokens.
+sasl.oauthbearer.jwt.validator.class: class = org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
+  no effect: Class that checks tokens.
+sasl.oauthbearer.scope.claim.name: string = scope
+  no effect: Claim that holds the scope.
+sasl.oauthbearer.scope: string = null
+  no effect: Scope to ask for.
+sasl.oauthbearer.sub.claim.name: string = sub
+  no effect: Claim that holds the subject.
+sasl.oauthbearer.token.endpoint.url: string = null
+  no effect: Where tokens are asked for.
+sasl.server.callback.handler.class: class = null
+  no effect: Callback class of a listener's SASL mechanism.
+sasl.server.max.receive.size: int = 524288
+  no effect: Largest message before authentication is done.
+security.inter.broker.protocol: string = PLAINTEXT; PLAINTEXT | SSL | SASL_PLAINTEXT | SASL_SSL
+  no effect: Security protocol among brokers.
+security.providers: string = null
+  no effect: Classes that provide security algorithms.
+ssl.allow.dn.changes: boolean = false
+  no effect: Whether a new keystore may name another subject.
+ssl.allow.san.changes: boolean = false
+  no effect: Whether a new keystore may name other hosts.
+ssl.cipher.suites: list =; per-broker
+  no effect: Cipher suites that TLS may use; empty for the library's choice.
+ssl.client.auth: string = none; required | requested | none; per-broker
+  no effect: Whether clients must show a certificate.
+ssl.enabled.protocols: list = TLSv1.2,TLSv1.3; per-broker
+  no effect: TLS versions that are switched on.
+ssl.endpoint.identification.algorithm: string = https; per-broker
+  no effect: How the name in a server's certificate is checked.
+ssl.engine.factory.class: class = null; per-broker
+  no effect: Class that makes TLS engines.
+ssl.key.password: password = null; per-broker
+  no effect: Password of the private key.
+ssl.keymanager.algorithm: string = SunX509; per-broker
+  no effect: Algorithm of the key manager.
+ssl.keystore.certificate.chain: password = null; per-broker
+  no effect: Certificates in PEM.
+ssl.keystore.key: password = null; per-broker
+  no effect: Private key in PEM.
+ssl.keystore.location: string = null; per-broker
+  no effect: File of the keystore.
+ssl.keystore.password: password = null; per-broker
+  no effect: Password of the keystore.
+ssl.keystore.type: string = JKS; per-broker
+  no effect: Format of the keystore.
+ssl.principal.mapping.rules: string = DEFAULT
+  no effect: Rules that map certificate names to short names.
+ssl.protocol: string = TLSv1.3; per-broker
+  no effect: TLS version that contexts are made for.
+ssl.provider: string = null; per-broker
+  no effect: Security provider for TLS.
+ssl.secure.random.implementation: string = null; per-broker
+  no effect: Random generator for TLS.
+ssl.trustmanager.algorithm: string = PKIX; per-broker
+  no effect: Algorithm of the trust manager.
+ssl.truststore.certificates: password = null; per-broker
+  no effect: Trusted certificates in PEM.
+ssl.truststore.location: string = null; per-broker
+  no effect: File of the truststore.
+ssl.truststore.password: password = null; per-broker
+  no effect: Password of the truststore.
+ssl.truststore.type: string = JKS; per-broker
+  no effect: Format of the truststore.
+"""

@@ -1,0 +1,35 @@
+"""Broker settings: idempotent producers and transactions."""
+
+from typing import Final
+
+BROKER_TRANSACTIONS: Final = """\
+add.partitions.to.txn.retry.backoff.max.ms: int = 100; 0..
+  no effect: Longest pause between attempts to add a partition to a transaction on the server's side.
+add.partitions.to.txn.retry.backoff.ms: int = 20; 1..
+  no effect: First pause between such attempts.
+producer.id.expiration.ms: int = 86400000; 1..; cluster-wide
+  in force: Silence after which an idempotent producer is forgotten.
+  note: a dynamic value is kept without effect; producer_expiration_ms is set at start
+transaction.abort.timed.out.transaction.cleanup.interval.ms: int = 10000; 1..
+  no effect: How often transactions are looked at for those that took too long.
+transaction.max.timeout.ms: int = 900000; 1..
+  no effect: Longest timeout that a transaction may ask for.
+transaction.partition.verification.enable: boolean = true; cluster-wide
+  no effect: Whether a partition asks the coordinator before it takes a transaction's first batch.
+transaction.remove.expired.transaction.cleanup.interval.ms: int = 3600000; 1..
+  no effect: How often transactional ids are looked at for expired ones.
+transaction.state.log.load.buffer.size: int = 5242880; 1..
+  no effect: Bytes read at a time while transaction state is loaded.
+transaction.state.log.min.isr: int = 2; 1..
+  no effect: min.insync.replicas of the topic of transaction state.
+transaction.state.log.num.partitions: int = 50; 1..
+  no effect: Partitions of the topic of transaction state.
+transaction.state.log.replication.factor: short = 3; 1..
+  no effect: Replication factor of the topic of transaction state.
+transaction.state.log.segment.bytes: int = 104857600; 1..
+  no effect: Segment size of the topic of transaction state.
+transaction.two.phase.commit.enable: boolean = false
+  no effect: Whether transactions may be prepared for an outside coordinator.
+transactional.id.expiration.ms: int = 604800000; 1..
+  no effect: Silence after which a transactional id is forgotten.
+"""

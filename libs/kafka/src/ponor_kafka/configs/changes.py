@@ -1,0 +1,133 @@
+"""Changes of settings: what a set of own values becomes.
+
+What lives here: KIP-339's operations and the rules that span settings, as pure functions: the controller decides by them, and a replay of its log
+never needs them, because the log holds results. Messages are Kafka's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS
+from ponor_kafka.configs.definition import ConfigDefinition, ConfigError, ConfigType, Scope
+from ponor_kafka.configs.values import kept_text, list_items
+
+_SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
+_LISTENER_ONLY_EXCEPT: Final = frozenset({"sasl.enabled.mechanisms", "sasl.mechanism.inter.broker.protocol"})
+
+
+class ChangeKind(IntEnum):
+    """Numbers of IncrementalAlterConfigs."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    """What happens to one setting. `value` means nothing for DELETE."""
+
+    name: str
+    kind: ChangeKind
+    value: str = ""
+
+
+def changed_topic_configs(
+    present: Mapping[str, str], changes: Iterable[ConfigChange], *, replace: bool = False
+) -> dict[str, str]:
+    """A topic's own settings after some changes, in the order of names. `replace`: settings that are not among the changes go.
+
+    Raises:
+        ConfigError: a change or what comes of it is refused.
+    """
+    changes = list(changes)
+    for change in changes:
+        if change.kind is not ChangeKind.DELETE and change.name not in TOPIC_CONFIGS:
+            raise ConfigError(f"Unknown topic config name: {change.name}")
+    after = _changed(TOPIC_CONFIGS, {} if replace else present, changes)
+    _check_topic(after)
+    return after
+
+
+def checked_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a new topic, each in the form in which it is kept.
+
+    Raises:
+        ConfigError: one is refused.
+    """
+    changes = [ConfigChange(name, ChangeKind.SET, configs[name]) for name in sorted(configs)]
+    return changed_topic_configs({}, changes)
+
+
+def changed_broker_configs(
+    present: Mapping[str, str],
+    changes: Iterable[ConfigChange],
+    *,
+    of_all_brokers: bool,
+    replace: bool = False,
+) -> dict[str, str]:
+    """The dynamic settings of a broker, or of all brokers, after some changes; otherwise as `changed_topic_configs`."""
+    changes = list(changes)
+    for change in changes:
+        if change.kind is not ChangeKind.DELETE:
+            _check_dynamic(change.name, of_all_brokers=of_all_brokers)
+    return _changed(BROKER_CONFIGS, {} if replace else present, changes)
+
+
+def _changed(
+    definitions: Mapping[str, ConfigDefinition], present: Mapping[str, str], changes: Iterable[ConfigChange]
+) -> dict[str, str]:
+    after = dict(present)
+    for change in changes:
+        if change.kind is ChangeKind.DELETE:
+            after.pop(change.name, None)
+            continue
+        definition = definitions[change.name]
+        if change.kind is ChangeKind.SET:
+            after[change.name] = kept_text(definition, change.value)
+            continue
+        if definition.type is not ConfigType.LIST:
+            raise ConfigError(f"Can't {change.kind.name} to key {change.name} because its type is not LIST.")
+        items = list_items(after.get(change.name, definition.default or ""))
+        if change.kind is ChangeKind.APPEND:
+            items += [item for item in dict.fromkeys(list_items(change.value)) if item not in items]
+        else:
+            gone = list_items(change.value)
+            items = [item for item in items if item not in gone]
+        after[change.name] = kept_text(definition, ",".join(items))
+    return dict(sorted(after.items()))
+
+
+def _check_topic(configs: Mapping[str, str]) -> None:
+    """What several settings must hold together."""
+    low, high = (
+        int(configs.get(name, TOPIC_CONFIGS[name].default or "0"))
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if low > high:
+        raise ConfigError(
+            f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+        )
+    if configs.get("remote.storage.enable") == "true":
+        raise ConfigError(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+        )
+
+
+def _check_dynamic(name: str, *, of_all_brokers: bool) -> None:
+    definition = BROKER_CONFIGS.get(name)
+    if definition is None:
+        raise ConfigError(f"Unknown broker config name: {name}")
+    if definition.scope is Scope.READ_ONLY:
+        raise ConfigError(f"Cannot update these configs dynamically: [{name}]")
+    if name.startswith(_SECURITY_PREFIXES) and name not in _LISTENER_ONLY_EXCEPT:
+        raise ConfigError(
+            f"These security configs can be dynamically updated only per-listener using the listener prefix: [{name}]"
+        )
+    if of_all_brokers and definition.scope is Scope.PER_BROKER:
+        raise ConfigError(
+            f"Cannot update these configs at default cluster level, broker id must be specified: [{name}]"
+        )

@@ -1,0 +1,93 @@
+"""The notation in which the facts about settings are written down.
+
+A setting has two lines, or three:
+
+    NAME: TYPE = DEFAULT; RULE; SCOPE; unlisted
+      EFFECT: DOC
+      note: NOTE
+
+DEFAULT is empty for an empty text and `null` for none. RULE, SCOPE and `unlisted` are left out where there is none, where a broker setting is
+read-only, and for settings that are always described. Rules: `LOW..`, `LOW..HIGH`, `LOW..HIGH or N`, `a | b` (one of these), `any case: A | B`,
+`items: a | b` (a list of these), `items` (none is empty), `not empty`, `throttled replicas`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from ponor_kafka.configs.definition import ConfigDefinition, ConfigType, Effect, Scope
+from ponor_kafka.configs.value_rules import (
+    Bounds,
+    Choice,
+    FilledItems,
+    NotEmpty,
+    ThrottledReplicas,
+    ValueRule,
+)
+
+_SCOPES: Final = {Scope.PER_BROKER.value: Scope.PER_BROKER, Scope.CLUSTER_WIDE.value: Scope.CLUSTER_WIDE}
+
+
+def read_definitions(text: str, scope: Scope) -> Iterator[ConfigDefinition]:
+    """The settings of one text; `scope` is that of settings which name none."""
+    lines = text.splitlines()
+    at = 0
+    while at < len(lines):
+        end = at + 2
+        if end < len(lines) and lines[end].startswith("  note: "):
+            end += 1
+        yield _definition(lines[at:end], scope)
+        at = end
+
+
+def _definition(lines: list[str], scope: Scope) -> ConfigDefinition:
+    name, _, rest = lines[0].partition(": ")
+    effect, _, doc = lines[1].strip().partition(": ")
+    note = lines[2].strip().removeprefix("note: ") if len(lines) > 2 else ""
+    kind, _, rest = rest.partition(" =")
+    default, *parts = map(str.strip, rest.split(";"))
+    rule: ValueRule | None = None
+    unlisted = False
+    for part in parts:
+        if part in _SCOPES:
+            scope = _SCOPES[part]
+        elif part == "unlisted":
+            unlisted = True
+        else:
+            rule = _rule(part)
+    return ConfigDefinition(
+        name=name,
+        type=ConfigType[kind.upper()],
+        default=None if default == "null" else default,
+        rule=rule,
+        scope=scope,
+        effect=Effect(effect),
+        doc=doc,
+        note=note,
+        unlisted=unlisted,
+    )
+
+
+_NAMED_RULES: Final[Mapping[str, ValueRule]] = MappingProxyType(
+    {"items": FilledItems(), "not empty": NotEmpty(), "throttled replicas": ThrottledReplicas()}
+)
+
+
+def _rule(text: str) -> ValueRule:
+    if text in _NAMED_RULES:
+        return _NAMED_RULES[text]
+    kind, colon, words = text.partition(": ")
+    if colon:
+        assert kind in {"items", "any case"}, f"unknown rule {text!r}"
+        return Choice(tuple(words.split(" | ")), any_case=kind == "any case")
+    if ".." in text:
+        bounds, _, also = text.partition(" or ")
+        low, _, high = bounds.partition("..")
+        return Bounds(_number(low), _number(high) if high else None, int(also) if also else None)
+    return Choice(tuple(text.split(" | ")))
+
+
+def _number(text: str) -> float:
+    return float(text) if "." in text else int(text)

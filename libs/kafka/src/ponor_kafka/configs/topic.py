@@ -1,0 +1,75 @@
+"""The settings of a topic."""
+
+from typing import Final
+
+TOPIC: Final = """\
+cleanup.policy: list = delete; items: compact | delete
+  in force: What happens to old records: delete removes whole segments by age and size, compact keeps the newest record of each key.
+  note: retention is in force; compaction is not there yet, compacted topics keep everything
+compression.gzip.level: int = -1; 1..9 or -1
+  in force: Level at which this topic's records are compressed with gzip when compression.type is gzip.
+compression.lz4.level: int = 9; 1..17
+  in force: Level at which this topic's records are compressed with LZ4 when compression.type is lz4.
+compression.type: string = producer; uncompressed | zstd | lz4 | snappy | gzip | producer
+  in force: Codec of the batches in the log: producer keeps what was sent, any other value compresses anew.
+compression.zstd.level: int = 3; -131072..22
+  in force: Level at which this topic's records are compressed with Zstandard when compression.type is zstd.
+delete.retention.ms: long = 86400000; 0..
+  no effect: How long compaction lets a tombstone stay visible before it goes.
+file.delete.delay.ms: long = 60000; 0..
+  no effect: Pause between dropping a segment and removing its files; here objects wait for the controller's destroy_delay_ms.
+flush.messages: long = 9223372036854775807; 1..
+  no effect: Records after which a log is synced; here every acknowledgement is synced.
+flush.ms: long = 9223372036854775807; 0..
+  no effect: Time after which a log is synced; here every acknowledgement is synced.
+follower.replication.throttled.replicas: list =; throttled replicas
+  no effect: Replicas whose catching up is throttled; here nothing is copied between brokers.
+index.interval.bytes: int = 4096; 0..
+  no effect: Bytes between two entries of a segment's offset index; here objects have an index of their own.
+internal.segment.bytes: int = null; unlisted
+  in force: Size of a segment without the lower bound of segment.bytes; meant for tests.
+leader.replication.throttled.replicas: list =; throttled replicas
+  no effect: Replicas whose feeding is throttled; here nothing is copied between brokers.
+local.retention.bytes: long = -2; -2..
+  no effect: With tiered storage: bytes of a partition kept on the broker's disk.
+local.retention.ms: long = -2; -2..
+  no effect: With tiered storage: time that a partition's data stays on the broker's disk.
+max.compaction.lag.ms: long = 9223372036854775807; 1..
+  no effect: Longest time a record may stay out of reach of compaction.
+max.message.bytes: int = 1048588; 0..
+  in force: Largest record batch that the topic takes, as it is sent.
+message.timestamp.after.max.ms: long = 3600000; 0..
+  in force: How far ahead of the broker's clock the timestamp of a record may be.
+message.timestamp.before.max.ms: long = 9223372036854775807; 0..
+  in force: How far behind the broker's clock the timestamp of a record may be.
+message.timestamp.type: string = CreateTime; CreateTime | LogAppendTime
+  in force: Whose clock stamps a record: that of its producer (CreateTime) or that of the broker (LogAppendTime).
+min.cleanable.dirty.ratio: double = 0.5; 0..1
+  no effect: Share of a log that must be uncompacted before compaction begins.
+min.compaction.lag.ms: long = 0; 0..
+  no effect: Shortest time a record stays out of reach of compaction.
+min.insync.replicas: int = 1; 1..
+  no effect: Replicas that must have a batch before acks=all is answered; here every acknowledgement is durable.
+preallocate: boolean = false
+  no effect: Whether the file of a new segment gets its full size at once.
+remote.log.copy.disable: boolean = false
+  no effect: With tiered storage: no more copying to the remote tier.
+remote.log.delete.on.disable: boolean = false
+  no effect: With tiered storage: remote data goes when tiering is switched off.
+remote.storage.enable: boolean = false
+  fixed: Tiered storage of the topic; always off, all data is in object storage already.
+retention.bytes: long = -1
+  in force: Size of a partition above which its oldest segments go; -1 for no bound.
+retention.ms: long = 604800000; -1..
+  in force: Age of its newest record at which a segment goes; -1 for never.
+segment.bytes: int = 1073741824; 1048576..
+  in force: Size at which a partition's active segment is closed and a new one begun.
+segment.index.bytes: int = 10485760; 4..
+  no effect: Size of a segment's index file.
+segment.jitter.ms: long = 0; 0..
+  no effect: Random part by which the age of segment.ms is shortened, so that not all segments roll at once.
+segment.ms: long = 604800000; 1..
+  in force: Age at which a partition's active segment is closed even when it is small.
+unclean.leader.election.enable: boolean = false
+  no effect: Whether a replica that lags may lead; here no replica lags.
+"""

@@ -1,0 +1,87 @@
+"""Values of settings: from text to what they mean, and to the one text that is kept.
+
+What lives here: Kafka's reading of values by type (org.apache.kafka.common.config.ConfigDef), with its words for what is wrong. Clients show
+these messages to people, who know them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from ponor_kafka.configs.definition import ConfigDefinition, ConfigError, ConfigType
+from ponor_kafka.configs.value_rules import Value
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,20}")
+_BITS: Final = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
+
+
+def parse_value(definition: ConfigDefinition, text: str) -> Value:
+    """What a text means for this setting.
+
+    Raises:
+        ConfigError: it is not of the type, or the rule refuses it.
+    """
+    stripped = text.strip()
+    try:
+        value = _of_type(definition.type, stripped)
+    except ValueError as error:
+        raise _invalid(definition, stripped, str(error)) from error
+    problem = None if definition.rule is None else definition.rule.problem(value)
+    if problem is not None:
+        shown = stripped
+        if isinstance(value, list) and definition.rule is not None and value:
+            shown = next((item for item in value if definition.rule.problem([item])), stripped)
+        raise _invalid(definition, shown, problem)
+    return value
+
+
+def kept_text(definition: ConfigDefinition, text: str) -> str:
+    """The text that is kept and shown for a value; equal for texts that mean the same.
+
+    Raises:
+        ConfigError: see `parse_value`.
+    """
+    value = parse_value(definition, text)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(value)
+    return str(value) if isinstance(value, int) else text.strip()
+
+
+def list_items(text: str) -> list[str]:
+    """The items of a list: trimmed, an empty text has none."""
+    return [item.strip() for item in text.split(",")] if text.strip() else []
+
+
+def _of_type(kind: ConfigType, text: str) -> Value:
+    """Raises ValueError with Kafka's words."""
+    if kind in _BITS:
+        number = int(text) if _WHOLE.fullmatch(text) else None
+        limit = 1 << _BITS[kind]
+        if number is None or not -limit <= number < limit:
+            raise ValueError(f"Not a number of type {kind.name}")
+        return number
+    if kind is ConfigType.BOOLEAN:
+        if text.lower() not in {"true", "false"}:
+            raise ValueError("Expected value to be either true or false")
+        return text.lower() == "true"
+    if kind is ConfigType.DOUBLE:
+        return _fraction(text)
+    return list_items(text) if kind is ConfigType.LIST else text
+
+
+def _fraction(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if math.isnan(number) or "_" in text:  # what is no number, and the forms that Python alone reads
+        raise ValueError("Not a number of type DOUBLE")
+    return number
+
+
+def _invalid(definition: ConfigDefinition, text: str, problem: str) -> ConfigError:
+    return ConfigError(f"Invalid value {text} for configuration {definition.name}: {problem}")

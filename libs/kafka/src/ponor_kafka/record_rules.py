@@ -1,0 +1,72 @@
+"""What the walk over a batch's records finds: its result, and the words for what is wrong.
+
+What lives here: the types that the compiled and the interpreted walk share, so that nobody can tell which one ran.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from ponor_kafka.errors import KafkaWireError
+
+INT64_MIN: Final = -(1 << 63)
+INT64_MAX: Final = (1 << 63) - 1
+NO_TIMESTAMP: Final = -1
+
+
+class RecordFault(NamedTuple):
+    """A record that is well-formed and still may not be appended: it has no key, or `timestamp` is out of bounds. `record` counts from 0."""
+
+    record: int
+    lacks_key: bool
+    timestamp: int
+
+
+class RecordWalk(NamedTuple):
+    """What a walk over well-formed records tells.
+
+    `max_timestamp` is -1 and its index -1 when no record has a timestamp. `faults` are the first of them; the counts are of all.
+    """
+
+    max_timestamp: int
+    max_timestamp_index: int
+    missing_keys: int
+    bad_timestamps: int
+    faults: list[RecordFault]
+
+
+class Rule(IntEnum):
+    """The rules of a record's bytes. The numbers are the compiled walk's."""
+
+    NUMBER_ENDS = 1
+    NUMBER_TOO_LONG = 2
+    LENGTH = 3
+    KEY = 4
+    VALUE = 5
+    HEADER_COUNT = 6
+    HEADER_KEY = 7
+    HEADER_VALUE = 8
+    BODY_LEFT = 9
+    RECORDS_LEFT = 10
+    OFFSET = 11
+
+
+_WORDS: Final = {
+    Rule.NUMBER_ENDS: "a number of record {index} runs past the record's end",
+    Rule.NUMBER_TOO_LONG: "a number of record {index} has more bytes than its type allows",
+    Rule.LENGTH: "record {index} claims {value} bytes where {left} are left",
+    Rule.KEY: "the key of record {index} claims {value} bytes where {left} are left",
+    Rule.VALUE: "the value of record {index} claims {value} bytes where {left} are left",
+    Rule.HEADER_COUNT: "record {index} claims {value} headers in {left} bytes",
+    Rule.HEADER_KEY: "a header key of record {index} claims {value} bytes where {left} are left",
+    Rule.HEADER_VALUE: "a header value of record {index} claims {value} bytes where {left} are left",
+    Rule.BODY_LEFT: "{left} bytes are left behind the headers of record {index}",
+    Rule.RECORDS_LEFT: "{left} bytes are left behind the last of {index} records",
+    Rule.OFFSET: "record {index} has the offset delta {value}",
+}
+
+
+def malformed(rule: int, index: int, value: int, left: int) -> KafkaWireError:
+    """The error for a record that breaks a rule."""
+    return KafkaWireError(_WORDS[Rule(rule)].format(index=index, value=value, left=left))

@@ -1,0 +1,151 @@
+"""The walk over a batch's records in Python: the fallback, and the readable statement of what the compiled one does.
+
+What lives here: the rules of Apache Kafka 4.3 (`DefaultRecord.readFrom`, `LogValidator.validateRecord`). A length or a count is a varint of at
+most five bytes that wraps at 32 bits, a timestamp delta one of at most ten that wraps at 64: as Java reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ponor_kafka.primitives import Buffer
+from ponor_kafka.record_rules import NO_TIMESTAMP, RecordFault, RecordWalk, Rule, malformed
+
+_VARINT_BYTES_MAX: Final = 5
+_VARLONG_BYTES_MAX: Final = 10
+
+
+def walk_records(
+    data: Buffer,
+    count: int,
+    base_timestamp: int,
+    is_fixed_timestamp: bool,
+    keys_required: bool,
+    timestamp_min: int,
+    timestamp_max: int,
+    faults_max: int,
+) -> RecordWalk:
+    """Check every byte of `count` records and what they must fulfil.
+
+    Args:
+        data: the records, which must fill it exactly.
+        count: how many.
+        base_timestamp: what the records' deltas add to; the time of all of them if `is_fixed_timestamp` (LogAppendTime).
+        is_fixed_timestamp: see above.
+        keys_required: a record without a key is a fault (compacted topics).
+        timestamp_min: a record with a smaller timestamp is a fault; -1, "none", never is.
+        timestamp_max: the same for larger ones.
+        faults_max: how many faults are described; all are counted.
+
+    Raises:
+        KafkaWireError: names the record and the rule that its bytes break.
+    """
+    max_timestamp, max_index, missing_keys, bad_timestamps = NO_TIMESTAMP, -1, 0, 0
+    faults: list[RecordFault] = []
+    pos, end = 0, len(data)
+    for index in range(count):
+        length, pos = _varint(data, pos, end, index)
+        if not 0 <= length <= end - pos:
+            raise malformed(Rule.LENGTH, index, length, end - pos)
+        timestamp, has_key = _walk_record(data, pos, pos + length, index, base_timestamp)
+        pos += length
+        if is_fixed_timestamp:
+            timestamp = base_timestamp
+        if timestamp > max_timestamp:
+            max_timestamp, max_index = timestamp, index
+        lacks_key = keys_required and not has_key
+        is_bad_time = timestamp != NO_TIMESTAMP and not timestamp_min <= timestamp <= timestamp_max
+        if lacks_key:
+            missing_keys += 1
+        elif is_bad_time:
+            bad_timestamps += 1
+        if (lacks_key or is_bad_time) and len(faults) < faults_max:
+            faults.append(RecordFault(index, lacks_key, timestamp))
+    if pos != end:
+        raise malformed(Rule.RECORDS_LEFT, count, 0, end - pos)
+    return RecordWalk(max_timestamp, max_index, missing_keys, bad_timestamps, faults)
+
+
+def first_at_or_after(
+    data: Buffer, count: int, base_timestamp: int, timestamp: int, offset_delta_min: int
+) -> tuple[int, int] | None:
+    """Offset delta and timestamp of the first of `count` records with a timestamp not below `timestamp` and a delta not below `offset_delta_min`.
+
+    Raises:
+        KafkaWireError: a record before it does not fit.
+    """
+    pos, end = 0, len(data)
+    for index in range(count):
+        length, pos = _varint(data, pos, end, index)
+        if not 0 < length <= end - pos:
+            raise malformed(Rule.LENGTH, index, length, end - pos)
+        delta, at = _varlong(data, pos + 1, pos + length, index)
+        found = _wrap64(base_timestamp + delta)
+        if found >= timestamp:
+            offset_delta, _ = _varint(data, at, pos + length, index)
+            if offset_delta >= offset_delta_min:
+                return offset_delta, found
+        pos += length
+    return None
+
+
+def _walk_record(data: Buffer, pos: int, end: int, index: int, base_timestamp: int) -> tuple[int, bool]:
+    """One record's timestamp, and whether it has a key."""
+    if pos == end:
+        raise malformed(Rule.NUMBER_ENDS, index, 0, 0)
+    timestamp_delta, pos = _varlong(data, pos + 1, end, index)
+    offset_delta, pos = _varint(data, pos, end, index)
+    if offset_delta != index:
+        raise malformed(Rule.OFFSET, index, offset_delta, 0)
+    key_length, pos = _nullable(data, pos, end, index, Rule.KEY)
+    _, pos = _nullable(data, pos, end, index, Rule.VALUE)
+    headers, pos = _varint(data, pos, end, index)
+    if not 0 <= headers <= end - pos:
+        raise malformed(Rule.HEADER_COUNT, index, headers, end - pos)
+    for _ in range(headers):
+        header_length, pos = _nullable(data, pos, end, index, Rule.HEADER_KEY)
+        if header_length < 0:
+            raise malformed(Rule.HEADER_KEY, index, header_length, end - pos)
+        _, pos = _nullable(data, pos, end, index, Rule.HEADER_VALUE)
+    if pos != end:
+        raise malformed(Rule.BODY_LEFT, index, 0, end - pos)
+    return _wrap64(base_timestamp + timestamp_delta), key_length >= 0
+
+
+def _nullable(data: Buffer, pos: int, end: int, index: int, rule: Rule) -> tuple[int, int]:
+    """Length (negative: null) of a field, and the position behind it."""
+    length, pos = _varint(data, pos, end, index)
+    if length < 0:
+        return length, pos
+    if length > end - pos:
+        raise malformed(rule, index, length, end - pos)
+    return length, pos + length
+
+
+def _varint(data: Buffer, pos: int, end: int, index: int) -> tuple[int, int]:
+    value, pos = _zigzag_bits(data, pos, end, index, _VARINT_BYTES_MAX)
+    value &= 0xFFFF_FFFF
+    return (value >> 1) ^ -(value & 1), pos
+
+
+def _varlong(data: Buffer, pos: int, end: int, index: int) -> tuple[int, int]:
+    value, pos = _zigzag_bits(data, pos, end, index, _VARLONG_BYTES_MAX)
+    value &= 0xFFFF_FFFF_FFFF_FFFF
+    return (value >> 1) ^ -(value & 1), pos
+
+
+def _zigzag_bits(data: Buffer, pos: int, end: int, index: int, bytes_max: int) -> tuple[int, int]:
+    value = 0
+    for nth in range(bytes_max):
+        if pos >= end:
+            raise malformed(Rule.NUMBER_ENDS, index, 0, 0)
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << (7 * nth)
+        if byte < 0x80:
+            return value, pos
+    raise malformed(Rule.NUMBER_TOO_LONG, index, 0, 0)
+
+
+def _wrap64(value: int) -> int:
+    return ((value + (1 << 63)) & 0xFFFF_FFFF_FFFF_FFFF) - (1 << 63)
