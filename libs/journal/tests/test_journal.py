@@ -201,29 +201,6 @@ def test_a_failed_disk_fails_the_journal_for_good(operation: str) -> None:
     simulation.run(run())
 
 
-def test_a_full_disk_fails_the_journal_only_when_it_needs_the_room() -> None:
-    simulation = Simulation(2)
-
-    async def run() -> None:
-        disk = simulation.disk("disk")
-        disk.capacity_bytes = 2 * SETTINGS.segment_bytes
-        journal = await open_journal(disk)
-        acknowledged = 0
-        with pytest.raises(JournalFailedError, match="No space left"):
-            for _ in range(100):
-                await journal.append([bytes(1000)])[1]
-                acknowledged += 1
-        assert acknowledged == 2 * ((SETTINGS.segment_bytes // SECTOR_BYTES - 2) // 3)
-        await journal.close()
-        disk.crash(power_loss=True)
-        disk.capacity_bytes = None
-        journal = await open_journal(disk)
-        assert journal.recovery.entries == acknowledged
-        await journal.close()
-
-    simulation.run(run())
-
-
 def test_a_proof_of_sync_is_written_when_it_gets_quiet() -> None:
     simulation = Simulation(3)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_journal.entry_queue import QueuedEntry
@@ -65,7 +63,6 @@ def test_names() -> None:
     large=st.booleans(),
 )
 def test_what_is_encoded_is_scanned(groups: list[list[bytes]], large: bool) -> None:
-    loop = asyncio.new_event_loop()
     segment_bytes = 512 * 1024
     data, crc = opening_frame(segment_bytes)
     sequence = 100
@@ -73,8 +70,7 @@ def test_what_is_encoded_is_scanned(groups: list[list[bytes]], large: bool) -> N
     for group in groups:
         entries = [entry * (300 if large else 1) for entry in group]
         queued = [
-            QueuedEntry([entry[:7], memoryview(entry)[7:]], len(entry), loop.create_future())
-            for entry in entries
+            QueuedEntry([entry[:7], memoryview(entry)[7:]], len(entry), lambda _: None) for entry in entries
         ]
         encoded = encode_group(
             queued,
@@ -92,7 +88,6 @@ def test_what_is_encoded_is_scanned(groups: list[list[bytes]], large: bool) -> N
         data, crc = data + frame, encoded.crc
         written += list(enumerate(entries, sequence))
         sequence += len(entries)
-    loop.close()
     scan = scan_segment(data.ljust(segment_bytes, b"\0"), 7, IDENTITY, None)
     assert scan.damage is None
     assert (scan.end, scan.next_sequence, scan.chain_crc) == (len(data), sequence, crc)

@@ -35,7 +35,13 @@ def record(offset: int, payload: bytes) -> StreamRecord:
 
 
 def append(wal: FileWal, *records: StreamRecord) -> tuple[int, asyncio.Future[None]]:
-    return wal.append([part for each in records for part in (each.encode_header(), each.payload)])
+    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(error: BaseException | None) -> None:
+        durable.set_result(None) if error is None else durable.set_exception(error)
+
+    parts = [part for each in records for part in (each.encode_header(), each.payload)]
+    return wal.append(parts, settle), durable
 
 
 async def test_records_come_back_in_order_with_their_entry(disk: SystemDisk, tmp_path: Path) -> None:

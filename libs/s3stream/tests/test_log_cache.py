@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from ponor_runtime.identity import StreamEpoch, StreamId
 from s3stream.log_cache import LogCache, SealedBlocks, StreamChain
-from s3stream.records import StreamRecord
+from s3stream.records import StreamRecord, unpinned
 from s3stream.settings import RECORD_OVERHEAD_BYTES
 
 STREAMS = 4
@@ -119,3 +119,13 @@ class LogCacheMachine(RuleBasedStateMachine):
 
 TestLogCache = LogCacheMachine.TestCase
 TestLogCache.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+
+
+def test_a_record_keeps_no_more_than_four_times_its_bytes() -> None:
+    frame = memoryview(bytearray(100_000))
+    whole, quarter, small = frame[10:], frame[:25_000], frame[5_000:5_100]
+    assert unpinned(whole) is whole
+    assert unpinned(quarter) is quarter
+    assert unpinned(small) == bytes(100)
+    assert isinstance(unpinned(small), bytes), "a copy, so that the frame can go"
+    assert unpinned(b"own") == b"own"

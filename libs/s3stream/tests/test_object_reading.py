@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -173,12 +174,43 @@ class TestRanges:
 
 class TestRequests:
     async def test_a_read_costs_one_get_to_open_and_one_for_adjacent_blocks(self) -> None:
+        world = World(cache_bytes_max=8 << 20)
+        await world.add(1, run(0, 100, payload_bytes=5000))
+        await world.read(0, 500)
+        assert [call[0] for call in world.store.calls if call[0] != "put"] == ["get_tail", "get"]
+        await world.read(0, 500)
+        assert len(world.store.calls) == 3, "the second read is answered from memory"
+
+    async def test_a_small_object_is_read_by_opening_it(self) -> None:
         world = World()
         await world.add(1, run(0, 100))
         await world.read(0, 1000)
-        assert [call[0] for call in world.store.calls if call[0] != "put"] == ["get_tail", "get"]
-        await world.read(0, 1000)
-        assert len(world.store.calls) == 3, "the second read is answered from memory"
+        await world.read(500, 1000)
+        assert [call[0] for call in world.store.calls if call[0] != "put"] == ["get_tail"]
+
+    async def test_damage_in_what_came_with_the_opening_is_fetched_again(self) -> None:
+        world = World()
+        await world.add(1, run(0, 5))
+        answers = iter([True])
+        world.store.change = lambda _key, data: b"!" + data[1:] if next(answers, False) else data
+        assert len(await world.read(0, 50)) == 5
+
+    async def test_pieces_of_one_read_are_fetched_at_the_same_time(self) -> None:
+        world = World()
+        for number in range(6):
+            await world.add(number, run(number * 100, 10, payload_bytes=20_000))
+        await world.read(0, 10)
+        await world.read(300, 310)
+        world.store.calls.clear()
+        world.store.gate.clear()
+        reading = asyncio.create_task(world.read(0, 600))
+        in_flight = [0]
+        for _ in range(40):
+            await asyncio.sleep(0)
+        in_flight.append(len(world.store.calls))
+        world.store.gate.set()
+        assert len(await reading) == 60
+        assert in_flight[-1] > 1, "the second and third object are opened together"
 
     async def test_a_small_read_does_not_fetch_the_rest(self) -> None:
         world = World()
@@ -276,7 +308,7 @@ class TestFailures:
 
     async def test_a_store_that_fails_is_told(self) -> None:
         world = World()
-        await world.add(1, run(0, 5))
+        await world.add(1, run(0, 5, payload_bytes=50_000))
         world.store.fail("get", Failure())
         with pytest.raises(ObjectStoreUnavailableError):
             await world.read(0, 50)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -95,10 +95,10 @@ async def test_a_failed_log_fails_every_append_and_stops_the_node(
     one, other = await node.open_new(2)
     await append_all(one, [b"acknowledged"])
 
-    def fail(_: FileWal, __: Sequence[Buffer]) -> tuple[int, asyncio.Future[None]]:
-        broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        broken.set_exception(OSError(errno.EIO, "the disk is gone"))
-        return 1, broken
+    def fail(_: FileWal, __: Sequence[Buffer], on_durable: Callable[[BaseException | None], None]) -> int:
+        broken = OSError(errno.EIO, "the disk is gone")
+        asyncio.get_running_loop().call_soon(on_durable, broken)
+        return 1
 
     monkeypatch.setattr(FileWal, "append", fail)
     with pytest.raises(StorageFailedError, match="disk is gone"):

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from ponor_runtime.disk import Buffer
 
 from ponor_journal.format import entry_cost_bytes
 
+OnDurable: TypeAlias = Callable[[BaseException | None], None]
+"""Told once: None when an entry and all before it are durable, or the error."""
+
 
 class QueuedEntry:
-    """One entry and who waits for it. The buffers must not change before `durable` is done."""
+    """One entry and whom to tell. The buffers must not change before that."""
 
-    __slots__ = ("buffers", "durable", "size_bytes")
+    __slots__ = ("buffers", "on_durable", "size_bytes")
 
-    def __init__(self, buffers: Sequence[Buffer], size_bytes: int, durable: asyncio.Future[None]) -> None:
+    def __init__(self, buffers: Sequence[Buffer], size_bytes: int, on_durable: OnDurable) -> None:
         self.buffers = buffers
         self.size_bytes = size_bytes
-        self.durable = durable
+        self.on_durable = on_durable
 
 
 class EntryQueue:
@@ -61,21 +64,22 @@ class EntryQueue:
         assert group, "the caller made room for the first entry"
         return group
 
-    def group_is_durable(self) -> int:
-        """Complete the futures of the group in order; the number of entries."""
+    def group_is_durable(self) -> list[QueuedEntry]:
+        """The entries of the group, which are no longer queued; the caller tells them."""
         group, self._group = self._group, []
         for entry in group:
             self.queued_bytes -= entry.size_bytes
-            if not entry.durable.done():
-                entry.durable.set_result(None)
-        return len(group)
+        return group
 
-    def fail(self, error: Exception) -> None:
-        """Complete every future with an error, in order."""
+    def group_returns(self) -> None:
+        """The group was not written after all: its entries wait again, before all others."""
+        self._waiting.extendleft(reversed(self._group))
+        self._group = []
+
+    def fail(self) -> list[QueuedEntry]:
+        """Take every entry out, in order; the caller tells them why."""
         failed = [*self._group, *self._waiting]
         self._group = []
         self._waiting.clear()
         self.queued_bytes = 0
-        for entry in failed:
-            if not entry.durable.done():
-                entry.durable.set_exception(error)
+        return failed

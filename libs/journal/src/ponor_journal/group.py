@@ -16,6 +16,10 @@ JOIN_BYTES_MAX: Final = 64 * 1024
 """Up to here one copy is cheaper than a list of small buffers; above, the caller's buffers go to the disk as they are."""
 
 
+KEEP_THE_LOCK: Final = 0
+"""Tells `crc32c` not to release the interpreter's lock: a buffer takes microseconds, getting the lock back may take longer."""
+
+
 class EncodedGroup:
     """The buffers of a data frame, padding included, and what the next frame needs to know of it."""
 
@@ -46,7 +50,7 @@ def encode_group(
         body = [b"".join(body)]
     body_crc = seed
     for buffer in body:
-        body_crc = crc32c(buffer, body_crc)
+        body_crc = crc32c(buffer, body_crc, KEEP_THE_LOCK)
     header, crc = encode_header(
         FrameKind.DATA,
         seed,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import PurePath
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer, Disk, DiskLock
 from ponor_runtime.telemetry import Telemetry
 
-from ponor_journal.entry_queue import QueuedEntry
+from ponor_journal.entry_queue import OnDurable, QueuedEntry
 from ponor_journal.errors import EntryTooLargeError, JournalClosedError, JournalFullError
 from ponor_journal.format import IDENTITY_BYTES
 from ponor_journal.instruments import JournalInstruments
@@ -111,6 +112,15 @@ class Journal:
         """Bytes on disk from the oldest segment that is still needed to the end."""
         return self._writer.retained_bytes
 
+    @property
+    def waits_for_space(self) -> bool:
+        """Whether entries wait because the disk is full; a trim gives segments back."""
+        return self._files.waits_for_space
+
+    def when_full(self, callback: Callable[[], None]) -> None:
+        """Call whenever the disk is found full and a segment is needed."""
+        self._files.on_full = callback
+
     def try_room(self, size_bytes: int) -> bool:
         """Whether `append` would take an entry of this size now. An empty queue takes any entry."""
         return self._writer.queue.has_room(size_bytes)
@@ -129,40 +139,39 @@ class Journal:
             yield entry
 
     def append(self, buffers: Sequence[Buffer]) -> tuple[int, asyncio.Future[None]]:
-        """Hand over one entry, the buffers one after the other; they must not change until the future is done.
+        """`append_nowait` for those who wait; what is appended in one turn of the loop is written together.
 
         Returns:
             The entry's sequence, and a future that is done once the entry and all before it are durable. Futures complete in order.
             Cancelling it takes nothing back.
+        """
+        durable: asyncio.Future[None] = self._loop.create_future()
+        sequence = self._take(buffers, partial(_settle, durable))
+        self._loop.call_soon(self._writer.advance)
+        return sequence, durable
+
+    def append_nowait(self, buffers: Sequence[Buffer], on_durable: OnDurable) -> int:
+        """Hand over one entry, the buffers one after the other; they must not change until `on_durable` is called.
+
+        It is written at once if nothing is being written, so whoever has several small entries joins them first.
+
+        Args:
+            buffers: of the entry; a memoryview is one of bytes.
+            on_durable: called once, from the loop and never from within this call, in the order of the entries: with None when the entry and
+                all before it are durable, or with a `JournalFailedError`. It may append; it must not raise.
+
+        Returns:
+            The entry's sequence.
 
         Raises:
             JournalFullError: `queue_bytes_max` bytes are queued; the entry was not taken.
             EntryTooLargeError: larger than `entry_bytes_max`.
-            JournalFailedError: a write or sync failed before; also the future's error when it fails now.
+            JournalFailedError: a write or sync failed before.
             JournalClosedError: `close` was called.
         """
-        writer = self._writer
-        if writer.error is not None:
-            raise writer.error
-        if self._closed:
-            raise JournalClosedError(f"the journal in {self._files.directory} was closed")
-        size_bytes = sum([buffer.nbytes if type(buffer) is memoryview else len(buffer) for buffer in buffers])
-        if size_bytes > self._settings.entry_limit_bytes:
-            raise EntryTooLargeError(
-                f"an entry of {size_bytes} bytes is larger than {self._settings.entry_limit_bytes}: "
-                "raise entry_bytes_max, and segment_bytes with it"
-            )
-        if not writer.queue.has_room(size_bytes):
-            raise JournalFullError(
-                f"{writer.queue.queued_bytes} bytes wait for the disk and {self._settings.queue_bytes_max} may: try again later"
-            )
-        self._appended = True
-        durable = self._loop.create_future()
-        writer.queue.put(QueuedEntry(buffers, size_bytes, durable))
-        writer.wake()
-        sequence = self._next_sequence
-        self._next_sequence = sequence + 1
-        return sequence, durable
+        sequence = self._take(buffers, on_durable)
+        self._writer.advance()
+        return sequence
 
     def trim(self, before_sequence: int) -> None:
         """Entries below are not needed any more: segments that hold only such are recycled in the background.
@@ -186,6 +195,28 @@ class Journal:
         finally:
             self._lock.release()
 
+    def _take(self, buffers: Sequence[Buffer], on_durable: OnDurable) -> int:
+        writer = self._writer
+        if writer.error is not None:
+            raise writer.error
+        if self._closed:
+            raise JournalClosedError(f"the journal in {self._files.directory} was closed")
+        size_bytes = sum(map(len, buffers))
+        if size_bytes > self._settings.entry_limit_bytes:
+            raise EntryTooLargeError(
+                f"an entry of {size_bytes} bytes is larger than {self._settings.entry_limit_bytes}: "
+                "raise entry_bytes_max, and segment_bytes with it"
+            )
+        if not writer.queue.has_room(size_bytes):
+            raise JournalFullError(
+                f"{writer.queue.queued_bytes} bytes wait for the disk and {self._settings.queue_bytes_max} may: try again later"
+            )
+        self._appended = True
+        sequence = self._next_sequence
+        self._next_sequence = sequence + 1
+        writer.queue.put(QueuedEntry(buffers, size_bytes, on_durable))
+        return sequence
+
     def _recovered_segments(self) -> list[Segment]:
         return list(self._writer.segments) if self.recovery.entries else []
 
@@ -199,5 +230,17 @@ class Journal:
         telemetry.gauge(
             "ponor_journal_segments", lambda: self._files.spare_count, journal=role, state="spare"
         )
+        telemetry.gauge(
+            "ponor_journal_waits_for_space", lambda: int(self._files.waits_for_space), journal=role
+        )
         telemetry.gauge("ponor_journal_recovered_entries", lambda: report.entries, journal=role)
         telemetry.gauge("ponor_journal_torn_bytes", lambda: report.torn_bytes, journal=role)
+
+
+def _settle(durable: asyncio.Future[None], error: BaseException | None) -> None:
+    if durable.done():
+        return
+    if error is None:
+        durable.set_result(None)
+    else:
+        durable.set_exception(error)

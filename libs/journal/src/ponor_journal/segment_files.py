@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import logging
 from collections import deque
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import Final
 
@@ -17,6 +20,12 @@ from ponor_runtime.disk import Disk, DiskFile
 
 from ponor_journal.format import FILLING_PREFIX, live_generation, live_name, spare_name, spare_number
 
+LOG = logging.getLogger(__name__)
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What passes when somebody frees space."""
+
+SPACE_WAIT_S_FIRST: Final = 0.25
+SPACE_WAIT_S_MAX: Final = 5.0
 FILL_CHUNK_BYTES: Final = 1024 * 1024
 """Each chunk of zeros is synced alone, so that a group commit never waits behind a whole segment of them."""
 
@@ -34,6 +43,11 @@ class SegmentFiles:
         self._number = 0
         self._maintenance: asyncio.Task[None] | None = None
         self._closed = False
+        self._waits_no_more = False
+        self.waits_for_space = False
+        self.on_full: Callable[[], None] = _nobody
+        """Called whenever the disk is found full and a segment is needed."""
+        self._space_came = asyncio.Event()
 
     @property
     def spare_count(self) -> int:
@@ -70,28 +84,69 @@ class SegmentFiles:
         return sorted(live)
 
     async def take_spare(self) -> PurePath:
-        """A file for the next segment; waits while one is being filled.
+        """A file for the next segment; waits while one is being filled, and while the disk is full.
 
         Raises:
-            OSError: none is there and none can be made (the second attempt failed too).
+            OSError: none is there and none can be made.
         """
-        if not self._spares:
-            if self._maintenance is not None:
-                await asyncio.wait([self._maintenance])
-            if not self._spares:
-                await self._fill()
+        failures = 0
+        while not self._spares:
+            self.maintain()
+            maintenance = self._maintenance
+            if maintenance is None:
+                raise OSError(errno.ENOSPC, f"{self.directory} is being closed and has no spare segment")
+            await asyncio.wait([maintenance])
+            error = maintenance.exception()
+            # What failed once may have been the background's own business; the second time it is ours.
+            if isinstance(error, OSError) and (failures or error.errno in NO_SPACE):
+                await self.wait_for_space(error, failures)
+            failures += error is not None
         return self._spares.popleft()
+
+    def return_spare(self, spare: PurePath) -> None:
+        """It was not made live."""
+        self._spares.appendleft(spare)
+
+    async def wait_for_space(self, error: OSError, failures: int) -> None:
+        """Pause before the next attempt, longer after every failure.
+
+        Raises:
+            OSError: the error itself, if it is not the lack of space, or if the journal is being closed.
+        """
+        if error.errno not in NO_SPACE or self._waits_no_more:
+            raise error
+        delay_s = min(SPACE_WAIT_S_FIRST * 2 ** min(failures, 10), SPACE_WAIT_S_MAX)
+        LOG.warning(
+            "the journal in %s needs %d bytes for its next segment and the disk is full; nothing is acknowledged meanwhile, next attempt"
+            " in %.2f s: %s",
+            self.directory,
+            self._segment_bytes,
+            delay_s,
+            error,
+        )
+        self._space_came.clear()
+        self.waits_for_space = True
+        self.on_full()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._space_came.wait(), delay_s)
+
+    def stop_waiting(self) -> None:
+        """The journal is being closed: a full disk is an error from now on."""
+        self._waits_no_more = True
+        self._space_came.set()
 
     async def make_live(self, spare: PurePath, generation: int) -> PurePath:
         """Give a spare whose opening frame is synced its place among the live segments, durably."""
         path = self.directory / live_name(generation)
         await self._disk.rename(spare, path)
         await self._disk.sync_directory(self.directory)
+        self.waits_for_space = False
         return path
 
     def recycle(self, path: PurePath, segment_bytes: int) -> None:
         """Take back a live segment that nobody needs any more; in the background, oldest first."""
         self._recycling.append((path, segment_bytes == self._segment_bytes))
+        self._space_came.set()
         self.maintain()
 
     def maintain(self) -> None:
@@ -137,7 +192,7 @@ class SegmentFiles:
     async def _fill(self) -> None:
         number = self.draw_number()
         filling = self.directory / f"{FILLING_PREFIX}{number:x}"
-        file = await self._disk.open(filling, create=True)
+        file = await self._disk.open(filling, create=True, uncached=True)
         try:
             await self._write_zeros(file)
         except OSError:
@@ -162,3 +217,7 @@ class SegmentFiles:
             return await file.size() == self._segment_bytes
         finally:
             await file.close()
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""

@@ -1,18 +1,20 @@
 """The one writer of a journal: group commit, rotation, proof of sync.
 
-What lives here: everything that writes frames. There is no linger: while a sync is in flight, entries gather, and the next group takes
+What lives here: everything that writes frames into the newest segment. There is no linger: while a sync is in flight, entries gather, and the next group takes
 them all. One write is in flight at a time, so that only the last group can ever be torn.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Coroutine
+from pathlib import PurePath
+from typing import Any, Final
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Disk, DiskFile
 
-from ponor_journal.entry_queue import EntryQueue
+from ponor_journal.entry_queue import EntryQueue, QueuedEntry
 from ponor_journal.errors import JournalError, JournalFailedError
 from ponor_journal.format import (
     FORMAT_VERSION,
@@ -25,10 +27,10 @@ from ponor_journal.format import (
     encode_opening_frame,
     frame_seed,
 )
-from ponor_journal.group import encode_group, group_room_bytes
+from ponor_journal.group import EncodedGroup, encode_group, group_room_bytes
 from ponor_journal.instruments import JournalInstruments
 from ponor_journal.recovery import Recovered, Segment
-from ponor_journal.segment_files import SegmentFiles
+from ponor_journal.segment_files import NO_SPACE, SegmentFiles
 from ponor_journal.settings import JournalSettings
 
 DATA_FRAME_BYTES_MIN: Final = aligned(1)
@@ -68,10 +70,15 @@ class JournalWriter:
         self._unproven = False
         self._proof_due = False
         self._proof_timer: asyncio.TimerHandle | None = None
-        self._last_write = 0.0
-        self._idle: asyncio.Future[None] | None = None
+        self._last_write_ns = 0
+        self._started_ns = 0
+        self._group: EncodedGroup | None = None
+        self._tail_is_lost = False
+        self._step: asyncio.Task[None] | None = None
         self._closing = False
-        self._task: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()
+        self.busy = True
+        """Something is being written; until `start` is done, the opening."""
 
     @property
     def retained_bytes(self) -> int:
@@ -91,57 +98,45 @@ class JournalWriter:
         self._files.saw_number(self._generation)
         if self.segments:
             await self._reopen(self.segments[-1])
-        if self._position + DATA_FRAME_BYTES_MIN + PROOF_FRAME_BYTES > self._tail_bytes:
+        if self._tail_is_lost or self._position + DATA_FRAME_BYTES_MIN + PROOF_FRAME_BYTES > self._tail_bytes:
             await self._rotate()
         self._files.maintain()
-        self._task = self._loop.create_task(self._run(), name="journal-writer")
+        self.busy = False
 
-    def wake(self) -> None:
-        """There is something to do."""
-        if self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+    def advance(self) -> None:
+        """Begin what is to be done next, unless something is being done: its end comes here again."""
+        if self.busy or self.error is not None:
+            return
+        if self.queue:
+            self.busy = True
+            if self._tail_is_lost or self.queue.first_cost_bytes() > self._group_room_bytes():
+                self._begin(self._rotate())
+            else:
+                self._write_group()
+        elif self._unproven and (self._proof_due or self._closing):
+            self.busy = True
+            self._begin(self._write_proof(sync=self._closing))
+        elif self._closing:
+            self._settled.set()
 
     async def close(self) -> None:
         """Write what is queued and a synced proof, and let go of the file."""
         self._closing = True
-        self.wake()
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        self._files.stop_waiting()
+        self.advance()
+        if self.error is None:
+            await self._settled.wait()
+        if self._step is not None:
+            await asyncio.wait([self._step])
         if self._proof_timer is not None:
             self._proof_timer.cancel()
         if self._file is not None:
             await self._file.close()
             self._file = None
 
-    async def _run(self) -> None:
-        try:
-            while True:
-                if self.queue:
-                    await self._write_group()
-                elif self._unproven and (self._proof_due or self._closing):
-                    await self._write_proof(sync=self._closing)
-                elif self._closing:
-                    return
-                else:
-                    self._idle = self._loop.create_future()
-                    await self._idle
-        except OSError as error:
-            self._fail(error)
-        except Exception as error:
-            self._fail(error)
-            raise
+    # A group commit is two calls from the loop and no task: it begins in whoever appends and ends in whoever the disk's thread wakes.
 
-    def _fail(self, error: Exception) -> None:
-        # After a failed sync the kernel may call the lost pages clean: no later sync may be believed, so nothing is retried.
-        self.error = JournalFailedError(
-            f"the journal in {self._files.directory} failed ({error}): the process must stop, its next start recovers"
-        )
-        self.error.__cause__ = error
-        self.queue.fail(self.error)
-
-    async def _write_group(self) -> None:
-        if self.queue.first_cost_bytes() > self._group_room_bytes():
-            await self._rotate()
+    def _write_group(self) -> None:
         entries = self.queue.take_group(self._group_room_bytes())
         group = encode_group(
             entries,
@@ -151,17 +146,76 @@ class JournalWriter:
             synced_through=self._synced_through,
             previous_crc=self._chain_crc,
         )
-        started_ns = self._now_ns()
+        self._group = group
+        self._started_ns = self._now_ns()
         assert self._file is not None
-        await self._file.write_sync(self._position, group.buffers)
-        self._last_write = self._loop.time()
+        self._file.write_sync_then(self._position, group.buffers, self._group_written)
+
+    def _group_written(self, error: BaseException | None) -> None:
+        group, self._group = self._group, None
+        assert group is not None
+        if error is not None:
+            self._group_failed(error)
+            return
         self._position += group.frame_bytes
         self._synced_through = self._position
         self._chain_crc = group.crc
-        self.synced_sequence += len(entries)
-        self._instruments.group_committed(len(entries), group.frame_bytes, self._now_ns() - started_ns)
-        self.queue.group_is_durable()
+        now_ns = self._now_ns()
+        self._last_write_ns = now_ns
+        durable = self.queue.group_is_durable()
+        self.synced_sequence += len(durable)
+        self._instruments.group_committed(len(durable), group.frame_bytes, now_ns - self._started_ns)
         self._proof_is_needed()
+        self.busy = False
+        self.advance()  # the disk first: it works while others are told
+        self._tell(durable, None)
+
+    def _group_failed(self, error: BaseException) -> None:
+        """A full disk is waited for; after anything else nothing may be believed any more."""
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            # What this group left behind the last synced frame is unknown. The next segment's opening frame says where this one ended.
+            self._tail_is_lost = True
+            self.queue.group_returns()
+            self.busy = False
+            self.advance()
+        else:
+            self._fail(error)
+
+    def _begin(self, step: Coroutine[Any, Any, None]) -> None:
+        """Do something rare in a task."""
+        self._step = self._loop.create_task(step, name="journal-writer")
+        self._step.add_done_callback(self._stepped)
+
+    def _stepped(self, step: asyncio.Task[None]) -> None:
+        self._step = None
+        error = asyncio.CancelledError() if step.cancelled() else step.exception()
+        if error is not None:
+            self._fail(error)
+        else:
+            self.busy = False
+            self.advance()
+
+    def _fail(self, error: BaseException) -> None:
+        # After a failed sync the kernel may call the lost pages clean: no later sync may be believed, so nothing is retried.
+        self.error = JournalFailedError(
+            f"the journal in {self._files.directory} failed ({error}): the process must stop, its next start recovers"
+        )
+        self.error.__cause__ = error
+        self.busy = False
+        self._settled.set()
+        self._tell(self.queue.fail(), self.error)
+        if not isinstance(error, OSError | asyncio.CancelledError):
+            self._loop.call_exception_handler({"message": "journal writer", "exception": error})
+
+    def _tell(self, entries: list[QueuedEntry], error: JournalError | None) -> None:
+        """One owner's mistake must not keep the next entry from being told."""
+        for entry in entries:
+            try:
+                entry.on_durable(error)
+            except Exception as raised:  # noqa: BLE001 - reported
+                self._loop.call_exception_handler(
+                    {"message": "told of a durable journal entry, a callback raised", "exception": raised}
+                )
 
     def _loop_time_ns(self) -> int:
         return int(self._loop.time() * 1e9)
@@ -182,12 +236,12 @@ class JournalWriter:
         self._proof_timer = None
         if not self._unproven:
             return
-        rest = self._last_write + self._settings.proof_delay_ms / 1000 - self._loop.time()
-        if rest > 0:
-            self._proof_timer = self._loop.call_later(rest, self._proof_timer_fired)
+        rest_s = self._settings.proof_delay_ms / 1e3 - (self._now_ns() - self._last_write_ns) / 1e9
+        if rest_s > 0:
+            self._proof_timer = self._loop.call_later(rest_s, self._proof_timer_fired)
         else:
             self._proof_due = True
-            self.wake()
+            self.advance()
 
     async def _write_proof(self, *, sync: bool) -> None:
         """Say on disk that everything before has been synced. The proof itself may get lost: then the next frame proves it."""
@@ -205,20 +259,19 @@ class JournalWriter:
         )
         frame = [header.ljust(PROOF_FRAME_BYTES, b"\0")]
         assert self._file is not None
-        await (self._file.write_sync if sync else self._file.write)(self._position, frame)
-        self._position += PROOF_FRAME_BYTES
         self._unproven = self._proof_due = False
+        try:
+            await (self._file.write_sync if sync else self._file.write)(self._position, frame)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self._tail_is_lost = True  # the proof is lost, which is harmless
+        else:
+            self._position += PROOF_FRAME_BYTES
 
     async def _rotate(self) -> None:
-        spare = await self._files.take_spare()
-        generation = self._files.draw_number()
         previous = self.segments[-1] if self.segments else None
-        file = await self._disk.open(spare)
-        # Synced before it gets its name: a live segment always has an intact opening frame.
-        previous_generation = previous.generation if previous else 0
-        crc = await self._write_opening(
-            file, 0, generation, previous_generation, self._settings.segment_bytes
-        )
+        generation, spare, file, crc = await self._open_spare(previous.generation if previous else 0)
         path = await self._files.make_live(spare, generation)
         if previous is not None and self._file is not None:
             previous.end = self._position
@@ -228,20 +281,57 @@ class JournalWriter:
             Segment(path, generation, self.synced_sequence, self._settings.segment_bytes, OPENING_FRAME_BYTES)
         )
         self._begin_generation(generation, crc, OPENING_FRAME_BYTES)
+        self._tail_is_lost = False
         self._files.maintain()
 
+    async def _open_spare(self, previous_generation: int) -> tuple[int, PurePath, DiskFile, int]:
+        """A spare with its opening frame, synced before it gets its name: a live segment always has an intact one."""
+        failures = 0
+        while True:
+            spare = await self._files.take_spare()
+            generation = self._files.draw_number()
+            file = await self._disk.open(spare, uncached=True)
+            try:
+                crc = await self._write_opening(
+                    file, 0, generation, previous_generation, self._settings.segment_bytes
+                )
+            except OSError as error:
+                await file.close()
+                self._files.return_spare(spare)
+                await self._files.wait_for_space(error, failures)
+                failures += 1
+            else:
+                return generation, spare, file, crc
+
     async def _reopen(self, tail: Segment) -> None:
-        self._file = await self._disk.open(tail.path)
+        self._file = await self._disk.open(tail.path, uncached=True)
         # What was accepted may be in the kernel's memory only, if the last process died before its sync. If that sync failed, these
         # pages may even look clean: only writing them again makes the kernel write them at all.
-        await self._file.write_sync(tail.end - len(self._unproven_bytes), [self._unproven_bytes])
-        self._unproven_bytes = b""
+        await self._write_unproven(self._file, tail.end - len(self._unproven_bytes))
         self._position = tail.end
         if tail.end + OPENING_FRAME_BYTES > tail.segment_bytes:
             return
         generation = self._files.draw_number()
-        crc = await self._write_opening(self._file, tail.end, generation, 0, tail.segment_bytes)
-        self._begin_generation(generation, crc, tail.end + OPENING_FRAME_BYTES)
+        try:
+            crc = await self._write_opening(self._file, tail.end, generation, 0, tail.segment_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self._tail_is_lost = True
+        else:
+            self._begin_generation(generation, crc, tail.end + OPENING_FRAME_BYTES)
+
+    async def _write_unproven(self, file: DiskFile, position: int) -> None:
+        failures = 0
+        while True:
+            try:
+                await file.write_sync(position, [self._unproven_bytes])
+            except OSError as error:
+                await self._files.wait_for_space(error, failures)
+                failures += 1
+            else:
+                self._unproven_bytes = b""
+                return
 
     async def _write_opening(
         self, file: DiskFile, position: int, generation: int, previous_generation: int, segment_bytes: int

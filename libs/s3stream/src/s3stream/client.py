@@ -87,6 +87,8 @@ class StreamClient:
             clock=runtime.clock,
             telemetry=runtime.telemetry,
             block_cache_bytes_max=settings.block_cache_bytes_max,
+            index_cache_bytes_max=settings.index_cache_bytes_max,
+            read_ahead_blocks_max=settings.read_ahead_blocks_max,
             timeout_ms=settings.fetch_timeout_ms,
         )
         return cls(runtime=runtime, wal=wal, streams=streams, storage=storage, reader=reader, recovery=report)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -56,6 +55,7 @@ class FileWal:
             segment_bytes=settings.wal_segment_bytes,
             # What is queued is held by the log cache, whose budget is the real bound; hooks may exceed that a little.
             queue_bytes_max=2 * settings.log_cache_bytes_max,
+            spares_max=settings.wal_spares_max,
         )
         try:
             journal = await Journal.open(
@@ -86,9 +86,16 @@ class FileWal:
             return window_room_bytes  # an entry larger than the queue may have it for itself
         return min(window_room_bytes, self._queue_bytes_max - queued_bytes)
 
-    def append(self, buffers: Sequence[Buffer]) -> tuple[int, asyncio.Future[None]]:
+    @property
+    def waits_for_space(self) -> bool:
+        return self._journal.waits_for_space
+
+    def when_full(self, callback: Callable[[], None]) -> None:
+        self._journal.when_full(callback)
+
+    def append(self, buffers: Sequence[Buffer], on_durable: Callable[[BaseException | None], None]) -> int:
         try:
-            return self._journal.append(buffers)
+            return self._journal.append_nowait(buffers, on_durable)
         except (JournalFailedError, JournalClosedError) as error:
             raise StorageFailedError(f"{self._directory}: {error}") from error
 

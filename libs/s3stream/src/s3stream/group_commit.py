@@ -1,4 +1,4 @@
-"""Group commit: the appends of one turn of the event loop become one entry of the write-ahead log, and one callback.
+"""Group commit: what is appended while the log syncs becomes its next entry, and one callback.
 
 Keeps the order of appends, and lets a caller mark a cut: an action that runs exactly between what was appended before it and what
 comes after, once the former is durable.
@@ -19,8 +19,11 @@ from s3stream.open_stream import OpenStream
 from s3stream.records import StreamRecord
 from s3stream.wal import WriteAheadLog
 
-PendingAppend: TypeAlias = tuple[OpenStream, StreamRecord, int, "asyncio.Future[None]"]
-"""Stream, record, its encoded size in bytes, and the future of whoever appended it."""
+OnDurable: TypeAlias = Callable[[BaseException | None], None]
+"""Told once, in the loop's thread: None when the record is durable and cached, or the error. Must not raise."""
+
+PendingAppend: TypeAlias = tuple[OpenStream, StreamRecord, int, OnDurable]
+"""Stream, record, its encoded size in bytes, and whom to tell."""
 
 
 class DurableSink(Protocol):
@@ -36,7 +39,7 @@ class DurableSink(Protocol):
 
 
 class _Entry:
-    __slots__ = ("appends", "buffers", "cuts", "durable", "sequence", "size_bytes", "started_ns")
+    __slots__ = ("appends", "buffers", "cuts", "refused", "sequence", "size_bytes", "started_ns")
 
     def __init__(self, started_ns: int) -> None:
         self.appends: list[PendingAppend] = []
@@ -44,12 +47,16 @@ class _Entry:
         self.cuts: list[Callable[[], None]] = []
         self.size_bytes = 0
         self.sequence = -1
-        self.durable: asyncio.Future[None] | None = None
+        self.refused: StorageFailedError | None = None
         self.started_ns = started_ns
 
 
 class GroupCommit:
-    """Appends on their way to the log, in order."""
+    """Appends on their way to the log, in order.
+
+    One entry gathers. It is handed over when the turn of the loop that began it ends; if others are in flight, when they are done; and
+    whenever it is full.
+    """
 
     def __init__(self, wal: WriteAheadLog, sink: DurableSink, clock: Clock, *, entry_bytes_max: int) -> None:
         self._wal = wal
@@ -75,10 +82,8 @@ class GroupCommit:
             return size_bytes <= self._room_bytes
         return gathering.size_bytes + size_bytes <= self._room_bytes
 
-    def add(
-        self, stream: OpenStream, record: StreamRecord, size_bytes: int, future: asyncio.Future[None]
-    ) -> None:
-        """Take an append; it is handed to the log at the end of this turn of the loop."""
+    def add(self, stream: OpenStream, record: StreamRecord, size_bytes: int, on_durable: OnDurable) -> None:
+        """Take an append."""
         entry = self._gathering
         if entry is not None and entry.size_bytes + size_bytes > self._entry_bytes_max:
             self._hand_over(entry)
@@ -86,10 +91,12 @@ class GroupCommit:
         if entry is None:
             self._room_bytes = self._wal.room_bytes
             entry = self._gathering = _Entry(self._clock.monotonic_ns())
-            self._loop.call_soon(self._hand_over, entry)
-        entry.appends.append((stream, record, size_bytes, future))
-        entry.buffers.append(record.encode_header())
-        entry.buffers.append(record.payload)
+            if not self._in_flight:
+                self._loop.call_soon(self._hand_over, entry)
+        entry.appends.append((stream, record, size_bytes, on_durable))
+        buffers = entry.buffers
+        buffers.append(record.encode_header())
+        buffers.append(record.payload)
         entry.size_bytes += size_bytes
 
     def cut(self, action: Callable[[], None]) -> None:
@@ -109,21 +116,29 @@ class GroupCommit:
         self._gathering = None
         self._in_flight.append(entry)
         try:
-            entry.sequence, entry.durable = self._wal.append(entry.buffers)
+            entry.sequence = self._wal.append(entry.buffers, self._on_done)
         except StorageFailedError as error:
-            self._in_flight.pop()
-            self._sink.on_wal_failed(entry.appends, error)
-            return
-        entry.durable.add_done_callback(self._on_done)
+            # Told in its turn, and not from within the append of somebody else, whose own record filled this entry.
+            entry.refused = error
+            self._loop.call_soon(self._tell_refused)
 
-    def _on_done(self, _: asyncio.Future[None]) -> None:
-        """Acknowledge from the front; several entries may be done at once, and their callbacks come in any order."""
-        while self._in_flight and (durable := self._in_flight[0].durable) is not None and durable.done():
-            entry = self._in_flight.popleft()
-            error = asyncio.CancelledError() if durable.cancelled() else durable.exception()
-            if error is not None:
-                self._sink.on_wal_failed(entry.appends, error)
-                continue
+    def _on_done(self, error: BaseException | None) -> None:
+        """The oldest entry in flight is durable, or will never be known to be."""
+        entry = self._in_flight.popleft()
+        assert entry.refused is None
+        if self._gathering is not None and not self._in_flight:
+            self._hand_over(self._gathering)  # the disk first: it works while others are told
+        if error is not None:
+            self._sink.on_wal_failed(entry.appends, error)
+        else:
             self._sink.on_durable(entry.appends, entry.sequence, entry.started_ns)
             for action in entry.cuts:
                 action()
+        if self._in_flight and self._in_flight[0].refused is not None:
+            self._tell_refused()
+
+    def _tell_refused(self) -> None:
+        while self._in_flight and (error := self._in_flight[0].refused) is not None:
+            self._sink.on_wal_failed(self._in_flight.popleft().appends, error)
+        if self._gathering is not None and not self._in_flight:
+            self._hand_over(self._gathering)

@@ -2,7 +2,8 @@
 
 Two views of the same records. A *block* is what is uploaded together: the active one fills, sealed ones wait for their commit, free
 ones serve readers until their memory is wanted. A *chain* is what one stream has here: its runs in offset order, one per block. Blocks
-become free in the order they were sealed and are evicted in that order, so a chain only ever loses runs at its front.
+become free in the order they were sealed and are evicted in that order, a few records at a time, so a chain only ever loses records at
+its front.
 
 Nothing here waits or does I/O. When to seal is `sealing`'s decision, what becomes of a sealed block `upload_plan`'s.
 """
@@ -13,12 +14,20 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterator
 from itertools import pairwise
+from typing import Final
 
 from ponor_runtime.identity import StreamEpoch, StreamId
 
 from s3stream.records import RECORD_HEADER_BYTES, StreamRecord
 from s3stream.settings import RECORD_OVERHEAD_BYTES
 from s3stream.upload_plan import StreamPiece
+
+_RECORD_COST_BYTES = RECORD_HEADER_BYTES + RECORD_OVERHEAD_BYTES
+_EVICTED_BYTES_MAX = 1024 * 1024
+"""What is evicted beyond need: freeing a whole block of small records at once would take tenths of a second."""
+
+FETCH_RECORDS_MAX: Final = 4_096
+"""Records of one fetch: of tiny ones the bytes asked for would hold so many that collecting them held up the loop."""
 
 
 class StreamRun:
@@ -44,6 +53,26 @@ class StreamRun:
         """What the run costs of the cache's budget."""
         return self.size_bytes + len(self.records) * RECORD_OVERHEAD_BYTES
 
+    def drop_oldest(self, charged_bytes: int) -> int:
+        """Let go of records from the front until so much is free, or all; a little more where that is cheaper.
+
+        Returns:
+            What they were charged.
+        """
+        records = self.records
+        # Dropping from the front moves all that is behind: a 256th part at a time bounds what is moved in all, a MiB what takes long.
+        count_min = len(records) >> 8
+        freed_bytes = count = 0
+        for record in records:
+            count += 1
+            freed_bytes += len(record.payload) + _RECORD_COST_BYTES
+            if freed_bytes >= charged_bytes and (count >= count_min or freed_bytes >= _EVICTED_BYTES_MAX):
+                break
+        del records[:count]
+        del self.base_offsets[:count]
+        self.size_bytes -= freed_bytes - count * RECORD_OVERHEAD_BYTES
+        return freed_bytes
+
 
 class StreamChain:
     """What the cache holds of one stream, from `first_offset` to the newest record."""
@@ -64,8 +93,8 @@ class StreamChain:
         """Records from the one that contains `start_offset` on, without copying.
 
         Returns:
-            At least one record however big, then as many as have encoded sizes within `max_bytes` together; [] when `start_offset` is
-            behind the last record; None when the record is not held.
+            At least one record however big, then as many as have encoded sizes within `max_bytes` together, `FETCH_RECORDS_MAX` at
+            most; [] when `start_offset` is behind the last record; None when the record is not held.
         """
         runs = self.runs
         at = len(runs) - 1
@@ -81,12 +110,14 @@ class StreamChain:
         room_bytes = max_bytes
         while True:
             records = run.records
-            for number in range(index, len(records)):
+            for number in range(index, min(len(records), index + FETCH_RECORDS_MAX - len(found))):
                 record = records[number]
                 room_bytes -= len(record.payload) + RECORD_HEADER_BYTES
                 if room_bytes < 0 and found:
                     return found
                 found.append(record)
+            if len(found) == FETCH_RECORDS_MAX:
+                return found
             at += 1
             if at == len(runs):
                 return found
@@ -167,6 +198,8 @@ class LogCache:
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._free: deque[LogBlock] = deque()
+        self._evicting: list[StreamRun] = []
+        """Of the oldest free block, those with records left; the next one last."""
         self._free_bytes = 0
         self.charged_bytes = 0
         self.active = LogBlock()
@@ -255,12 +288,18 @@ class LogCache:
                 self._free_bytes += block.charged_bytes
 
     def evict_to(self, bytes_max: int) -> int:
-        """Drop the oldest free blocks until at most so much is charged, or none is left; returns what is charged."""
-        while self.charged_bytes > bytes_max and self._free:
-            block = self._free.popleft()
-            self._free_bytes -= block.charged_bytes
-            self.charged_bytes -= block.charged_bytes
-            for run in block.runs.values():
+        """Drop the oldest free records until at most so much is charged, or none is left; returns what is charged."""
+        while self.charged_bytes > bytes_max:
+            if not self._evicting:
+                if not self._free:
+                    break
+                self._evicting.extend(reversed(self._free.popleft().runs.values()))
+            run = self._evicting[-1]
+            freed_bytes = run.drop_oldest(self.charged_bytes - bytes_max)
+            self._free_bytes -= freed_bytes
+            self.charged_bytes -= freed_bytes
+            if not run.records:
+                self._evicting.pop()
                 oldest = run.chain.runs.pop(0)
                 assert oldest is run, "blocks leave in the order they came"
         return self.charged_bytes

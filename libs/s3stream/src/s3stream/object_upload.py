@@ -35,7 +35,8 @@ from s3stream.upload_plan import StreamPiece, UploadPlan
 
 LOG = logging.getLogger(__name__)
 RECORDS_PER_TURN: Final = 512
-"""Records that are encoded before others get the event loop: about a millisecond."""
+BYTES_PER_TURN: Final = 4 * 1024 * 1024
+"""What is encoded before others get the event loop: half a millisecond."""
 
 PREPARED_PERCENT: Final = 80
 """Share of the prepared ids' life in which they are used; the rest is for a commit's way to the controller."""
@@ -183,14 +184,13 @@ class ObjectUploader:
 
     async def _encode(self, object_id: ObjectId, pieces: Sequence[StreamPiece]) -> EncodedObject:
         writer = ObjectWriter(object_id, block_bytes_max=self._settings.object_block_bytes_max)
-        number = 0
         for piece in pieces:
+            record_bytes = max(piece.size_bytes // sum(map(len, piece.runs)), 1)
+            at_once = max(min(RECORDS_PER_TURN, BYTES_PER_TURN // record_bytes), 1)
             for run in piece.runs:
-                for record in run:
-                    writer.add(record)
-                    number += 1
-                    if number % RECORDS_PER_TURN == 0:
-                        await self._clock.sleep(0)
+                for first in range(0, len(run), at_once):
+                    writer.add_run(run[first : first + at_once])
+                    await self._clock.sleep(0)
         return writer.finish()
 
     async def _put_create_only(self, key: str, encoded: EncodedObject) -> None:

@@ -17,7 +17,7 @@ class OpenStream:
     """The offsets: committed ≤ confirmed ≤ next.
 
     Readable from `start_offset` on, in objects below `committed_offset`, durable and cached below `confirmed_offset`, given to appends
-    below `next_offset`. Trimming may move `start_offset` beyond `committed_offset`.
+    below `next_offset`.
     """
 
     __slots__ = (

@@ -6,8 +6,9 @@ Whatever is not in an object yet (log cache, WAL) is the business of `storage.py
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from itertools import islice, zip_longest
+from typing import Final, NamedTuple
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
@@ -17,16 +18,25 @@ from ponor_runtime.telemetry import Telemetry
 from s3stream.cache.block_cache import BlockCache
 from s3stream.cache.index_cache import ObjectIndexCache
 from s3stream.errors import ObjectCorruptError, ReadTimeoutError, S3StreamError
-from s3stream.objects.block import DataBlock
+from s3stream.objects.block import RECORDS_PER_STEP, DataBlock
 from s3stream.objects.format import BlockEntry
 from s3stream.objects.keys import object_key
 from s3stream.ports import ObjectManager, ObjectPiece
+from s3stream.read_ahead import ReadAhead, ReadBlock
 from s3stream.records import StreamRecord
+from s3stream.turns import Steps, Turns
 
 INDEX_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 VANISHED_TRIES_MAX: Final = 5
 """How often the read index may name an object that the store does not have. Compaction replaces objects long before they are deleted, so
 one renewed answer is usually enough."""
+
+READ_AHEAD_BLOCKS_MAX: Final = 8
+OPENED_AT_ONCE_MAX: Final = 8
+"""Objects of one read that are opened at the same time; the stream's pieces lie in many where it is a small one of many."""
+
+RECORDS_MAX: Final = 4_096
+"""Records of one read: of tiny ones a read's bytes would hold so many that whoever handles them held up the loop."""
 
 LAG_WAIT_MS_FIRST: Final = 5
 LAG_WAIT_MS_MAX: Final = 200
@@ -44,14 +54,23 @@ class ObjectStreamReader:
         telemetry: Telemetry,
         block_cache_bytes_max: int,
         index_cache_bytes_max: int = INDEX_CACHE_BYTES_MAX,
+        read_ahead_blocks_max: int = READ_AHEAD_BLOCKS_MAX,
         timeout_ms: int = 30_000,
     ) -> None:
         self._objects = objects
         self._clock = clock
         self._telemetry = telemetry
         self._timeout_ms: Final = timeout_ms
-        self._indexes = ObjectIndexCache(store, bytes_max=index_cache_bytes_max)
-        self._blocks = BlockCache(store, bytes_max=block_cache_bytes_max, telemetry=telemetry)
+        self._turns = Turns()
+        self._blocks = BlockCache(
+            store, bytes_max=block_cache_bytes_max, telemetry=telemetry, turns=self._turns
+        )
+        self._indexes = ObjectIndexCache(
+            store, bytes_max=index_cache_bytes_max, on_opened=self._blocks.keep_tail
+        )
+        self._ahead = ReadAhead(
+            self._blocks, self._indexes, clock, telemetry, blocks_max=read_ahead_blocks_max
+        )
 
     async def read(
         self,
@@ -85,7 +104,8 @@ class ObjectStreamReader:
         limit_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
-                with self._telemetry.span("ponor.fetch.objects", stream_id=stream_id):
+                about = {"ponor.stream.id": stream_id, "ponor.fetch.start_offset": start_offset}
+                with self._telemetry.span("ponor.fetch.objects", about):
                     return await self._read_when_known(stream_id, start_offset, end_offset, max_bytes)
         except TimeoutError as error:
             raise ReadTimeoutError(
@@ -95,6 +115,7 @@ class ObjectStreamReader:
 
     async def close(self) -> None:
         """Stop all GETs and drop the caches."""
+        await self._ahead.close()
         await self._indexes.close()
         await self._blocks.close()
 
@@ -104,7 +125,8 @@ class ObjectStreamReader:
         wait_ms = LAG_WAIT_MS_FIRST
         vanished = 0
         while True:
-            pieces = await self._objects.find_objects(stream_id, start_offset, end_offset)
+            with self._telemetry.step("ponor.fetch.find", {"ponor.stream.id": stream_id}):
+                pieces = await self._objects.find_objects(stream_id, start_offset, end_offset)
             if pieces:
                 try:
                     return await self._read_pieces(pieces, stream_id, start_offset, end_offset, max_bytes)
@@ -125,35 +147,81 @@ class ObjectStreamReader:
         max_bytes: int,
     ) -> list[StreamRecord]:
         run = _RecordRun(stream_id, start_offset, end_offset, max_bytes)
-        for piece in pieces:
+        planned = await self._plan(pieces, run)
+        # All pieces at once; the answer is what is contiguous and proven of them, and the next read meets the error behind it again.
+        outcomes = await asyncio.gather(
+            *(self._blocks.blocks(part.key, part.entries) for part in planned if part.error is None),
+            return_exceptions=True,
+        )
+        read: list[ReadBlock] = []
+        for part, outcome in zip_longest(planned, outcomes):
+            if isinstance(outcome, list):
+                read.extend((part.key, block) for block in outcome)
             try:
-                await self._read_piece(piece, run)
+                await self._turns.run(run.piece_steps(part, part.error if outcome is None else outcome))
             except (ObjectNotFoundError, S3StreamError):
                 if not run.records:
                     raise
-                break  # what is there is contiguous and proven; the next read meets the error again
-            if run.is_full or run.next_offset >= end_offset:
                 break
+        self._ahead.advanced(
+            stream_id,
+            start_offset,
+            run.next_offset,
+            end_offset,
+            read=read,
+            pieces=pieces,
+        )
         return run.records
 
-    async def _read_piece(self, piece: ObjectPiece, run: _RecordRun) -> None:
-        key = object_key(piece.namespace, piece.object_id)
-        index = await self._indexes.open(key, piece.size_bytes)
-        end_offset = min(run.end_offset, piece.end_offset)
-        entries = index.blocks_of(run.stream_id, run.next_offset, end_offset)
-        for block in await self._blocks.blocks(key, _enough(entries, run.room_bytes)):
-            run.take(key, block, end_offset)
-        if run.next_offset < end_offset and not run.is_full:
-            raise ObjectCorruptError(
-                f"{key}, position 0: object ends stream {run.stream_id} at offset {run.next_offset}; the metadata says"
-                f" {piece.end_offset}"
+    async def _plan(self, pieces: Sequence[ObjectPiece], run: _RecordRun) -> list[_PlannedPiece]:
+        """Which blocks of which objects may be needed, ending at the first object that cannot be opened.
+
+        How much an object has of the stream is known when it is open, so objects are opened in growing groups until they have enough.
+        """
+        planned: list[_PlannedPiece] = []
+        next_offset = run.next_offset
+        expected_bytes = 0
+        at, group_size = 0, 1
+        while at < len(pieces) and (expected_bytes < run.room_bytes or not planned):
+            group = pieces[at : at + group_size]
+            at += len(group)
+            group_size = min(2 * group_size, OPENED_AT_ONCE_MAX)
+            keys = [object_key(piece.namespace, piece.object_id) for piece in group]
+            opened = await asyncio.gather(
+                *(self._indexes.open(key, piece.size_bytes) for key, piece in zip(keys, group, strict=True)),
+                return_exceptions=True,
             )
+            for key, piece, index in zip(keys, group, opened, strict=True):
+                end_offset = min(run.end_offset, piece.end_offset)
+                if isinstance(index, BaseException):
+                    planned.append(_PlannedPiece(key, piece.end_offset, end_offset, (), index))
+                    return planned
+                entries = index.blocks_of(run.stream_id, next_offset, end_offset)
+                enough = _enough(
+                    entries, next_offset, max(run.room_bytes - expected_bytes, 0 if planned else 1)
+                )
+                planned.append(_PlannedPiece(key, piece.end_offset, end_offset, enough))
+                expected_bytes += sum(_sure_bytes(entry, next_offset) for entry in enough)
+                next_offset = end_offset
+                if len(enough) < len(entries):
+                    return planned
+        return planned
 
     def _forget(self, pieces: Sequence[ObjectPiece]) -> None:
         for piece in pieces:
             key = object_key(piece.namespace, piece.object_id)
             self._indexes.forget(key)
             self._blocks.forget(key)
+
+
+class _PlannedPiece(NamedTuple):
+    """The blocks of one object that a read will look at, up to `end_offset`; or why there are none."""
+
+    key: str
+    known_end_offset: int
+    end_offset: int
+    entries: Sequence[BlockEntry]
+    error: BaseException | None = None
 
 
 class _RecordRun:
@@ -167,38 +235,61 @@ class _RecordRun:
         self.is_full = False
         self.records: list[StreamRecord] = []
 
-    def take(self, key: str, block: DataBlock, end_offset: int) -> None:
+    def piece_steps(
+        self, part: _PlannedPiece, blocks: Sequence[DataBlock] | BaseException | None
+    ) -> Steps[None]:
+        """Append what belongs to the run of an object's blocks, or raise why they are not there."""
+        if isinstance(blocks, BaseException):
+            raise blocks
+        for block in blocks or ():
+            yield from self._block_steps(part.key, block, part.end_offset)
+        if not self.is_full and self.next_offset < part.end_offset:
+            raise ObjectCorruptError(
+                f"{part.key}, position 0: object ends stream {self.stream_id} at offset {self.next_offset}; the metadata says"
+                f" {part.known_end_offset}"
+            )
+
+    def _block_steps(self, key: str, block: DataBlock, end_offset: int) -> Steps[None]:
         """Append the block's records from `next_offset` on, until `end_offset` or until there is no room."""
         if self.is_full:
             return
-        for record in block.records_from(self.next_offset):
+        records = block.records_from(self.next_offset)
+        while taken := list(islice(records, RECORDS_PER_STEP)):
+            if not self._take(key, block, taken, end_offset):
+                return
+            yield
+
+    def _take(self, key: str, block: DataBlock, records: Iterable[StreamRecord], end_offset: int) -> bool:
+        """Append records; False when there is no room for more, or none is wanted."""
+        found, room_bytes, next_offset = self.records, self.room_bytes, self.next_offset
+        for record in records:
             if record.base_offset >= end_offset:
-                return
-            if self.records and record.size_bytes > self.room_bytes:
+                return False
+            if found and (record.size_bytes > room_bytes or len(found) >= RECORDS_MAX):
                 self.is_full = True
-                return
-            belongs = (
-                record.base_offset <= self.next_offset
-                if not self.records
-                else record.base_offset == self.next_offset
-            )
-            if not belongs or record.end_offset <= self.next_offset:
+                return False
+            belongs = record.base_offset == next_offset if found else record.base_offset <= next_offset
+            if not belongs or record.end_offset <= next_offset:
                 raise ObjectCorruptError(
                     f"{key}, position {block.entry.position}: record [{record.base_offset}, {record.end_offset}) of stream"
-                    f" {self.stream_id} where offset {self.next_offset} belongs"
+                    f" {self.stream_id} where offset {next_offset} belongs"
                 )
-            self.records.append(record)
-            self.next_offset = record.end_offset
-            self.room_bytes -= record.size_bytes
-        self.is_full = self.room_bytes <= 0
+            found.append(record)
+            self.next_offset = next_offset = record.end_offset
+            self.room_bytes = room_bytes = room_bytes - record.size_bytes
+        self.is_full = room_bytes <= 0
+        return not self.is_full
 
 
-def _enough(entries: Sequence[BlockEntry], room_bytes: int) -> Sequence[BlockEntry]:
-    """As many blocks as may be needed. The first counts for nothing, because the read may begin at its last record."""
-    expected_bytes = 0
+def _enough(entries: Sequence[BlockEntry], next_offset: int, room_bytes: int) -> Sequence[BlockEntry]:
+    """As many blocks as may be needed to fill the room with what begins at `next_offset`."""
     for number, entry in enumerate(entries):
-        if number > 0:
-            if expected_bytes >= room_bytes:
-                return entries[:number]
-            expected_bytes += entry.size_bytes
+        if room_bytes <= 0:
+            return entries[:number]
+        room_bytes -= _sure_bytes(entry, next_offset)
     return entries
+
+
+def _sure_bytes(entry: BlockEntry, next_offset: int) -> int:
+    """What a block surely brings: nothing if the read begins within it, because that may be at its last record."""
+    return entry.size_bytes if entry.start_offset >= next_offset else 0

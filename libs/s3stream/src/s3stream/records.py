@@ -27,6 +27,25 @@ OFFSET_MAX: Final = (1 << 63) - 1
 
 assert RECORD_HEADER_BYTES == 40
 
+PINNED_TIMES_MAX: Final = 4
+PINNED_SLACK_BYTES: Final = 1_024
+
+
+def unpinned(payload: Buffer) -> Buffer:
+    """The payload itself, or a copy of it where it is a small view of a large buffer.
+
+    A record that is kept keeps the whole buffer it was received in. Memory is charged by the record, so the buffer may be four times as large
+    (a request for a few partitions shares one) and no more: a request of 100 MiB of which one small batch was taken must not stay.
+    """
+    if isinstance(payload, memoryview):
+        buffer = payload.obj
+        if (
+            isinstance(buffer, bytes | bytearray)
+            and len(buffer) > PINNED_TIMES_MAX * len(payload) + PINNED_SLACK_BYTES
+        ):
+            return bytes(payload)
+    return payload
+
 
 @dataclass(slots=True)
 class StreamRecord:

@@ -52,6 +52,16 @@ class StorageSettings:
     block_cache_bytes_max: int = _setting(
         256 * MIB, 1 * MIB, 1024 * GIB, "bytes", "memory for blocks read from objects"
     )
+    index_cache_bytes_max: int = _setting(
+        32 * MIB, 64 * KIB, 64 * GIB, "bytes", "memory for indexes of objects, beside the blocks"
+    )
+    read_ahead_blocks_max: int = _setting(
+        8,
+        0,
+        256,
+        "blocks",
+        "blocks of 512 KiB that are read ahead for a sequential reader; all readers together get half of the block cache",
+    )
     upload_size_bytes_max: int = _setting(
         0,
         0,
@@ -126,9 +136,17 @@ class StorageSettings:
         return min(self.wal_bytes_max // _SEGMENTS_PER_WINDOW, 64 * MIB) // SECTOR_BYTES * SECTOR_BYTES
 
     @property
+    def wal_spares_max(self) -> int:
+        """Trimmed segments that are kept for reuse: what two uploads free at once, for making a new one costs more than writing it."""
+        return -(-2 * self.upload_size_bytes // self.wal_segment_bytes) + 1
+
+    @property
     def wal_entry_bytes_max(self) -> int:
-        """Bytes of records that share one entry of the log; a larger record has one of its own."""
-        return min(self.wal_segment_bytes // 4, 1 * MIB)
+        """Bytes of records that share one entry of the log; a larger record has one of its own.
+
+        With its frame it stays within the 2 MiB that a disk writes and syncs by one call.
+        """
+        return min(self.wal_segment_bytes // 4, 2 * MIB - 64 * KIB)
 
     @property
     def upload_size_bytes(self) -> int:

@@ -18,13 +18,14 @@ from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
 from s3stream.admission import Admission
+from s3stream.append_traces import AppendTraces
 from s3stream.errors import StorageFailedError
-from s3stream.group_commit import GroupCommit, PendingAppend
+from s3stream.group_commit import GroupCommit, OnDurable, PendingAppend
 from s3stream.log_cache import LogCache
 from s3stream.object_upload import ObjectUploader
 from s3stream.open_stream import OpenStream
 from s3stream.ports import StreamManager
-from s3stream.records import RECORD_HEADER_BYTES, StreamRecord
+from s3stream.records import RECORD_HEADER_BYTES, StreamRecord, unpinned
 from s3stream.sealing import SealReason, SealTriggers, UploadHooks, plan_sealed
 from s3stream.settings import StorageSettings
 from s3stream.upload import Upload, UploadPipeline
@@ -50,6 +51,8 @@ class Storage:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = runtime.clock
+        self._telemetry = runtime.telemetry
+        self._traces = AppendTraces(runtime.clock)
         self._wal = wal
         self._streams = streams
         self._settings = settings
@@ -82,6 +85,7 @@ class Storage:
 
     def start(self) -> None:
         """Begin to watch."""
+        self._wal.when_full(self._wake.set)
         self._watching = self._tasks.spawn(self._watch(), "storage")
 
     def register(self, stream: OpenStream) -> None:
@@ -119,41 +123,44 @@ class Storage:
     # --- the append path ---------------------------------------------------------------------------------------------------------
 
     def append(
-        self, stream: OpenStream, payload: Buffer, count: int, max_timestamp: int
-    ) -> asyncio.Future[None]:
-        """Take a record at the stream's next offset; see `Stream.append`."""
+        self, stream: OpenStream, payload: Buffer, count: int, max_timestamp: int, on_durable: OnDurable
+    ) -> None:
+        """Take a record at the stream's next offset; see `Stream.append_nowait`."""
         if self._failure is not None:
             raise StorageFailedError(str(self._failure)) from self._failure
         size_bytes = RECORD_HEADER_BYTES + len(payload)
+        request = self._telemetry.request
+        if request is not None:
+            on_durable = self._traces.follow(request, stream.stream_id, size_bytes, on_durable)
         if self._hooks.running:
             self._admission.charge_unconditionally(size_bytes)
             admitted = True
         else:
             admitted = self._admission.charge(size_bytes)
         base_offset = stream.next_offset
-        record = StreamRecord(stream.stream_id, stream.epoch, base_offset, count, max_timestamp, payload)
-        future = self._loop.create_future()
+        record = StreamRecord(
+            stream.stream_id, stream.epoch, base_offset, count, max_timestamp, unpinned(payload)
+        )
         if admitted:
-            self._commit.add(stream, record, size_bytes, future)
+            self._commit.add(stream, record, size_bytes, on_durable)
         else:
-            self._admission.wait((stream, record, size_bytes, future))
+            self._admission.wait((stream, record, size_bytes, on_durable))
             self._wake.set()
         stream.next_offset = base_offset + count
         if stream.upload_hook is not None:
             self._hooks.note_append(stream)
-        return future
 
     def on_durable(self, appends: list[PendingAppend], sequence: int, started_ns: int) -> None:
         """Durable, then in the cache, then acknowledged."""
         cache = self._cache
         was_empty = not cache.active.runs
         cache.now_ns = now_ns = self._clock.monotonic_ns()
-        for stream, record, size_bytes, future in appends:
+        for stream, record, size_bytes, _ in appends:
             cache.put(stream.chain, record, size_bytes, sequence)
             stream.confirmed_offset = record.base_offset + record.count
-            if not future.done():  # a caller may have cancelled it; the record is there all the same
-                future.set_result(None)
         self._next_sequence = sequence + 1
+        for _, _, _, on_durable in appends:  # whoever is told may append again: the books are right by now
+            self._tell(on_durable, None)
         self._append_us.record((now_ns - started_ns) // 1000)
         if self._admission.waiting:
             self._admit_waiting()
@@ -163,8 +170,17 @@ class Storage:
     def on_wal_failed(self, appends: list[PendingAppend], error: BaseException) -> None:
         """Nothing is acknowledged any more: fail what is pending and stop the node."""
         self._fail(StorageFailedError(f"the write-ahead log failed: {error}"))
-        for _, _, _, future in appends:
-            self._fail_future(future)
+        for _, _, _, on_durable in appends:
+            self._tell(on_durable, self._failure)
+
+    def _tell(self, on_durable: OnDurable, failure: StorageFailedError | None) -> None:
+        """One caller's mistake must not keep the next one from its answer."""
+        try:
+            on_durable(None if failure is None else StorageFailedError(str(failure)))
+        except Exception as error:  # noqa: BLE001 - reported
+            self._loop.call_exception_handler(
+                {"message": "told of a durable append, a callback raised", "exception": error}
+            )
 
     def _admit_waiting(self, *, unconditionally: bool = False) -> None:
         while (append := self._admission.next_admitted(unconditionally=unconditionally)) is not None:
@@ -214,6 +230,10 @@ class Storage:
                 raise self._failure
             if self._admission.waiting:
                 self._admit_waiting()
+            if self._wal.waits_for_space and self._pipeline.idle:
+                # What is on its way to the log waits for segments that only an upload can free: what is durable goes alone, without
+                # the records of the hooks. They come with the next block; until then a recovery has more to read.
+                self._submit(SealReason.PRESSURE)
             reason = self._due()
             if reason is not None:
                 self._begin_seal(reason)
@@ -271,7 +291,8 @@ class Storage:
             settings=self._settings,
         )
         cache.carry(sealed, [piece.stream_id for piece in plan.carried])
-        self._pipeline.submit(Upload(sealed, plan))
+        traces = self._traces.take() if plan.object_count else ()
+        self._pipeline.submit(Upload(sealed, plan, traces))
 
     def _on_committed(self, upload: Upload) -> None:
         for piece in upload.plan.pieces:
@@ -289,9 +310,15 @@ class Storage:
     def _fail(self, failure: StorageFailedError) -> None:
         if self._failure is None:
             self._failure = failure
-            for done in (*self._forced, *(append[3] for append in self._admission.abandon())):
+            for done in self._forced:
                 self._fail_future(done)
+            # Behind those that are on their way to the log, so that every stream's appends are told in their order.
+            self._loop.call_soon(self._fail_waiting)
             self._wake.set()
+
+    def _fail_waiting(self) -> None:
+        for _, _, _, on_durable in self._admission.abandon():
+            self._tell(on_durable, self._failure)
 
     def _fail_future(self, future: asyncio.Future[None]) -> None:
         assert self._failure is not None

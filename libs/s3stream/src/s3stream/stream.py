@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from ponor_runtime.disk import Buffer
@@ -12,6 +13,7 @@ from ponor_runtime.identity import StreamEpoch, StreamId
 from ponor_runtime.telemetry import Telemetry
 
 from s3stream.errors import OffsetOutOfRangeError, StreamClosedError, StreamNotFoundError
+from s3stream.group_commit import OnDurable
 from s3stream.open_stream import OpenStream
 from s3stream.ports import StreamManager, StreamState
 from s3stream.reader import ObjectStreamReader
@@ -83,20 +85,29 @@ class Stream:
         return self._refuses_appends
 
     def append(self, payload: Buffer, *, count: int, max_timestamp: int) -> asyncio.Future[None]:
+        """`append_nowait` for those who wait: the future resolves, or has the error. Cancelling it takes nothing back."""
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.append_nowait(
+            payload, count=count, max_timestamp=max_timestamp, on_durable=partial(_settle, durable)
+        )
+        return durable
+
+    def append_nowait(
+        self, payload: Buffer, *, count: int, max_timestamp: int, on_durable: OnDurable
+    ) -> None:
         """Append a record at `next_offset` (read it before the call); nothing is copied, so the payload must not change any more.
 
         Args:
             payload: opaque bytes; a memoryview must be one of bytes.
             count: offsets that the record covers, 1 to 2^31 - 1.
             max_timestamp: milliseconds since 1970, -1 for none.
-
-        Returns:
-            Resolves when the record is durable and in the log cache, in the order of the appends.
+            on_durable: called once, from the loop and never from within this call, in the order of the stream's appends: with None when
+                the record is durable and in the log cache, or with the `StorageFailedError`. It may append; it must not raise.
 
         Raises:
             AppendBackpressureError: not taken; try again later.
             StreamClosedError: the stream was closed.
-            StorageFailedError: the node cannot store anything any more; also the future's error.
+            StorageFailedError: the node cannot store anything any more.
             ValueError: the count is out of bounds, or the record is larger than the log cache.
         """
         # What hooks append belongs to data that was taken before: it may come while the stream closes, until the end is told.
@@ -104,7 +115,7 @@ class Stream:
             raise StreamClosedError(f"stream {self._state.stream_id} at epoch {self._state.epoch} is closed")
         if not 0 < count <= RECORD_COUNT_MAX or self._state.next_offset > OFFSET_MAX - count:
             raise ValueError(f"stream {self._state.stream_id}: a record cannot have a count of {count}")
-        return self._storage.append(self._state, payload, count, max_timestamp)
+        self._storage.append(self._state, payload, count, max_timestamp, on_durable)
 
     def fetch_cached(self, start_offset: int, max_bytes: int) -> list[StreamRecord] | None:
         """Read from memory alone; payloads are views of what was appended.
@@ -116,10 +127,11 @@ class Stream:
         Raises:
             OffsetOutOfRangeError: outside of [start_offset, confirmed_offset].
         """
+        state = self._state
+        if state.start_offset <= start_offset < state.confirmed_offset:
+            return state.chain.fetch(start_offset, max_bytes)
         self._check_range(start_offset)
-        if start_offset == self._state.confirmed_offset:
-            return []
-        return self._state.chain.fetch(start_offset, max_bytes)
+        return []
 
     async def fetch(
         self, start_offset: int, max_bytes: int, *, deadline_ms: int | None = None
@@ -166,10 +178,11 @@ class Stream:
             raise OffsetOutOfRangeError(
                 f"stream {state.stream_id} ends at {state.confirmed_offset}; it cannot be trimmed to {new_start_offset}"
             )
-        state.start_offset = new_start_offset
         if new_start_offset > state.committed_offset:
             await self._storage.force_upload()  # the controller knows the stream up to its committed end only
         await self._streams.trim_streams([(state.stream_id, state.epoch, new_start_offset)])
+        # Not before: a trim that failed must be one that can be tried again.
+        state.start_offset = max(state.start_offset, new_start_offset)
 
     async def close(self) -> None:
         """Give the stream up: no more appends, everything uploaded, closed at its end offset.
@@ -239,3 +252,12 @@ class Stream:
                 assert more[0].base_offset == records[-1].end_offset, "objects and memory meet"
                 records.extend(more)
         return records
+
+
+def _settle(durable: asyncio.Future[None], error: BaseException | None) -> None:
+    if durable.done():  # the caller cancelled it; the record is there all the same
+        return
+    if error is None:
+        durable.set_result(None)
+    else:
+        durable.set_exception(error)

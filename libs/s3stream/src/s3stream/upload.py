@@ -13,6 +13,7 @@ from itertools import islice
 
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.tracing import TraceContext
 
 from s3stream.log_cache import SealedBlocks
 from s3stream.object_upload import ObjectUploader
@@ -22,11 +23,12 @@ from s3stream.upload_plan import UploadPlan
 class Upload:
     """Sealed blocks on their way: from the seal to the commit."""
 
-    __slots__ = ("before", "committed", "plan", "sealed", "task")
+    __slots__ = ("before", "committed", "plan", "sealed", "task", "traces")
 
-    def __init__(self, sealed: SealedBlocks, plan: UploadPlan) -> None:
+    def __init__(self, sealed: SealedBlocks, plan: UploadPlan, traces: tuple[TraceContext, ...] = ()) -> None:
         self.sealed = sealed
         self.plan = plan
+        self.traces = traces
         self.before: Upload | None = None
         self.task: asyncio.Task[None] | None = None
         self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -92,7 +94,8 @@ class UploadPipeline:
 
     async def _run(self, upload: Upload) -> None:
         try:
-            with self._telemetry.span("ponor.upload", objects=upload.plan.object_count):
+            about = {"ponor.upload.objects": upload.plan.object_count}
+            with self._telemetry.continued("ponor.upload", upload.traces, about):
                 await self._upload_in_order(upload)
         except BaseException as error:
             upload.committed.cancel()  # neither those who wait for it nor later uploads may go on

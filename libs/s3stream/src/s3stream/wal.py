@@ -5,8 +5,7 @@ Entries are numbered from 0 without holes; an entry holds the encoded records th
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from ponor_runtime.disk import Buffer
@@ -41,14 +40,28 @@ class WriteAheadLog(Protocol):
         """
         ...
 
-    def append(self, buffers: Sequence[Buffer]) -> tuple[int, asyncio.Future[None]]:
-        """Write encoded records as one entry; the buffers must not change until the future is done.
+    @property
+    def waits_for_space(self) -> bool:
+        """Whether entries wait because there is no space for them, and a trim would give some."""
+        ...
+
+    def when_full(self, callback: Callable[[], None]) -> None:
+        """Call whenever the log begins or goes on to wait for space."""
+        ...
+
+    def append(self, buffers: Sequence[Buffer], on_durable: Callable[[BaseException | None], None]) -> int:
+        """Write encoded records as one entry, at once if nothing is being written.
+
+        Args:
+            buffers: they must not change until `on_durable` is called.
+            on_durable: called once, never from within this call, in the order of the entries: with None when the entry and all before it
+                are durable, or with the error; then nothing more can be acknowledged.
 
         Returns:
-            The entry's number, and a future that resolves when it and all before it are durable. Futures resolve in order.
+            The entry's number.
 
         Raises:
-            StorageFailedError: the log failed before; also the future's error when it fails now. Nothing more can be acknowledged.
+            StorageFailedError: the log failed before.
         """
         ...
 

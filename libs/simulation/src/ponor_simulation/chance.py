@@ -26,12 +26,13 @@ class SimClock:
         self._loop = loop
         self._rate = rate
         self._wall_offset_ms = wall_offset_ms
+        self._leapt_s = 0.0
 
     def monotonic_ns(self) -> int:
-        return int(self._loop.time() * self._rate * 1e9)
+        return int((self._loop.time() * self._rate + self._leapt_s) * 1e9)
 
     def wall_ms(self) -> int:
-        return WALL_START_MS + self._wall_offset_ms + int(self._loop.time() * self._rate * 1e3)
+        return WALL_START_MS + self._wall_offset_ms + self.monotonic_ns() // 1_000_000
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._rate)
@@ -39,6 +40,11 @@ class SimClock:
     def jump_wall(self, offset_ms: int) -> None:
         """Somebody sets the wall clock."""
         self._wall_offset_ms += offset_ms
+
+    def leap(self, seconds: float) -> None:
+        """The machine was suspended: all its clocks are later at once, and what it waited for is late."""
+        assert seconds >= 0
+        self._leapt_s += seconds
 
 
 class SimRandomness:

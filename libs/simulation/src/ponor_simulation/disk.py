@@ -77,7 +77,9 @@ class SimDisk:
 
     # The port
 
-    async def open(self, path: PurePath, *, create: bool = False) -> SimFile:
+    async def open(self, path: PurePath, *, create: bool = False, uncached: bool = False) -> SimFile:
+        del uncached  # there is no cache here that could be passed by
+
         def opened() -> FileState:
             directory = self.state.directory(path.parent)
             if not create:
@@ -338,6 +340,16 @@ class SimFile:
         writing, syncing = self._write(position, buffers), self._sync()
         await writing
         await syncing
+
+    def write_sync_then(
+        self, position: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
+    ) -> None:
+        writing, syncing = self._write(position, buffers), self._sync()
+
+        def synced(_: asyncio.Future[None]) -> None:
+            done(writing.exception() or syncing.exception())
+
+        syncing.add_done_callback(synced)
 
     async def close(self) -> None:
         if not self._closed:

@@ -15,6 +15,7 @@ from typing import Final
 from ponor_broker.answer_backlog import AnswerBacklog
 from ponor_broker.app import BrokerOptions
 from ponor_broker.connection import ClientConnection, ConnectionContext, RequestDispatcher
+from ponor_broker.request_flow import RequestFlow
 from ponor_broker.settings import BrokerSettings
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.disk import Buffer
@@ -35,8 +36,14 @@ class SimFrontend:
         self._runtime = runtime
         self._host = options.kafka_host
         self._port = options.kafka_port
-        self._in_flight = ByteBudget(
-            "in-flight bytes", settings.in_flight_bytes_max, waiters_max=settings.connections_max
+        self._flow = RequestFlow(
+            runtime.clock,
+            in_flight=ByteBudget(
+                "in-flight bytes", settings.in_flight_bytes_max, waiters_max=settings.connections_max
+            ),
+            waiting=ByteBudget(
+                "receive bytes", settings.receive_bytes_max, waiters_max=settings.connections_max
+            ),
         )
         self._listener: Listener | None = None
         self._dispatcher: RequestDispatcher | None = None
@@ -56,7 +63,7 @@ class SimFrontend:
 
     async def _handle(self, connection: Connection) -> None:
         assert self._dispatcher is not None
-        client = _Client(self._runtime, connection, self._dispatcher, self._in_flight)
+        client = _Client(self._runtime, connection, self._dispatcher, self._flow)
         await client.converse()
 
 
@@ -68,11 +75,11 @@ class _Client:
         runtime: Runtime,
         connection: Connection,
         dispatcher: RequestDispatcher,
-        in_flight: ByteBudget,
+        flow: RequestFlow,
     ) -> None:
         self._runtime = runtime
         self._wire = connection
-        self._requests = ClientConnection(dispatcher, self, ConnectionContext("client:1"), in_flight)
+        self._requests = ClientConnection(dispatcher, self, ConnectionContext("client:1"), flow)
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._has_unsent = asyncio.Event()
@@ -95,7 +102,7 @@ class _Client:
         with suppress(ConnectionClosedError):
             while True:
                 await self._welcome.wait()
-                self._requests.frame_received(bytearray(await self._wire.receive()))
+                self._requests.frames_received([bytearray(await self._wire.receive())])
 
     async def _write(self) -> None:
         with suppress(ConnectionClosedError):
@@ -112,9 +119,13 @@ class _Client:
     # ConnectionOutput
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        frame = b"".join(buffers)[LENGTH_BYTES:]
-        self._unsent.append(frame)
-        self._unsent_bytes += len(frame)
+        frames = b"".join(buffers)
+        at = 0
+        while at < len(frames):
+            begin = at + LENGTH_BYTES
+            at = begin + int.from_bytes(frames[at:begin], "big")
+            self._unsent.append(frames[begin:at])
+            self._unsent_bytes += at - begin
         self._has_unsent.set()
         if self._unsent_bytes >= UNSENT_BYTES_MAX:
             self._requests.set_writable(writable=False)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 from ponor_runtime.object_store import ObjectStore
 
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.index import ObjectIndex
-from s3stream.objects.reader import READ_TRIES_MAX, read_index
+from s3stream.objects.reader import READ_TRIES_MAX, OpenedObject, open_object
+
+OnOpened: TypeAlias = Callable[[OpenedObject], Awaitable[None]]
 
 
 class ObjectIndexCache:
     """Opens objects of one store. Objects are immutable, so an index never goes stale; it may outlive its object."""
 
-    def __init__(self, store: ObjectStore, *, bytes_max: int) -> None:
+    def __init__(self, store: ObjectStore, *, bytes_max: int, on_opened: OnOpened | None = None) -> None:
+        """`on_opened` gets what every opening brought, blocks in its tail included."""
         self._store = store
+        self._on_opened = on_opened
         self._bytes_max: Final = bytes_max
         self._indexes: OrderedDict[str, ObjectIndex] = OrderedDict()
         self._opening: dict[str, asyncio.Task[ObjectIndex]] = {}
@@ -63,10 +68,16 @@ class ObjectIndexCache:
         await asyncio.gather(*opening, return_exceptions=True)
 
     async def _open(self, key: str, size_bytes: int) -> ObjectIndex:
+        opened = await self._open_again_if_broken(key, size_bytes)
+        if self._on_opened is not None:
+            await self._on_opened(opened)
+        return opened.index
+
+    async def _open_again_if_broken(self, key: str, size_bytes: int) -> OpenedObject:
         for _ in range(READ_TRIES_MAX - 1):
             with suppress(ObjectCorruptError):
-                return await read_index(self._store, key, size_bytes)
-        return await read_index(self._store, key, size_bytes)
+                return await open_object(self._store, key, size_bytes)
+        return await open_object(self._store, key, size_bytes)
 
     def _opened(self, key: str, opening: asyncio.Task[ObjectIndex]) -> None:
         del self._opening[key]

@@ -14,7 +14,7 @@ from typing import Final
 from crc32c import crc32c
 
 from s3stream.errors import ObjectCorruptError
-from s3stream.objects.format import BlockEntry
+from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry
 from s3stream.records import (
     RECORD_COUNT_MAX,
     RECORD_HEADER,
@@ -22,6 +22,10 @@ from s3stream.records import (
     StreamRecord,
     decode_records,
 )
+from s3stream.turns import Steps, at_once
+
+RECORDS_PER_STEP: Final = 256
+"""A quarter of a millisecond of the loop."""
 
 _BLOCK_OVERHEAD_BYTES: Final = 600
 _RECORD_OVERHEAD_BYTES: Final = 12
@@ -55,6 +59,11 @@ def memory_bytes_of(entry: BlockEntry) -> int:
 
 
 def decode_block(key: str, entry: BlockEntry, data: bytes) -> DataBlock:
+    """`block_steps` at once."""
+    return at_once(block_steps(key, entry, data))
+
+
+def block_steps(key: str, entry: BlockEntry, data: bytes) -> Steps[DataBlock]:
     """Check a block against its index entry: length, CRC32C, and each record's stream, epoch and place in the run of offsets.
 
     Raises:
@@ -62,53 +71,74 @@ def decode_block(key: str, entry: BlockEntry, data: bytes) -> DataBlock:
     """
     if len(data) != entry.size_bytes:
         raise _corrupt(key, entry.position, f"length: {len(data)} bytes instead of {entry.size_bytes}")
-    if crc32c(data) != entry.crc:
+    crc = 0
+    view = memoryview(data)
+    for start in range(0, len(data), BLOCK_BYTES_MAX):
+        crc = crc32c(view[start : start + BLOCK_BYTES_MAX], crc)
+        yield
+    if crc != entry.crc:
         raise _corrupt(key, entry.position, "CRC32C: its bytes do not match the one in the index")
-    positions, base_offsets, end_offset, max_timestamp = _walk(key, entry, data)
-    found = (end_offset, len(positions), max_timestamp)
+    walk = _RecordWalk(key, entry, data)
+    while walk.advance(RECORDS_PER_STEP):
+        yield
+    found = (walk.expected_offset, len(walk.positions), walk.max_timestamp)
     if found != (entry.end_offset, entry.record_count, entry.max_timestamp_ms):
         raise _corrupt(
             key,
             entry.position,
-            f"summary: {len(positions)} records to offset {end_offset}, max timestamp {max_timestamp}; the index has"
+            f"summary: {found[1]} records to offset {found[0]}, max timestamp {found[2]}; the index has"
             f" {entry.record_count}, {entry.end_offset}, {entry.max_timestamp_ms}",
         )
-    return DataBlock(entry, data, positions, base_offsets)
+    return DataBlock(entry, data, walk.positions, walk.base_offsets)
 
 
-def _walk(key: str, entry: BlockEntry, data: bytes) -> tuple[array[int], array[int], int, int | None]:
+class _RecordWalk:
     """Position and base offset of every record, end offset and max timestamp. Reads headers alone: this is paid once per record read."""
-    positions: array[int] = array("I")
-    base_offsets: array[int] = array("q")
-    length = len(data)
-    at = 0
-    expected_offset = entry.start_offset
-    max_timestamp: int | None = None
-    while at < length:
-        if length - at < RECORD_HEADER_BYTES:
-            raise _corrupt(key, entry.position + at, f"record: {length - at} bytes remain")
-        stream_id, epoch, base_offset, timestamp, count, payload_bytes = RECORD_HEADER.unpack_from(data, at)
-        end = at + RECORD_HEADER_BYTES + payload_bytes
-        if (
-            stream_id != entry.stream_id
-            or epoch != entry.epoch
-            or base_offset != expected_offset
-            or not 1 <= count <= RECORD_COUNT_MAX
-            or end > length
-        ):
-            raise _corrupt(
-                key,
-                entry.position + at,
-                f"record: stream {stream_id}, epoch {epoch}, offset {base_offset}, count {count}, {payload_bytes} bytes where"
-                f" stream {entry.stream_id}, epoch {entry.epoch}, offset {expected_offset} belongs",
+
+    def __init__(self, key: str, entry: BlockEntry, data: bytes) -> None:
+        self._key = key
+        self._entry = entry
+        self._data = data
+        self._at = 0
+        self.positions: array[int] = array("I")
+        self.base_offsets: array[int] = array("q")
+        self.expected_offset = entry.start_offset
+        self.max_timestamp: int | None = None
+
+    def advance(self, records: int) -> bool:
+        """Walk over so many records; False when the block is walked."""
+        key, entry, data, at = self._key, self._entry, self._data, self._at
+        length, expected_offset, max_timestamp = len(data), self.expected_offset, self.max_timestamp
+        for _ in range(records):
+            if at >= length:
+                break
+            if length - at < RECORD_HEADER_BYTES:
+                raise _corrupt(key, entry.position + at, f"record: {length - at} bytes remain")
+            stream_id, epoch, base_offset, timestamp, count, payload_bytes = RECORD_HEADER.unpack_from(
+                data, at
             )
-        positions.append(at)
-        base_offsets.append(base_offset)
-        at = end
-        expected_offset += count
-        if max_timestamp is None or timestamp > max_timestamp:
-            max_timestamp = timestamp
-    return positions, base_offsets, expected_offset, max_timestamp
+            end = at + RECORD_HEADER_BYTES + payload_bytes
+            if (
+                stream_id != entry.stream_id
+                or epoch != entry.epoch
+                or base_offset != expected_offset
+                or not 1 <= count <= RECORD_COUNT_MAX
+                or end > length
+            ):
+                raise _corrupt(
+                    key,
+                    entry.position + at,
+                    f"record: stream {stream_id}, epoch {epoch}, offset {base_offset}, count {count}, {payload_bytes} bytes where"
+                    f" stream {entry.stream_id}, epoch {entry.epoch}, offset {expected_offset} belongs",
+                )
+            self.positions.append(at)
+            self.base_offsets.append(base_offset)
+            at = end
+            expected_offset += count
+            if max_timestamp is None or timestamp > max_timestamp:
+                max_timestamp = timestamp
+        self._at, self.expected_offset, self.max_timestamp = at, expected_offset, max_timestamp
+        return at < length
 
 
 def _corrupt(key: str, position: int, rule: str) -> ObjectCorruptError:

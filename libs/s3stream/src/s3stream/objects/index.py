@@ -5,7 +5,7 @@ Pure: works on bytes that somebody else fetched (`objects/reader.py`). Kept enco
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -26,7 +26,10 @@ from s3stream.objects.format import (
     Footer,
 )
 from s3stream.records import RECORD_HEADER_BYTES
+from s3stream.turns import Steps, at_once
 
+ENTRIES_PER_STEP: Final = 128
+"""A quarter of a millisecond of the loop; objects of many small streams have thousands."""
 _INDEX_OVERHEAD_BYTES: Final = 400
 
 
@@ -71,6 +74,11 @@ class ObjectIndex:
             found.append(entry)
             number += 1
         return found
+
+    def blocks_behind(self, position: int) -> Sequence[BlockEntry]:
+        """The blocks that begin at or behind a position of the object: adjacent, up to the index."""
+        number = bisect_left(range(self._count), position, key=lambda at: self[at].position)
+        return [self[at] for at in range(number, self._count)]
 
     def _position_in_order(self, number: int) -> tuple[StreamId, int]:
         entry = self[number]
@@ -117,6 +125,11 @@ def decode_footer(key: str, object_id: ObjectId, tail: Buffer, size_bytes: int) 
 
 
 def decode_index(key: str, footer: Footer, encoded: bytes) -> ObjectIndex:
+    """`index_steps` at once."""
+    return at_once(index_steps(key, footer, encoded))
+
+
+def index_steps(key: str, footer: Footer, encoded: bytes) -> Steps[ObjectIndex]:
     """Prove the index block and every entry in it.
 
     The blocks must cover the object from position 0 to the index without a hole, in strict (stream, offset) order.
@@ -137,6 +150,8 @@ def decode_index(key: str, footer: Footer, encoded: bytes) -> ObjectIndex:
             raise ObjectCorruptError(f"{key}, position {position}: index entry {number} {broken}")
         data_end = entry.position + entry.size_bytes
         previous = entry
+        if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
+            yield
     if data_end != footer.index_position:
         raise ObjectCorruptError(
             f"{key}, position {data_end}: blocks end here, but the index begins at {footer.index_position}"

@@ -5,14 +5,16 @@ Blocks are fetched by whoever reads (`cache/block_cache.py`, `objects/inspect.py
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from ponor_runtime.object_store import ObjectStore
 
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.format import FOOTER_BYTES
-from s3stream.objects.index import ObjectIndex, decode_footer, decode_index
+from s3stream.objects.index import ObjectIndex, decode_footer, index_steps
 from s3stream.objects.keys import parse_object_key
+from s3stream.turns import in_turns
 
 TAIL_GUESS_BYTES_MIN: Final = 64 * 1024
 """Room for a thousand blocks. Bytes of a request cost next to nothing, a second request costs as much as the first."""
@@ -36,8 +38,22 @@ def tail_guess_bytes(size_hint: int | None) -> int:
     return max(1, min(guess, _TAIL_GUESS_BYTES_MAX, size_hint))
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedObject:
+    """What opening an object brought: its index, and the bytes from `tail_position` on, which often hold blocks too."""
+
+    index: ObjectIndex
+    tail_position: int
+    tail: bytes
+
+
 async def read_index(store: ObjectStore, key: str, size_hint: int | None = None) -> ObjectIndex:
-    """Open an object: one GET if the guess holds, two otherwise.
+    """The index alone; see `open_object`."""
+    return (await open_object(store, key, size_hint)).index
+
+
+async def open_object(store: ObjectStore, key: str, size_hint: int | None = None) -> OpenedObject:
+    """Open an object: one GET if the guess holds, two otherwise. A large index is proven in turns with other work of the loop.
 
     Args:
         store: where the object lies.
@@ -62,4 +78,4 @@ async def read_index(store: ObjectStore, key: str, size_hint: int | None = None)
         encoded = bytes(memoryview(tail)[start : start + footer.index_bytes])
     else:
         encoded = await store.get(key, footer.index_position, footer.index_bytes)
-    return decode_index(key, footer, encoded)
+    return OpenedObject(await in_turns(index_steps(key, footer, encoded)), tail_position, tail)

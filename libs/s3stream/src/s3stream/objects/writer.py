@@ -5,7 +5,8 @@ Who writes what into which object (the split between stream objects and the stre
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 from ponor_runtime.disk import Buffer
@@ -13,7 +14,10 @@ from ponor_runtime.identity import ObjectId
 
 from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry, Footer
 from s3stream.ports import StreamRange
-from s3stream.records import StreamRecord
+from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, StreamRecord
+
+KEEP_THE_LOCK: Final = 0
+"""Tells `crc32c` not to release the interpreter's lock: a payload takes microseconds, getting the lock back may take longer."""
 
 
 class EncodedObject(NamedTuple):
@@ -42,30 +46,47 @@ class ObjectWriter:
         self._block_max_timestamp = -1
 
     def add(self, record: StreamRecord) -> None:
-        """Append a record. The payload must not change until the object is stored.
+        """`add_run` of one."""
+        self.add_run((record,))
+
+    def add_run(self, records: Iterable[StreamRecord]) -> None:
+        """Append records in order. Their payloads must not change until the object is stored.
 
         A record that starts behind the end of its stream's previous one is taken (the stream then has two ranges).
 
         Raises:
-            ValueError: the record's stream, epoch or offset lies before what was added last.
+            ValueError: a record's stream, epoch or offset lies before what was added last.
         """
         assert not self._finished, "the object is finished"
+        append = self._buffers.append
+        pack = RECORD_HEADER.pack
         last = self._block_last
-        if last is not None and not self._continues_block(last, record):
-            self._close_block()
-        if self._block_first is None:
-            self._block_first = record
-            self._block_max_timestamp = record.max_timestamp
-        elif record.max_timestamp > self._block_max_timestamp:
-            self._block_max_timestamp = record.max_timestamp
-        header = record.encode_header()
-        payload = record.payload
-        self._buffers.append(header)
-        self._buffers.append(payload)
-        self._block_crc = crc32c(payload, crc32c(header, self._block_crc))
-        self._block_bytes += record.size_bytes
-        self._block_records += 1
-        self._block_last = record
+        for record in records:
+            payload = record.payload
+            payload_bytes = len(payload)
+            size_bytes = RECORD_HEADER_BYTES + payload_bytes
+            if last is not None and not self._continues_block(last, record, size_bytes):
+                self._close_block()
+            if self._block_first is None:
+                self._block_first = record
+                self._block_max_timestamp = record.max_timestamp
+            elif record.max_timestamp > self._block_max_timestamp:
+                self._block_max_timestamp = record.max_timestamp
+            header = pack(
+                record.stream_id,
+                record.epoch,
+                record.base_offset,
+                record.max_timestamp,
+                record.count,
+                payload_bytes,
+            )
+            append(header)
+            append(payload)
+            crc = crc32c(header, self._block_crc, KEEP_THE_LOCK)
+            self._block_crc = crc32c(payload, crc, KEEP_THE_LOCK)
+            self._block_bytes += size_bytes
+            self._block_records += 1
+            self._block_last = last = record
 
     def finish(self) -> EncodedObject:
         """Close the last block and append index and footer.
@@ -85,17 +106,18 @@ class ObjectWriter:
         buffers = [*self._buffers, index, footer]
         return EncodedObject(buffers, self._position + len(index) + len(footer), _ranges(self._entries))
 
-    def _continues_block(self, last: StreamRecord, record: StreamRecord) -> bool:
+    def _continues_block(self, last: StreamRecord, record: StreamRecord, size_bytes: int) -> bool:
         if record.stream_id == last.stream_id:
-            if record.base_offset < last.end_offset or record.epoch < last.epoch:
+            last_end_offset = last.base_offset + last.count
+            if record.base_offset < last_end_offset or record.epoch < last.epoch:
                 raise ValueError(
                     f"object {self._object_id}: record of stream {record.stream_id} at epoch {record.epoch}, offset"
-                    f" {record.base_offset} follows one at epoch {last.epoch} that ends at {last.end_offset}"
+                    f" {record.base_offset} follows one at epoch {last.epoch} that ends at {last_end_offset}"
                 )
             return (
                 record.epoch == last.epoch
-                and record.base_offset == last.end_offset
-                and self._block_bytes + record.size_bytes <= self._block_bytes_max
+                and record.base_offset == last_end_offset
+                and self._block_bytes + size_bytes <= self._block_bytes_max
             )
         if record.stream_id < last.stream_id:
             raise ValueError(

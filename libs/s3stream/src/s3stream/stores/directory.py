@@ -122,7 +122,7 @@ class DirectoryObjectStore:
         return self._objects.joinpath(*directories, name + _SUFFIX)
 
     async def _write_temporary(self, temporary: PurePath, buffers: Sequence[Buffer]) -> None:
-        file = await self._disk.open(temporary, create=True)
+        file = await self._disk.open(temporary, create=True, uncached=True)
         try:
             await file.write_sync(0, buffers)
         finally:

@@ -7,13 +7,14 @@ price lists: PUT, POST, LIST and every call of a multipart upload are "put"; GET
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Final, Protocol, runtime_checkable
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Protocol, runtime_checkable
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer
 from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectInfo, ObjectStore, ObjectStoreError
-from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.telemetry import NO_SPAN, Telemetry
+from ponor_runtime.tracing import AttributeValue, SpanKind
 
 from s3stream.stores.buffers import total_bytes
 
@@ -41,6 +42,15 @@ class TellsPutRequests(Protocol):
         ...
 
 
+@runtime_checkable
+class DescribesCalls(Protocol):
+    """A raw store whose calls have names and places in OpenTelemetry's conventions."""
+
+    def call_attributes(self, op: str, key: str) -> Mapping[str, str]:
+        """Span attributes of one call: the RPC, the bucket, the key as the server sees it."""
+        ...
+
+
 class MeteredObjectStore:
     """`ObjectStore` that counts calls, bytes and errors of another one, and measures durations."""
 
@@ -63,7 +73,7 @@ class MeteredObjectStore:
         size_bytes = total_bytes(buffers)
         taken = False
         try:
-            with self._measured("put"):
+            with self._measured("put"), self._step("put", key, 0, size_bytes):
                 await self._inner.put(key, buffers)
         except ObjectAlreadyExistsError:
             taken = True
@@ -76,14 +86,14 @@ class MeteredObjectStore:
 
     async def get(self, key: str, start: int, length: int) -> bytes:
         self._requests["get"].add(1)
-        with self._measured("get"):
+        with self._measured("get"), self._step("get", key, start, length):
             data = await self._inner.get(key, start, length)
         self._read_bytes.add(len(data))
         return data
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         self._requests["get"].add(1)
-        with self._measured("get"):
+        with self._measured("get"), self._step("get", key, -length, length):
             data, size = await self._inner.get_tail(key, length)
         self._read_bytes.add(len(data))
         return data, size
@@ -110,6 +120,19 @@ class MeteredObjectStore:
         if isinstance(self._inner, TellsPutRequests):
             return self._inner.requests_of_put(size_bytes, taken=taken)
         return _SINGLE_PUT
+
+    def _step(self, op: str, key: str, start: int, length: int) -> AbstractContextManager[Any]:
+        """A span, if the caller is being traced; a negative start counts from the end of the object."""
+        if self._telemetry.tracing is None:
+            return NO_SPAN
+        described = self._inner.call_attributes(op, key) if isinstance(self._inner, DescribesCalls) else {}
+        attributes: dict[str, AttributeValue] = {
+            **described,
+            "ponor.object.key": key,
+            "ponor.object.start": start,
+            "ponor.object.bytes": length,
+        }
+        return self._telemetry.step(f"ponor.object_store.{op}", attributes, kind=SpanKind.CLIENT)
 
     @contextmanager
     def _measured(self, op: str) -> Iterator[None]:

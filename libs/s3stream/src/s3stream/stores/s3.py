@@ -36,6 +36,7 @@ PART_BYTES: Final = 16 * 1024 * 1024
 PARTS_IN_FLIGHT_MAX: Final = 4
 REQUEST_TIMEOUT: Final = timedelta(seconds=30)
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+_RPC_METHODS: Final = {"put": "S3/PutObject", "get": "S3/GetObject"}
 
 
 class S3ObjectStore:
@@ -43,6 +44,8 @@ class S3ObjectStore:
 
     def __init__(self, location: S3Location) -> None:
         self._location: Final = str(location)
+        self._bucket: Final = location.bucket
+        self._key_prefix: Final = f"{location.prefix}/" if location.prefix else ""
         self._store = _connect(location)
 
     def requests_of_put(self, size_bytes: int, *, taken: bool) -> Mapping[str, int]:
@@ -56,6 +59,15 @@ class S3ObjectStore:
             "multipart_create": 1,
             "multipart_part": -(-size_bytes // PART_BYTES),
             "multipart_complete": 1,
+        }
+
+    def call_attributes(self, op: str, key: str) -> Mapping[str, str]:
+        """What OpenTelemetry calls a put or a get of this bucket, for `MeteredObjectStore`."""
+        return {
+            "rpc.system.name": "aws-api",
+            "rpc.method": _RPC_METHODS[op],
+            "aws.s3.bucket": self._bucket,
+            "aws.s3.key": self._key_prefix + key,
         }
 
     async def put(self, key: str, buffers: Sequence[Buffer]) -> None:

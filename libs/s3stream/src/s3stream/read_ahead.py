@@ -1,0 +1,240 @@
+"""Read-ahead: whoever reads a stream from one offset to the next will want what comes then.
+
+What lives here: which blocks are claimed in the block cache before anybody asks for them. A *reader* is a place in a stream, known by the offset at
+which its last read ended: a read that begins there goes on, any other begins anew. The first read of a reader claims no more than what it
+fetched and did not use; each that goes on doubles the window, up to `blocks_max` and the reader's share of the room. Blocks are asked for in large runs: only when half of
+the window is used up. A reader that does not come back loses its claims: after a while, or when the claims of others have no room.
+
+The bytes are the block cache's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.identity import StreamId
+from ponor_runtime.object_store import ObjectStoreError
+from ponor_runtime.telemetry import Telemetry
+
+from s3stream.cache.block_cache import BlockCache
+from s3stream.cache.index_cache import ObjectIndexCache
+from s3stream.errors import S3StreamError
+from s3stream.objects.block import DataBlock, memory_bytes_of
+from s3stream.objects.format import BlockEntry
+from s3stream.objects.keys import object_key
+from s3stream.ports import ObjectPiece
+
+READERS_MAX: Final = 1_024
+IDLE_MS_MAX: Final = 60_000
+"""Silence after which a reader's claims are dropped."""
+IDLE_MS_UNDER_PRESSURE: Final = 5_000
+"""The same while others find no room for theirs."""
+
+_Place: TypeAlias = tuple[StreamId, int]
+
+
+class PlannedBlock(NamedTuple):
+    """A block of the stream, and the object it lies in."""
+
+    key: str
+    entry: BlockEntry
+
+
+ReadBlock: TypeAlias = tuple[str, DataBlock]
+"""Object key and block."""
+
+
+class _Reader:
+    """One sequential reader. `ahead` are its claims."""
+
+    __slots__ = ("ahead", "extending", "used_ns", "window")
+
+    def __init__(self) -> None:
+        self.ahead: list[PlannedBlock] = []
+        self.window = 0
+        self.used_ns = 0
+        self.extending: asyncio.Task[None] | None = None
+
+
+class ReadAhead:
+    """See the module's docstring. `blocks_max` 0 turns it off."""
+
+    def __init__(
+        self,
+        blocks: BlockCache,
+        indexes: ObjectIndexCache,
+        clock: Clock,
+        telemetry: Telemetry,
+        *,
+        blocks_max: int,
+        readers_max: int = READERS_MAX,
+    ) -> None:
+        self._blocks = blocks
+        self._indexes = indexes
+        self._clock = clock
+        self._blocks_max: Final = blocks_max
+        self._readers_max: Final = readers_max
+        self._readers: OrderedDict[_Place, _Reader] = OrderedDict()  # least recently used first
+        self._used = telemetry.counter("ponor_read_ahead_blocks_total", result="used")
+        self._dropped = telemetry.counter("ponor_read_ahead_blocks_total", result="dropped")
+
+    def advanced(
+        self,
+        stream_id: StreamId,
+        start_offset: int,
+        next_offset: int,
+        end_offset: int,
+        *,
+        read: Iterable[ReadBlock],
+        pieces: Sequence[ObjectPiece],
+    ) -> None:
+        """A read went from `start_offset` to `next_offset`.
+
+        Args:
+            stream_id: of this stream.
+            start_offset: where the read began.
+            next_offset: where it ended.
+            end_offset: objects hold the stream up to here.
+            read: the blocks it looked at.
+            pieces: the objects that hold what comes next, as far as the read index said.
+        """
+        if self._blocks_max == 0:
+            return
+        now_ns = self._clock.monotonic_ns()
+        self._expire(now_ns, IDLE_MS_MAX)
+        reader = self._readers.pop((stream_id, start_offset), None)
+        if reader is None:
+            reader = _Reader()
+        else:
+            reader.window = min(max(2 * reader.window, 1), self._blocks_max)
+        self._release_passed(reader, next_offset)
+        self._claim_unused(reader, read, next_offset)
+        reader.used_ns = now_ns
+        self._put((stream_id, next_offset), reader)
+        if next_offset < end_offset and 2 * len(reader.ahead) <= reader.window and reader.extending is None:
+            self._extend_soon(reader, stream_id, next_offset, end_offset, pieces)
+
+    def _claim_unused(self, reader: _Reader, read: Iterable[ReadBlock], next_offset: int) -> None:
+        claimed = {(planned.key, planned.entry.position) for planned in reader.ahead}
+        for key, block in read:
+            entry = block.entry
+            if entry.end_offset <= next_offset or (key, entry.position) in claimed:
+                continue
+            if self._blocks.claim_read(key, block):
+                reader.ahead.append(PlannedBlock(key, entry))
+
+    def _release_passed(self, reader: _Reader, next_offset: int) -> None:
+        passed = [planned for planned in reader.ahead if planned.entry.end_offset <= next_offset]
+        if passed:
+            reader.ahead = [planned for planned in reader.ahead if planned.entry.end_offset > next_offset]
+            self._used.add(len(passed))
+            for planned in passed:
+                self._blocks.unclaim(planned.key, planned.entry)
+
+    def _put(self, place: _Place, reader: _Reader) -> None:
+        other = self._readers.pop(place, None)
+        if other is not None and len(other.ahead) > len(reader.ahead):
+            reader, other = other, reader  # two readers met: from here on they are one
+        if other is not None:
+            self._drop(other)
+        self._readers[place] = reader
+        while len(self._readers) > self._readers_max:
+            self._drop(self._readers.popitem(last=False)[1])
+
+    # Reading on
+
+    def _extend_soon(
+        self,
+        reader: _Reader,
+        stream_id: StreamId,
+        next_offset: int,
+        end_offset: int,
+        pieces: Sequence[ObjectPiece],
+    ) -> None:
+        task = asyncio.create_task(
+            self._extend(reader, stream_id, next_offset, end_offset, pieces),
+            name=f"read ahead of stream {stream_id} at {next_offset}",
+        )
+        reader.extending = task
+
+        def ended(done: asyncio.Task[None]) -> None:
+            reader.extending = None
+            if not done.cancelled() and (error := done.exception()) is not None:
+                # What cannot be read ahead is reported to the reader that needs it.
+                assert isinstance(error, S3StreamError | ObjectStoreError), repr(error)
+
+        task.add_done_callback(ended)
+
+    async def _extend(
+        self,
+        reader: _Reader,
+        stream_id: StreamId,
+        next_offset: int,
+        end_offset: int,
+        pieces: Sequence[ObjectPiece],
+    ) -> None:
+        from_offset = max([next_offset, *(planned.entry.end_offset for planned in reader.ahead)])
+        for piece in pieces:
+            if piece.end_offset <= from_offset:
+                continue
+            key = object_key(piece.namespace, piece.object_id)
+            index = await self._indexes.open(key, piece.size_bytes)
+            until = min(piece.end_offset, end_offset)
+            entries = index.blocks_of(stream_id, from_offset, until)
+            allowed = entries[: self._allowance(reader, entries)]
+            taken = self._claim(key, allowed)
+            reader.ahead.extend(PlannedBlock(key, entry) for entry in allowed[:taken])
+            if taken < len(entries):
+                return
+            from_offset = until
+
+    def _allowance(self, reader: _Reader, entries: Sequence[BlockEntry]) -> int:
+        """How many more blocks the reader may claim: up to its window, and to its share of the room."""
+        room_bytes = self._blocks.claims_bytes_max // max(len(self._readers), 1)
+        room_bytes -= sum(memory_bytes_of(planned.entry) for planned in reader.ahead)
+        allowed = 0
+        for entry in entries[: max(reader.window - len(reader.ahead), 0)]:
+            room_bytes -= memory_bytes_of(entry)
+            if room_bytes < 0:
+                break
+            allowed += 1
+        return allowed
+
+    def _claim(self, key: str, entries: Sequence[BlockEntry]) -> int:
+        taken = self._blocks.claim(key, entries)
+        if taken < len(entries) and self._expire(self._clock.monotonic_ns(), IDLE_MS_UNDER_PRESSURE):
+            taken += self._blocks.claim(key, entries[taken:])
+        return taken
+
+    # Giving up
+
+    def _expire(self, now_ns: int, idle_ms_max: int) -> bool:
+        """Drop readers that were silent for so long; returns whether there were any."""
+        expired = False
+        while self._readers:
+            place, reader = next(iter(self._readers.items()))
+            if now_ns - reader.used_ns <= idle_ms_max * 1_000_000:
+                break
+            del self._readers[place]
+            self._drop(reader)
+            expired = True
+        return expired
+
+    def _drop(self, reader: _Reader) -> None:
+        if reader.extending is not None:
+            reader.extending.cancel()
+        ahead, reader.ahead = reader.ahead, []
+        self._dropped.add(len(ahead))
+        for planned in ahead:
+            self._blocks.unclaim(planned.key, planned.entry)
+
+    async def close(self) -> None:
+        """Stop reading ahead and drop all claims."""
+        extending = [reader.extending for reader in self._readers.values() if reader.extending is not None]
+        while self._readers:
+            self._drop(self._readers.popitem(last=False)[1])
+        await asyncio.gather(*extending, return_exceptions=True)

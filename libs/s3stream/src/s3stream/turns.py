@@ -1,0 +1,54 @@
+"""Work of the event loop cut into slices: what decodes much gives everybody else a turn in between.
+
+What lives here: the ways to run a generator of steps. A step is chosen by its author to take well under a millisecond; a request that arrives
+meanwhile waits for one step, not for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Generator
+from typing import TypeAlias, TypeVar
+
+_T = TypeVar("_T")
+Steps: TypeAlias = Generator[None, None, _T]
+
+
+def at_once(steps: Steps[_T]) -> _T:
+    """Run all steps without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: _T = done.value
+            return result
+
+
+async def in_turns(steps: Steps[_T]) -> _T:
+    """Run the steps with a turn of the loop between any two."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: _T = done.value
+            return result
+        await _turn()
+
+
+class Turns:
+    """Sliced work of many, one piece at a time: however many readers decode, a turn of the loop has one slice of it."""
+
+    def __init__(self) -> None:
+        self._busy = asyncio.Lock()
+
+    async def run(self, steps: Steps[_T]) -> _T:
+        """Run the steps when those of earlier callers are done."""
+        async with self._busy:
+            return await in_turns(steps)
+
+
+@types.coroutine
+def _turn() -> Generator[None, None, None]:
+    """What the loop takes for "go on with me after everybody else"; no time passes."""
+    yield

@@ -1,0 +1,243 @@
+"""Read-ahead: what a sequential reader costs the store, and what becomes of readers that do not come back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
+from ponor_runtime.telemetry import Telemetry
+from s3stream.objects.format import BLOCK_BYTES_MAX
+from s3stream.objects.keys import object_key
+from s3stream.objects.writer import ObjectWriter
+from s3stream.ports import ObjectPiece, PreparedObjects, UploadedObject
+from s3stream.reader import ObjectStreamReader
+from s3stream.records import StreamRecord
+
+from libs.s3stream.tests.store_rig import Failure, InstantClock, MemoryObjectStore
+
+RECORD_BYTES = 16 * 1024
+KIB = 1024
+
+
+class Metadata:
+    """The read index of a few streams."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[StreamId, list[ObjectPiece]] = {}
+
+    async def find_objects(
+        self, stream_id: StreamId, start_offset: int, end_offset: int
+    ) -> list[ObjectPiece]:
+        return [
+            piece
+            for piece in self.pieces[stream_id]
+            if piece.end_offset > start_offset and piece.start_offset < end_offset
+        ][:8]
+
+    async def prepare_objects(self, count: int) -> PreparedObjects:
+        raise AssertionError("a reader prepares nothing")
+
+    async def commit_upload(self, stream_set_object: UploadedObject | None, stream_objects: object) -> None:
+        raise AssertionError("a reader commits nothing")
+
+
+class World:
+    """Streams in objects, and a reader whose cache is small against them. Offsets count records."""
+
+    def __init__(self, *, cache_bytes: int, block_bytes: int = 4 * RECORD_BYTES, blocks_max: int = 8) -> None:
+        self.store = MemoryObjectStore()
+        self.metadata = Metadata()
+        self.telemetry = Telemetry()
+        self.clock = InstantClock()
+        self.block_bytes = block_bytes
+        self.data_bytes = 0
+        self.cache_bytes = cache_bytes
+        self.reader = ObjectStreamReader(
+            store=self.store,
+            objects=self.metadata,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            block_cache_bytes_max=cache_bytes,
+            read_ahead_blocks_max=blocks_max,
+        )
+
+    async def fill(
+        self, stream: int, records: int, *, per_object: int, record_bytes: int = RECORD_BYTES
+    ) -> None:
+        """Objects of one stream each."""
+        stream_id = StreamId(stream)
+        pieces = self.metadata.pieces.setdefault(stream_id, [])
+        for start in range(0, records, per_object):
+            object_id = ObjectId(len(self.store.objects))
+            writer = ObjectWriter(object_id, block_bytes_max=self.block_bytes)
+            end = min(start + per_object, records)
+            for offset in range(start, end):
+                writer.add(
+                    StreamRecord(
+                        stream_id, StreamEpoch(0), offset, 1, -1, bytes([offset % 251]) * record_bytes
+                    )
+                )
+            encoded = writer.finish()
+            await self.store.put(object_key("ns", object_id), encoded.buffers)
+            pieces.append(ObjectPiece(object_id, "ns", 0, encoded.size_bytes, start, end))
+            self.data_bytes += encoded.size_bytes
+        self.store.calls.clear()
+
+    async def scan(self, stream: int, records: int, read_bytes: int) -> None:
+        """Read a whole stream, in order, checking every record."""
+        offset = 0
+        while offset < records:
+            found = await self.reader.read(StreamId(stream), offset, records, read_bytes)
+            for record in found:
+                assert record.base_offset == offset
+                assert record.payload[0] == offset % 251
+                offset += 1
+
+    @property
+    def bytes_read(self) -> int:
+        """Of GETs, the openings included."""
+        return sum(length for op, _, _, length in self.store.calls if op != "put")
+
+    def blocks(self, result: str) -> int:
+        """Blocks read ahead, by what became of them."""
+        return dict(self.telemetry.counters("ponor_read_ahead_blocks_total")).get((result,), 0)
+
+    @property
+    def ahead_bytes(self) -> float:
+        """Claimed now."""
+        return dict(self.telemetry.gauges("ponor_read_ahead_bytes"))[()]
+
+    async def settle(self) -> None:
+        """Let everything in flight arrive."""
+        for _ in range(200):
+            await asyncio.sleep(0)
+
+
+async def test_a_scan_of_eight_times_the_cache_reads_everything_once() -> None:
+    """1.02 times the bytes: what is more are the indexes, and blocks cut by an opening's tail."""
+    world = World(cache_bytes=8 << 20, block_bytes=BLOCK_BYTES_MAX)
+    records = (64 << 20) // RECORD_BYTES
+    await world.fill(1, records, per_object=records // 4)
+    await world.scan(1, records, 1 << 20)
+    assert world.bytes_read <= 1.02 * world.data_bytes
+    gets = [length for op, _, _, length in world.store.calls if op == "get"]
+    assert sum(gets) / len(gets) > BLOCK_BYTES_MAX, "few large requests"
+    assert world.blocks("given_up") == 0
+
+
+async def test_eight_scans_share_a_small_cache() -> None:
+    world = World(cache_bytes=16 << 20, block_bytes=BLOCK_BYTES_MAX)
+    records = (16 << 20) // RECORD_BYTES
+    for stream in range(8):
+        await world.fill(stream, records, per_object=records)
+    await asyncio.gather(*(world.scan(stream, records, 1 << 20) for stream in range(8)))
+    assert world.bytes_read <= 1.02 * world.data_bytes
+    assert world.blocks("given_up") == 0
+
+
+async def test_the_window_grows_with_every_read_that_goes_on() -> None:
+    world = World(cache_bytes=64 << 20, block_bytes=4 * RECORD_BYTES)
+    await world.fill(1, 400, per_object=400)
+    ahead = []
+    offset = 0
+    for _ in range(20):
+        found = await world.reader.read(StreamId(1), offset, 400, RECORD_BYTES)
+        offset = found[-1].end_offset
+        await world.settle()
+        ahead.append(round(world.ahead_bytes / (3 * RECORD_BYTES)))
+    assert ahead[0] <= 2, "first the rest of what was fetched"
+    assert max(ahead) == 8, "in the end the bound"
+
+
+async def test_random_reads_read_nothing_ahead() -> None:
+    world = World(cache_bytes=64 << 20)
+    await world.fill(1, 400, per_object=400)
+    await world.reader.read(StreamId(1), 0, 400, 1)
+    opened = len(world.store.calls)
+    for offset in (300, 21, 151, 92, 220):
+        await world.reader.read(StreamId(1), offset, 400, 1)
+        await world.settle()
+    gets = [length for op, _, _, length in world.store.calls[opened:] if op == "get"]
+    assert [round(length / (3 * RECORD_BYTES)) for length in gets] == [1, 1, 2, 2, 2], (
+        "two where a block's end may come first"
+    )
+
+
+async def test_a_reader_that_went_away_loses_its_blocks() -> None:
+    world = World(cache_bytes=64 << 20)
+    await world.fill(1, 400, per_object=400)
+    await world.fill(2, 400, per_object=400)
+    offset = 0
+    for _ in range(4):
+        offset = (await world.reader.read(StreamId(1), offset, 400, 4 * RECORD_BYTES))[-1].end_offset
+        await world.settle()
+    held = world.ahead_bytes
+    assert held > 0
+    world.clock.now_ns += 61_000_000_000
+    await world.reader.read(StreamId(2), 0, 400, 1)
+    assert world.blocks("dropped") > 0
+    assert world.ahead_bytes < held
+
+
+async def test_a_read_that_needs_the_room_gets_it() -> None:
+    """Claimed blocks of silent readers never keep out one that waits."""
+    world = World(cache_bytes=1 << 20, block_bytes=4 * RECORD_BYTES)
+    await world.fill(1, 400, per_object=400)
+    await world.fill(2, 4, per_object=4, record_bytes=700 * KIB)
+    offset = 0
+    for _ in range(6):
+        offset = (await world.reader.read(StreamId(1), offset, 400, 4 * RECORD_BYTES))[-1].end_offset
+        await world.settle()
+    assert world.ahead_bytes > 300 * KIB
+    assert len(await world.reader.read(StreamId(2), 0, 4, 1)) == 1
+    assert world.blocks("given_up") > 0
+    await world.scan(1, 400, 4 * RECORD_BYTES)
+
+
+async def test_what_cannot_be_read_ahead_is_told_to_who_needs_it() -> None:
+    world = World(cache_bytes=64 << 20)
+    await world.fill(1, 100, per_object=100)
+    offset = (await world.reader.read(StreamId(1), 0, 100, 4 * RECORD_BYTES))[-1].end_offset
+    await world.settle()
+    world.store.fail("get", Failure(), Failure(), Failure())
+    offset = (await world.reader.read(StreamId(1), offset, 100, 1))[-1].end_offset
+    await world.settle()
+    world.store.failures.clear()
+    while offset < 100:
+        offset = (await world.reader.read(StreamId(1), offset, 100, 4 * RECORD_BYTES))[-1].end_offset
+    await world.reader.close()
+    assert world.ahead_bytes == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(200, 2_000_000),
+    st.lists(
+        st.tuples(
+            st.integers(1, 3), st.sampled_from(["go on", "jump"]), st.integers(0, 59), st.integers(1, 100_000)
+        ),
+        max_size=40,
+    ),
+    st.data(),
+)
+async def test_any_mix_of_readers_gets_its_records_within_the_bound(
+    cache_bytes: int, reads: list[tuple[int, str, int, int]], data: st.DataObject
+) -> None:
+    world = World(cache_bytes=cache_bytes, block_bytes=3000)
+    for stream in (1, 2, 3):
+        await world.fill(stream, 60, per_object=data.draw(st.sampled_from([7, 20, 60])), record_bytes=1000)
+    places = {1: 0, 2: 0, 3: 0}
+    for stream, kind, offset, read_bytes in reads:
+        start = offset if kind == "jump" or places[stream] >= 60 else places[stream]
+        found = await world.reader.read(StreamId(stream), start, 60, read_bytes)
+        assert [record.base_offset for record in found] == list(range(start, start + len(found)))
+        assert all(bytes(record.payload) == bytes([record.base_offset % 251]) * 1000 for record in found)
+        places[stream] = found[-1].end_offset
+    await world.settle()
+    held = dict(world.telemetry.gauges("ponor_block_cache_bytes"))[()]
+    assert held <= cache_bytes
+    await world.reader.close()
+    assert world.ahead_bytes == 0
+    assert dict(world.telemetry.gauges("ponor_block_cache_bytes"))[()] == 0
