@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import PurePath
 
 import pytest
-from ponor_runtime.disk import SECTOR_BYTES, Disk
+from ponor_runtime.disk import SECTOR_BYTES, Buffer, Disk
 
 Scenario = Callable[[Disk, PurePath], Awaitable[None]]
 
@@ -42,6 +43,52 @@ async def many_buffers_are_one_write(disk: Disk, root: PurePath) -> None:
     assert await file.read(0, 1 << 20) == b"".join(pieces)
     await file.write_sync(0, [])
     assert await file.size() == sum(map(len, pieces))
+    await file.close()
+
+
+async def an_uncached_file_is_like_any_other(disk: Disk, root: PurePath) -> None:
+    """Whole sectors, halves of them, small and large, at the end and over it: the same bytes as through the cache."""
+    file = await disk.open(root / "f", create=True, uncached=True)
+    expected = bytearray()
+    writes: list[tuple[int, list[Buffer]]] = [
+        (0, [b"\1" * SECTOR_BYTES]),
+        (SECTOR_BYTES, [b"\2" * 5_000_000, b"", b"\3" * 7]),
+        (3, [b"unaligned"]),
+        (4 * SECTOR_BYTES, [bytes([n % 251]) * (n % 7) for n in range(3_000)]),
+        (8 * SECTOR_BYTES, [b"\4" * (SECTOR_BYTES * 3), bytearray(b"\5" * SECTOR_BYTES)]),
+        (10_000 * SECTOR_BYTES, [memoryview(b"\6" * 100)]),
+        (10_000 * SECTOR_BYTES, [b"\7" * 3, b"\7" * 97]),
+    ]
+    for number, (position, buffers) in enumerate(writes):
+        data = b"".join(buffers)
+        expected.extend(bytes(max(position + len(data) - len(expected), 0)))
+        expected[position : position + len(data)] = data
+        await (file.write if number % 3 == 0 else file.write_sync)(position, buffers)
+        assert await file.size() == len(expected)
+        assert await file.read(0, len(expected) + 1) == bytes(expected)
+    await file.sync()
+    await file.close()
+    again = await disk.open(root / "f")
+    assert await again.read(0, len(expected) + 1) == bytes(expected)
+    await again.close()
+
+
+async def a_synced_write_can_be_told_without_a_task(disk: Disk, root: PurePath) -> None:
+    file = await disk.open(root / "f", create=True)
+    told: list[tuple[int, BaseException | None]] = []
+    everything = asyncio.Event()
+
+    def tell(number: int, error: BaseException | None) -> None:
+        told.append((number, error))
+        if len(told) == 20:
+            everything.set()
+
+    for number in range(20):
+        file.write_sync_then(number, [b"%c" % (65 + number)], partial(tell, number))
+        assert len(told) <= number, "never from within the call"
+    await everything.wait()
+    assert told == [(number, None) for number in range(20)], "in the order called"
+    assert await file.read(0, 100) == bytes(range(65, 85))
     await file.close()
 
 
@@ -167,6 +214,8 @@ SCENARIOS: list[Scenario] = [
     bytes_written_are_read_back_at_any_position,
     a_write_behind_the_end_leaves_zeros_between,
     many_buffers_are_one_write,
+    an_uncached_file_is_like_any_other,
+    a_synced_write_can_be_told_without_a_task,
     operations_on_a_file_run_in_the_order_called,
     create_refuses_a_name_that_is_taken,
     what_is_missing_is_named,

@@ -6,12 +6,13 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ponor_runtime import disk_worker
+from ponor_runtime.disk import Buffer
 from ponor_runtime.system_disk import SystemDisk
 
 from libs.runtime.tests import disk_conformance as conformance
@@ -38,16 +39,19 @@ async def test_a_slow_sync_of_one_file_holds_up_no_other(
     )
     read_end, write_end = os.pipe()
     real_sync = os.fdatasync
+    calls: list[int] = []
 
     def sync(descriptor: int) -> None:
-        # The sync of the first file waits for a byte that is only written after the second file was synced.
-        if descriptor == slow._descriptor:
+        # The first sync waits for a byte that is only written after the second file was synced.
+        calls.append(descriptor)
+        if len(calls) == 1:
             os.read(read_end, 1)
         real_sync(descriptor)
 
     monkeypatch.setattr(os, "fdatasync", sync)
     waiting = asyncio.ensure_future(slow.sync())
-    await asyncio.sleep(0)
+    while not calls:
+        await asyncio.sleep(0)
     await quick.write_sync(0, [b"x"])
     assert not waiting.done()
     os.write(write_end, b"x")
@@ -71,6 +75,60 @@ async def test_a_short_write_is_finished(
     await file.write_sync(0, [b"abcd", b"efgh", b"ijkl"])
     assert await file.read(0, 100) == b"abcdefghijkl"
     await file.close()
+
+
+@pytest.mark.parametrize("refused", [errno.EINVAL, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("uncached", [False, True])
+async def test_a_file_system_without_special_writes_gets_ordinary_ones(
+    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int, *, uncached: bool
+) -> None:
+    """O_DIRECT may be refused by the device's sectors, RWF_DSYNC by the file system."""
+    file = await disk.open(tmp_path / "f", create=True, uncached=uncached)
+    direct = file._calls._direct
+    real, real_sync = os.pwritev, os.fdatasync
+    synced: list[int] = []
+
+    def write(descriptor: int, buffers: Sequence[Buffer], position: int, flags: int = 0) -> int:
+        if (refused == errno.EINVAL and descriptor == direct) or (refused == errno.EOPNOTSUPP and flags):
+            raise OSError(refused, "refused")
+        return real(descriptor, buffers, position, flags)
+
+    def sync(descriptor: int) -> None:
+        synced.append(descriptor)
+        real_sync(descriptor)
+
+    monkeypatch.setattr(os, "pwritev", write)
+    monkeypatch.setattr(os, "fdatasync", sync)
+    for number in range(4):
+        await file.write_sync(number * 512, [bytes([number]) * 512])
+    assert await file.read(0, 4096) == b"".join(bytes([number]) * 512 for number in range(4))
+    if refused == errno.EOPNOTSUPP:
+        assert len(synced) == 4
+    await file.close()
+
+
+async def test_a_write_and_its_sync_are_one_call_unless_something_else_is_unsynced(
+    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    real = os.fdatasync
+
+    def sync(descriptor: int) -> None:
+        synced.append(descriptor)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    for uncached in (False, True):
+        file = await disk.open(tmp_path / f"f{uncached}", create=True, uncached=uncached)
+        await file.write_sync(0, [bytes(4096)])
+        assert len(synced) == 1, "what was written before it was opened is unknown"
+        await file.write_sync(4096, [bytes(4096)])
+        assert len(synced) == 1
+        await file.write(8192, [bytes(512)])
+        await file.write_sync(8704, [bytes(512)])
+        assert len(synced) == 2, "the write before it becomes durable too"
+        await file.close()
+        synced.clear()
 
 
 async def test_an_error_of_the_disk_reaches_the_caller(

@@ -113,6 +113,20 @@ def test_a_budget_never_holds_more_than_it_may(requests: list[tuple[int, bool]])
     asyncio.run(run())
 
 
+async def test_what_is_held_already_is_charged_above_the_bound_and_keeps_others_out() -> None:
+    budget = ByteBudget("bytes", 10)
+    budget.charge(15)
+    assert budget.is_full
+    assert not budget.try_acquire(1)
+    waiting = asyncio.ensure_future(budget.acquire(4))
+    await asyncio.sleep(0)
+    budget.release(6)
+    assert budget.is_full  # somebody waits, and 9 + 4 do not fit
+    budget.release(5)
+    await waiting
+    assert (budget.held_bytes, budget.is_full) == (8, False)
+
+
 def test_a_ready_file_says_who_serves_where(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     assert read_ready_file(path) is None

@@ -8,11 +8,13 @@ import urllib.request
 from collections.abc import Sequence
 
 import pytest
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from ponor_runtime.telemetry import Telemetry, TelemetryNameError
-from ponor_runtime.telemetry_export import export_spans, serve_prometheus
+from ponor_runtime.telemetry_export import serve_prometheus
 from ponor_runtime.telemetry_names import METRICS, MetricKind
+from ponor_runtime.telemetry_otlp import export_spans
 
 
 async def scrape(url: str) -> list[str]:
@@ -115,13 +117,13 @@ class Collected(SpanExporter):
 
 def test_spans_go_nowhere_until_somebody_wants_them() -> None:
     telemetry = Telemetry()
-    with telemetry.span("ponor.upload", blocks=1) as span:
+    with telemetry.span("ponor.upload", {"ponor.upload.objects": 1}) as span:
         assert span is None
     exporter = Collected()
-    stop = export_spans(telemetry, exporter, "broker")
-    with telemetry.span("ponor.upload", blocks=1):
+    stop = export_spans(telemetry, exporter, Resource.create({"service.name": "broker"}))
+    with telemetry.span("ponor.upload", {"ponor.upload.objects": 1}):
         pass
-    with pytest.raises(TelemetryNameError, match="SPANS"):
-        telemetry.span("ponor.unheard.of")
+    with pytest.raises(TelemetryNameError, match="SPANS"), telemetry.span("ponor.unheard.of"):
+        pass
     stop()
     assert exporter.names == ["ponor.upload"]

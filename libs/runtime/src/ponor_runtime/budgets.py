@@ -38,12 +38,22 @@ class ByteBudget:
         """How many callers wait."""
         return len(self._waiters)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether somebody waits, or nothing more fits."""
+        return bool(self._waiters) or self._held >= self._bytes_max
+
     def try_acquire(self, size_bytes: int) -> bool:
         """Take bytes if nobody waits and they fit."""
-        if self._waiters or not self._fits(size_bytes):
+        held = self._held + size_bytes
+        if self._waiters or (held > self._bytes_max and self._held):
             return False
-        self._held += size_bytes
+        self._held = held
         return True
+
+    def charge(self, size_bytes: int) -> None:
+        """Take bytes that are held already, whether they fit or not: what comes after them waits the longer."""
+        self._held += size_bytes
 
     async def acquire(self, size_bytes: int) -> None:
         """Take bytes, waiting for them behind all earlier callers.
@@ -74,7 +84,8 @@ class ByteBudget:
         """Give bytes back and let waiters in."""
         self._held -= size_bytes
         assert self._held >= 0, f"{self._name}: more was released than acquired"
-        self._grant()
+        if self._waiters:
+            self._grant()
 
     def _fits(self, size_bytes: int) -> bool:
         return self._held + size_bytes <= self._bytes_max or self._held == 0

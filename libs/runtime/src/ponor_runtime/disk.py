@@ -9,11 +9,12 @@ Paths are absolute. A file has one user at a time per operation kind; operations
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+"""A memoryview is one of bytes."""
 
 SECTOR_BYTES = 512
 """Writes are atomic at this size and alignment, and at no other."""
@@ -42,6 +43,15 @@ class DiskFile(Protocol):
         """`write`, then `sync`, in one step: one thread hop on a real disk."""
         ...
 
+    def write_sync_then(
+        self, position: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
+    ) -> None:
+        """`write_sync` without a task: `done` is called in the loop's thread, never from within this call, with None or the error.
+
+        The buffers must not change before that.
+        """
+        ...
+
     async def close(self) -> None:
         """Release the file; does not sync."""
         ...
@@ -61,8 +71,12 @@ class Disk(Protocol):
     Raises (all operations): `FileNotFoundError`, `FileExistsError`, and `OSError` with ENOSPC or EIO where they apply.
     """
 
-    async def open(self, path: PurePath, *, create: bool = False) -> DiskFile:
-        """Open for reading and writing. With `create` the file must not exist yet."""
+    async def open(self, path: PurePath, *, create: bool = False, uncached: bool = False) -> DiskFile:
+        """Open for reading and writing. With `create` the file must not exist yet.
+
+        `uncached` is a hint and changes no rule: what is written will not be read soon, and should pass by the machine's cache where
+        it can (writes that begin at a sector).
+        """
         ...
 
     async def exists(self, path: PurePath) -> bool:

@@ -12,12 +12,14 @@ import contextlib
 import errno
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 _T = TypeVar("_T")
 
-_Job = tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+_Tell = Callable[[BaseException | None, Any], None]
+_Job = tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, _Tell]
 
 
 class DiskWorker:
@@ -36,8 +38,12 @@ class DiskWorker:
         """Run `function(*arguments)` after all earlier calls; must be called on a running event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
-        self._jobs.put((function, arguments, loop, future))
+        self._jobs.put((function, arguments, loop, partial(_settle, future)))
         return future
+
+    def submit_then(self, tell: _Tell, function: Callable[..., Any], *arguments: Any) -> None:
+        """`submit`, but `tell(error, result)` is called from the loop: no future, and no further turn of the loop behind it."""
+        self._jobs.put((function, arguments, asyncio.get_running_loop(), tell))
 
     def stop(self) -> None:
         """End the thread once everything submitted has run."""
@@ -46,27 +52,25 @@ class DiskWorker:
     def _run(self) -> None:
         take = self._jobs.get
         while (job := take()) is not None:
-            function, arguments, loop, future = job
+            function, arguments, loop, tell = job
+            error = result = None
             try:
                 result = function(*arguments)
-            except BaseException as error:  # noqa: BLE001 - it is raised where the future is awaited
-                outcome: tuple[Callable[..., None], Any] = (_reject, error)
-            else:
-                outcome = (_resolve, result)
+            except BaseException as raised:  # noqa: BLE001 - it is raised where the call is awaited
+                error = raised
             # The loop may have been closed meanwhile: then nobody waits for the result.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(outcome[0], future, outcome[1])
+                loop.call_soon_threadsafe(tell, error, result)
             # A thread that waits for its next job must not keep the buffers of the last one alive.
-            del job, function, arguments, loop, future, outcome
+            del job, function, arguments, loop, tell, error, result
 
 
-def _resolve(future: asyncio.Future[Any], result: object) -> None:
-    if not future.done():
+def _settle(future: asyncio.Future[Any], error: BaseException | None, result: object) -> None:
+    if future.done():
+        return
+    if error is None:
         future.set_result(result)
-
-
-def _reject(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
+    else:
         future.set_exception(error)
 
 

@@ -77,12 +77,26 @@ async def _serve(main: ServiceMain, name: str, network: Callable[[], Network]) -
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, begin_stop)
     watched = _watch_parent(loop, name, begin_stop)
+    telemetry = Telemetry()
+    stop_export = _export_telemetry(telemetry, name)
     try:
-        runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), network(), Telemetry(), fail_stop)
+        runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), network(), telemetry, fail_stop)
         await main(runtime, stop)
     finally:
+        stop_export()
         if watched is not None:
             loop.remove_reader(watched)
+
+
+def _export_telemetry(telemetry: Telemetry, name: str) -> Callable[[], None]:
+    """Traces and metrics by OTLP, if the environment names a collector; the result flushes and stops."""
+    from ponor_runtime.otlp_environment import is_asked_for
+
+    if not is_asked_for(os.environ):
+        return lambda: None
+    from ponor_runtime.telemetry_otlp import export_from_environment
+
+    return export_from_environment(telemetry, name, os.environ)
 
 
 def _begin_stop(loop: asyncio.AbstractEventLoop, name: str, stop: asyncio.Event) -> None:

@@ -1,7 +1,8 @@
 """The real disk: POSIX files, `fdatasync`, directory locks by `flock`.
 
-What lives here: the system calls behind the `Disk` port. Every open file has a thread of its own (`disk_worker`) while it is open, so
-that operations on one file run in the order called and a slow sync of one file never holds up another; calls on names share one more.
+What lives here: the loop's side of the `Disk` port. Every open file has a thread of its own (`disk_worker`) while it is open, so that
+operations on one file run in the order called and a slow sync of one file never holds up another; calls on names share one more. The
+system calls on an open file stand in `file_calls`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,11 @@ import fcntl
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Any
 
 from ponor_runtime.disk import Buffer
 from ponor_runtime.disk_worker import DiskWorker, DiskWorkerPool
-
-IOVECS_MAX: Final = 1024
-"""Linux refuses more buffers in one pwritev (IOV_MAX)."""
+from ponor_runtime.file_calls import FileCalls, WriteChunks
 
 
 class SystemDisk:
@@ -26,25 +25,26 @@ class SystemDisk:
     def __init__(self) -> None:
         self._pool = DiskWorkerPool()
         self._names: DiskWorker | None = None
+        self._chunks = WriteChunks()
 
-    async def open(self, path: PurePath, *, create: bool = False) -> SystemFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+    async def open(self, path: PurePath, *, create: bool = False, uncached: bool = False) -> SystemFile:
         worker = self._pool.bind()
-        opening = worker.submit(os.open, path, flags, 0o644)
+        chunks = self._chunks if uncached else None
+        opening = worker.submit(FileCalls, path, create, chunks)
         try:
-            descriptor = await asyncio.shield(opening)
+            calls = await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(lambda done: self._abandon(done, worker))
             raise
         except BaseException:
             self._pool.give_back(worker)
             raise
-        return SystemFile(descriptor, worker, self._pool)
+        return SystemFile(calls, worker, self._pool)
 
-    def _abandon(self, opened: asyncio.Future[int], worker: DiskWorker) -> None:
+    def _abandon(self, opened: asyncio.Future[FileCalls], worker: DiskWorker) -> None:
         # The caller was cancelled while the file was being opened: nobody else will close it.
         if not opened.cancelled() and opened.exception() is None:
-            os.close(opened.result())
+            opened.result().close()
         self._pool.give_back(worker)
 
     async def exists(self, path: PurePath) -> bool:
@@ -94,43 +94,49 @@ class SystemDisk:
 
 
 class SystemFile:
-    """`DiskFile` on a descriptor and the thread bound to it."""
+    """`DiskFile` on the calls of one open file and the thread bound to it."""
 
-    __slots__ = ("_closed", "_descriptor", "_pool", "_worker")
+    __slots__ = ("_calls", "_closed", "_pool", "_worker")
 
-    def __init__(self, descriptor: int, worker: DiskWorker, pool: DiskWorkerPool) -> None:
-        self._descriptor = descriptor
+    def __init__(self, calls: FileCalls, worker: DiskWorker, pool: DiskWorkerPool) -> None:
+        self._calls = calls
         self._worker = worker
         self._pool = pool
         self._closed = False
 
     async def size(self) -> int:
-        return await self._worker.submit(_size, self._descriptor_open())
+        return await self._worker.submit(self._open_calls().size)
 
     async def read(self, position: int, length: int) -> bytes:
-        return await self._worker.submit(_read, self._descriptor_open(), position, length)
+        return await self._worker.submit(self._open_calls().read, position, length)
 
     async def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        await self._worker.submit(_write, self._descriptor_open(), position, buffers)
+        await self._worker.submit(self._open_calls().write, position, buffers)
 
     async def sync(self) -> None:
-        await self._worker.submit(os.fdatasync, self._descriptor_open())
+        await self._worker.submit(self._open_calls().sync)
 
     async def write_sync(self, position: int, buffers: Sequence[Buffer]) -> None:
-        await self._worker.submit(_write_sync, self._descriptor_open(), position, buffers)
+        await self._worker.submit(self._open_calls().write_sync, position, buffers)
+
+    def write_sync_then(
+        self, position: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
+    ) -> None:
+        calls = self._open_calls()
+        self._worker.submit_then(lambda error, _: done(error), calls.write_sync, position, buffers)
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        closing = self._worker.submit(os.close, self._descriptor)
+        closing = self._worker.submit(self._calls.close)
         self._pool.give_back(self._worker)
         await closing
 
-    def _descriptor_open(self) -> int:
+    def _open_calls(self) -> FileCalls:
         if self._closed:
             raise ValueError("this file was closed")
-        return self._descriptor
+        return self._calls
 
 
 class SystemDiskLock:
@@ -145,49 +151,6 @@ class SystemDiskLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-
-def _size(descriptor: int) -> int:
-    return os.fstat(descriptor).st_size
-
-
-def _read(descriptor: int, position: int, length: int) -> bytes:
-    piece = os.pread(descriptor, length, position)
-    if len(piece) in {0, length}:
-        return piece
-    pieces = [piece]
-    read = len(piece)
-    # A short read means the end of the file, or a limit of the kernel (2 GiB), or a signal: only zero bytes mean the end.
-    while read < length and (piece := os.pread(descriptor, length - read, position + read)):
-        pieces.append(piece)
-        read += len(piece)
-    return b"".join(pieces)
-
-
-def _write(descriptor: int, position: int, buffers: Sequence[Buffer]) -> None:
-    for first in range(0, len(buffers), IOVECS_MAX):
-        group = buffers[first : first + IOVECS_MAX]
-        size = sum(map(_bytes_of, group))
-        written = os.pwritev(descriptor, group, position)
-        if written < size:
-            _write_rest(descriptor, position, b"".join(group), written)
-        position += size
-
-
-def _write_rest(descriptor: int, position: int, data: bytes, written: int) -> None:
-    # Rare: a nearly full disk or a very large write. The next call either goes on or raises ENOSPC.
-    view = memoryview(data)
-    while written < len(view):
-        written += os.pwrite(descriptor, view[written:], position + written)
-
-
-def _write_sync(descriptor: int, position: int, buffers: Sequence[Buffer]) -> None:
-    _write(descriptor, position, buffers)
-    os.fdatasync(descriptor)
-
-
-def _bytes_of(buffer: Buffer) -> int:
-    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
 def _sync_directory(directory: PurePath) -> None:

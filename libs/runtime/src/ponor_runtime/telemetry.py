@@ -7,11 +7,12 @@ What lives here: the instruments that services hold. They are plain Python numbe
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from ponor_runtime.telemetry_names import METRICS, SPANS, Metric, MetricKind
+from ponor_runtime.telemetry_names import METRICS, Metric, MetricKind
+from ponor_runtime.tracing import Attributes, Span, SpanKind, TraceContext, Tracing
 
 LabelValues: TypeAlias = tuple[str, ...]
 """Values in the order of the registry's label names."""
@@ -52,25 +53,22 @@ class Histogram:
         self.total += value
 
 
-class Tracer(Protocol):
-    """What a span needs: OpenTelemetry's tracer fulfils it."""
-
-    def start_as_current_span(self, name: str, *, attributes: Any = None) -> AbstractContextManager[Any]:
-        """A context manager for one span."""
-        ...
-
-
 class Telemetry:
     """The instruments of one process.
 
     The same name and labels give the same instrument. Label values must come from small fixed sets: never topic, client or group names.
+
+    Attributes:
+        tracing: where spans go; None while tracing is off, which is all that is asked then.
+        request: the sampled request whose synchronous part runs now; None almost always. The hot path asks this and nothing else.
     """
 
     def __init__(self) -> None:
         self._counters: dict[tuple[str, LabelValues], Counter] = {}
         self._histograms: dict[tuple[str, LabelValues], Histogram] = {}
         self._gauges: dict[tuple[str, LabelValues], Callable[[], float]] = {}
-        self._tracer: Tracer | None = None
+        self.tracing: Tracing | None = None
+        self.request: Span | None = None
 
     def counter(self, name: str, **labels: str) -> Counter:
         """The counter of this name and these labels.
@@ -101,23 +99,36 @@ class Telemetry:
         _, values = _lookup(name, MetricKind.GAUGE, labels)
         self._gauges[(name, values)] = callback
 
-    def span(self, name: str, **attributes: str | int) -> AbstractContextManager[Any]:
-        """A context manager around one piece of work; costs a dictionary while spans are off.
+    def span(
+        self, name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
+    ) -> AbstractContextManager[Any]:
+        """A context manager around one piece of work, below the current span.
 
         Raises:
-            TelemetryNameError: spans are on and the name is not in the registry.
+            TelemetryNameError: tracing is on and the name is not in the registry.
         """
-        if self._tracer is None:
+        tracing = self.tracing
+        if tracing is None:
             return NO_SPAN
-        if name not in SPANS:
-            raise TelemetryNameError(
-                f"span {name!r} is not in ponor_runtime.telemetry_names.SPANS: add a row"
-            )
-        return self._tracer.start_as_current_span(name, attributes=attributes)
+        return tracing.span(name, attributes, kind=kind, parent=tracing.current())
 
-    def enable_spans(self, tracer: Tracer | None) -> None:
-        """Send spans to a tracer from now on, or to nobody."""
-        self._tracer = tracer
+    def step(
+        self, name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
+    ) -> AbstractContextManager[Any]:
+        """As `span`, but only as a part of a trace that has begun: never the root of one."""
+        tracing = self.tracing
+        if tracing is None or (parent := tracing.current()) is None:
+            return NO_SPAN
+        return tracing.span(name, attributes, kind=kind, parent=parent)
+
+    def continued(
+        self, name: str, origins: Sequence[TraceContext], attributes: Attributes | None = None
+    ) -> AbstractContextManager[Any]:
+        """A span of work that others left behind: in the trace of the first of them, linked to all; a trace of its own if there is none."""
+        tracing = self.tracing
+        if tracing is None:
+            return NO_SPAN
+        return tracing.span(name, attributes, parent=origins[0] if origins else None, links=origins)
 
     def counters(self, name: str) -> Iterator[tuple[LabelValues, int]]:
         """Every counter of a name: label values and value. Safe on another thread."""

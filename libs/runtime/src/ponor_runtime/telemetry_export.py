@@ -1,39 +1,21 @@
-"""How measurements leave the process: OpenTelemetry instruments and a Prometheus endpoint.
+"""The Prometheus endpoint: every metric of the registry on `http://HOST:PORT/metrics`.
 
-What lives here: everything that imports OpenTelemetry or prometheus_client; loaded only by a process that serves metrics or spans.
-Counters and gauges become observable instruments, whose callbacks read our numbers when somebody scrapes. OpenTelemetry has no
-observable histogram, so histograms join the collected data as ready-made points of the same data model.
+What lives here: everything that imports prometheus_client; loaded only by a process that serves metrics.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
-    HistogramDataPoint,
-    MetricsData,
-    ResourceMetrics,
-    ScopeMetrics,
-)
-from opentelemetry.sdk.metrics.export import Histogram as HistogramData
-from opentelemetry.sdk.metrics.export import Metric as MetricData
+from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
+from ponor_runtime.metric_data import SCOPE, create_instruments, with_histograms
 from ponor_runtime.telemetry import Telemetry
-from ponor_runtime.telemetry_names import METRICS, Metric, MetricKind
-
-SCOPE: Final = "ponor"
 
 
 class PrometheusEndpoint:
@@ -60,21 +42,11 @@ def serve_prometheus(telemetry: Telemetry, host: str, port: int) -> PrometheusEn
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    reader = _HistogramReader(telemetry, registry)
+    reader = _PrometheusReader(telemetry, registry)
     provider = MeterProvider(
         metric_readers=[reader], resource=Resource.create({"service.name": SCOPE}), shutdown_on_exit=False
     )
-    meter = provider.get_meter(SCOPE)
-    for name, metric in METRICS.items():
-        # The unit is not handed on: the Prometheus reader would append it to a name that has it already.
-        if metric.kind is MetricKind.COUNTER:
-            meter.create_observable_counter(
-                name, [_observe(metric, telemetry.counters, name)], description=metric.doc
-            )
-        elif metric.kind is MetricKind.GAUGE:
-            meter.create_observable_gauge(
-                name, [_observe(metric, telemetry.gauges, name)], description=metric.doc
-            )
+    create_instruments(provider, telemetry)
     try:
         server, _ = start_http_server(port, host, registry)
     except OSError as error:
@@ -88,30 +60,7 @@ def start_prometheus(telemetry: Telemetry, host: str, port: int) -> int:
     return serve_prometheus(telemetry, host, port).port
 
 
-def export_spans(telemetry: Telemetry, exporter: SpanExporter, service: str) -> Callable[[], None]:
-    """Send spans to an exporter from now on; call the result to flush and stop."""
-    provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
-    telemetry.enable_spans(provider.get_tracer(SCOPE))
-
-    def stop() -> None:
-        telemetry.enable_spans(None)
-        provider.shutdown()
-
-    return stop
-
-
-def _observe(
-    metric: Metric, read: Callable[[str], Iterable[tuple[tuple[str, ...], float]]], name: str
-) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    def observe(_: CallbackOptions) -> Iterable[Observation]:
-        for values, value in read(name):
-            yield Observation(value, dict(zip(metric.labels, values, strict=True)))
-
-    return observe
-
-
-class _HistogramReader(PrometheusMetricReader):
+class _PrometheusReader(PrometheusMetricReader):
     """The Prometheus reader, with our histograms added to what OpenTelemetry collected."""
 
     def __init__(self, telemetry: Telemetry, registry: CollectorRegistry) -> None:
@@ -121,36 +70,5 @@ class _HistogramReader(PrometheusMetricReader):
     def _receive_metrics(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
     ) -> None:
-        scope = ScopeMetrics(scope=InstrumentationScope(SCOPE), metrics=self._histogram_data(), schema_url="")
-        ours = ResourceMetrics(resource=Resource.get_empty(), scope_metrics=[scope], schema_url="")
-        collected = [] if metrics_data is None else list(metrics_data.resource_metrics)
-        super()._receive_metrics(MetricsData(resource_metrics=[*collected, ours]), timeout_millis, **kwargs)
-
-    def _histogram_data(self) -> list[MetricData]:
-        now = time.time_ns()
-        collected = []
-        for name, metric in METRICS.items():
-            if metric.kind is not MetricKind.HISTOGRAM:
-                continue
-            points = []
-            for values, histogram in self._telemetry.histograms(name):
-                counts = list(histogram.counts)
-                points.append(
-                    HistogramDataPoint(
-                        attributes=dict(zip(metric.labels, values, strict=True)),
-                        start_time_unix_nano=0,
-                        time_unix_nano=now,
-                        count=sum(counts),
-                        sum=histogram.total,
-                        bucket_counts=counts,
-                        explicit_bounds=histogram.bounds,
-                        min=0,
-                        max=0,
-                    )
-                )
-            if points:
-                data = HistogramData(
-                    data_points=points, aggregation_temporality=AggregationTemporality.CUMULATIVE
-                )
-                collected.append(MetricData(name=name, description=metric.doc, unit="", data=data))
-        return collected
+        everything = with_histograms(metrics_data, self._telemetry, Resource.get_empty(), since_wall_ns=0)
+        super()._receive_metrics(everything, timeout_millis, **kwargs)

@@ -72,6 +72,9 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_journal_retained_bytes": Metric(GAUGE, "bytes", ("journal",), "Bytes on disk above the trim point"),
     "ponor_journal_segments": Metric(GAUGE, "segments", ("journal", "state"), "Segment files, live and spare"),
     "ponor_journal_recovered_entries": Metric(GAUGE, "entries", ("journal",), "Entries found at start-up"),
+    "ponor_journal_waits_for_space": Metric(
+        GAUGE, "boolean", ("journal",), "1 while entries wait because the disk is full"
+    ),
     "ponor_journal_torn_bytes": Metric(GAUGE, "bytes", ("journal",), "Bytes of a torn tail that start-up cut off"),
     # The write-ahead log and recovery: s3stream.
     "ponor_wal_recovery_us": Metric(GAUGE, "us", (), "How long the last recovery took"),
@@ -83,6 +86,10 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_block_cache_bytes": Metric(GAUGE, "bytes", (), "Bytes of data blocks held in the block cache"),
     "ponor_block_cache_reads_total": Metric(COUNTER, "blocks", ("result",), "Blocks found (hit) or fetched (miss)"),
     "ponor_block_cache_evictions_total": Metric(COUNTER, "blocks", (), "Blocks dropped for room"),
+    "ponor_read_ahead_bytes": Metric(GAUGE, "bytes", (), "Bytes of blocks that were read ahead and nobody has used yet"),
+    "ponor_read_ahead_blocks_total": Metric(
+        COUNTER, "blocks", ("result",), "Blocks read ahead: used, dropped because nobody came, given_up for a read that had no room"
+    ),
     # Uploads of s3stream.
     "ponor_upload_objects_total": Metric(COUNTER, "objects", ("kind",), "Objects committed, stream objects (so) and stream set objects (sso)"),
     "ponor_upload_bytes_total": Metric(COUNTER, "bytes", ("kind",), "Bytes of committed objects"),
@@ -96,8 +103,32 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_kafka_connections_refused_total": Metric(COUNTER, "connections", ("reason",), "Connections closed by the broker"),
     "ponor_kafka_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Bytes received from (in) and sent to (out) clients"),
     "ponor_kafka_inflight_bytes": Metric(GAUGE, "bytes", (), "Request bytes held until they are answered"),
+    "ponor_kafka_receiving_bytes": Metric(
+        GAUGE, "bytes", (), "Length of the requests that are arriving, as far as they were let in"
+    ),
+    "ponor_fetch_answers_bytes": Metric(GAUGE, "bytes", (), "Fetch answers that clients have not read yet"),
+    "ponor_budget_limit": Metric(
+        GAUGE, "1", ("budget",), "The bound of a budget, by its setting, in that setting's unit"
+    ),
+    "ponor_fetches_parked": Metric(GAUGE, "requests", (), "Fetches that wait for data"),
+    "ponor_fetch_sessions": Metric(GAUGE, "sessions", (), "Incremental fetch sessions remembered"),
+    "ponor_fetch_session_partitions": Metric(GAUGE, "partitions", (), "Partitions that fetch sessions remember"),
+    "ponor_fetch_session_bytes": Metric(GAUGE, "bytes", (), "Memory that fetch sessions are charged"),
+    "ponor_fetch_sessions_evicted_total": Metric(COUNTER, "sessions", (), "Fetch sessions that had to leave for others"),
+    "ponor_fetch_sessions_refused_total": Metric(COUNTER, "sessions", (), "Fetch sessions not given, or ended, for want of room"),
+    "ponor_cold_reads": Metric(GAUGE, "reads", ("state",), "Reads of old data on behalf of fetches, reading and waiting for their turn"),
+    "ponor_cold_reads_refused_total": Metric(COUNTER, "reads", (), "Reads of old data refused because too many wait"),
+    "ponor_cold_read_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of batches read from objects on behalf of fetches"),
     "ponor_partitions_open": Metric(GAUGE, "partitions", (), "Partitions this broker leads"),
+    "ponor_retention_deleted_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of segments that retention dropped"),
     "ponor_groups": Metric(GAUGE, "groups", ("state",), "Consumer groups this broker coordinates"),
+    "ponor_group_members": Metric(GAUGE, "members", (), "Members of the groups this broker coordinates"),
+    "ponor_group_offsets": Metric(GAUGE, "offsets", (), "Committed offsets this broker holds"),
+    "ponor_groups_memory_bytes": Metric(GAUGE, "bytes", (), "Counted for groups, members and offsets, against groups_memory_bytes_max"),
+    "ponor_group_refusals_total": Metric(COUNTER, "requests", (), "New groups, members and offsets refused because groups_max or groups_memory_bytes_max is reached"),
+    "ponor_group_log_bytes": Metric(GAUGE, "bytes", (), "Length of the led partitions of __consumer_offsets: what a restart reads"),
+    "ponor_group_offsets_expired_total": Metric(COUNTER, "offsets", (), "Offsets whose retention time was over"),
+    "ponor_group_log_rewrites_total": Metric(COUNTER, "rewrites", (), "Partitions of __consumer_offsets written anew and trimmed"),
     # The controller.
     "ponor_controller_commits_total": Metric(COUNTER, "batches", (), "Record batches committed"),
     "ponor_controller_records_total": Metric(COUNTER, "records", ("kind",), "Records committed"),
@@ -122,8 +153,19 @@ METRICS: Final[dict[str, Metric]] = {
 }  # fmt: skip
 
 SPANS: Final[dict[str, str]] = {
+    # One Kafka request: ponor_broker.
+    "ponor.kafka.request": "SERVER: one request, from its frame to its answer (messaging.*, network.peer.address; ponor.kafka.api names it)",
+    "ponor.produce.validate": "One partition's batch checked: CRC, counts, sizes, timestamps",
+    "ponor.produce.append": "Sequence check, offsets, and the hand-over to the stream",
+    # Storage: s3stream.
+    "ponor.wal.commit": "From the hand-over of an append to the end of the fdatasync that made it durable, with everything that shared it",
     "ponor.recovery": "Start-up of a broker's storage: WAL replay, upload, close",
-    "ponor.upload": "One sealed block from prepare to commit",
+    "ponor.upload": "One sealed block from prepare to commit; in the trace of the oldest sampled append it carries, linked to all of them",
     "ponor.fetch.objects": "A fetch that went to the object store",
-    "ponor.controller.operation": "One operation from the session to its result",
+    "ponor.fetch.find": "Which objects hold these offsets: the read index of the local image, and how long it lagged",
+    "ponor.object_store.put": "CLIENT: one put (rpc.*, aws.s3.*)",
+    "ponor.object_store.get": "CLIENT: one ranged get of an index or of blocks (rpc.*, aws.s3.*)",
+    # Sessions: ponor_metadata and ponor_controller.
+    "ponor.session.operation": "CLIENT: one operation at the controller, repeats included (rpc.*)",
+    "ponor.controller.operation": "SERVER: one operation from the session to its result, committed (rpc.*)",
 }

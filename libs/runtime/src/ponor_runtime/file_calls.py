@@ -1,0 +1,226 @@
+"""The system calls on one open file; they run on the file's thread, one at a time.
+
+What lives here: how bytes get to the disk with little work.
+- A synced write is one call, `pwritev` with RWF_DSYNC, where nothing else of the file is unsynced: the thread takes Python's lock once less,
+  and the kernel searches the written range for dirty pages instead of the whole file.
+- An uncached file bypasses the page cache (O_DIRECT). A page that the kernel has to find, clear and fill costs several times what the bytes
+  cost that are copied into it, and what is written once and read from memory is not worth one. The device wants aligned memory, so the
+  bytes pass through a chunk that is used again and again.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Final
+
+from ponor_runtime.disk import SECTOR_BYTES, Buffer
+
+IOVECS_MAX: Final = 1024
+"""Linux refuses more buffers in one pwritev (IOV_MAX)."""
+
+CHUNK_BYTES: Final = 2 * 1024 * 1024
+CHUNKS_IDLE_MAX: Final = 8
+_BLOCK_BYTES: Final = 4096
+"""Where the end of a file is written with the cache, it begins at a page, or the kernel would have to read the page first."""
+
+_JOINED_BYTES_MAX: Final = 64 * 1024
+"""Small buffers are joined before they are copied: two copies by C are cheaper than a turn of Python for each."""
+
+_WRITE_AND_SYNC: Final = getattr(os, "RWF_DSYNC", 0)
+_DIRECT: Final = getattr(os, "O_DIRECT", 0)
+
+
+class WriteChunks:
+    """Aligned memory for uncached writes: as many chunks as such writes run at the same time, and a few are kept.
+
+    Used by several threads; a list's `pop` and `append` are atomic.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[memoryview] = []
+
+    def take(self) -> memoryview:
+        """A chunk for one write."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            memory = mmap.mmap(-1, CHUNK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with suppress(OSError):  # a kernel without huge pages
+                memory.madvise(mmap.MADV_HUGEPAGE)  # one page to hold in place for the device instead of 512
+            return memoryview(memory)
+
+    def give_back(self, chunk: memoryview) -> None:
+        """The write is over."""
+        if len(self._idle) < CHUNKS_IDLE_MAX:
+            self._idle.append(chunk)
+
+
+class FileCalls:
+    """An open file: one descriptor, and a second one for uncached writes where file system and device have such."""
+
+    __slots__ = ("_chunks", "_descriptor", "_direct", "_unsynced", "_write_and_sync")
+
+    def __init__(self, path: PurePath, create: bool, chunks: WriteChunks | None) -> None:
+        """Open; `chunks` are given for an uncached file.
+
+        Raises:
+            OSError: it cannot be opened, or with `create` it exists.
+        """
+        flags = os.O_RDWR | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), 0o644)
+        self._chunks = chunks
+        self._unsynced = True
+        """Something may have been written that no sync has covered; what earlier processes wrote is unknown."""
+        self._write_and_sync = _WRITE_AND_SYNC
+        self._direct: int | None = None
+        if chunks is not None and _DIRECT:
+            try:
+                self._direct = os.open(path, flags | _DIRECT)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # the file system has no such writes
+                    os.close(self._descriptor)
+                    raise
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, position: int, length: int) -> bytes:
+        """See `DiskFile.read`."""
+        piece = os.pread(self._descriptor, length, position)
+        if len(piece) in {0, length}:
+            return piece
+        pieces = [piece]
+        read = len(piece)
+        # A short read means the end of the file, or a limit of the kernel (2 GiB), or a signal: only zero bytes mean the end.
+        while read < length and (piece := os.pread(self._descriptor, length - read, position + read)):
+            pieces.append(piece)
+            read += len(piece)
+        return b"".join(pieces)
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """See `DiskFile.write`."""
+        self._unsynced = True
+        self._write(position, buffers, sum(map(len, buffers)), 0)
+
+    def sync(self) -> None:
+        """See `DiskFile.sync`."""
+        os.fdatasync(self._descriptor)
+        self._unsynced = False
+
+    def write_sync(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """See `DiskFile.write_sync`."""
+        size_bytes = sum(map(len, buffers))
+        single = CHUNK_BYTES if self._direct is not None and not (position | size_bytes) % SECTOR_BYTES else 0
+        in_one_call = 0 < size_bytes <= single or (self._direct is None and 0 < len(buffers) <= IOVECS_MAX)
+        flags = self._write_and_sync if in_one_call and not self._unsynced else 0
+        self._unsynced = True
+        try:
+            complete = self._write(position, buffers, size_bytes, flags)
+        except OSError as error:
+            if not flags or error.errno != errno.EOPNOTSUPP:
+                raise
+            flags = self._write_and_sync = 0  # the file system has no such call
+            complete = self._write(position, buffers, size_bytes, 0)
+        if not (flags and complete):
+            os.fdatasync(self._descriptor)
+        self._unsynced = False
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        if self._direct is not None:
+            os.close(self._direct)
+        os.close(self._descriptor)
+
+    def _write(self, position: int, buffers: Sequence[Buffer], size_bytes: int, flags: int) -> bool:
+        """Whether it was done by calls that had these flags."""
+        if self._direct is None or position % SECTOR_BYTES:
+            return _write_cached(self._descriptor, position, buffers, flags)
+        direct_bytes = (
+            size_bytes if size_bytes % SECTOR_BYTES == 0 else size_bytes - size_bytes % _BLOCK_BYTES
+        )
+        try:
+            rest = self._write_direct(self._direct, position, buffers, direct_bytes, flags)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # The device has larger sectors: from now on this file is written like any other.
+            os.close(self._direct)
+            self._direct = None
+            _write_cached(self._descriptor, position, buffers, 0)
+            return False
+        if rest:
+            _write_cached(self._descriptor, position + direct_bytes, [rest], 0)
+        return not rest
+
+    def _write_direct(
+        self, descriptor: int, position: int, buffers: Sequence[Buffer], direct_bytes: int, flags: int
+    ) -> bytes:
+        """Write the first bytes chunk by chunk; returns the others."""
+        assert self._chunks is not None
+        chunk = self._chunks.take()
+        try:
+            filled = 0
+            rest: list[memoryview] = []
+            for piece in _pieces(buffers):
+                view = memoryview(piece)
+                while view and direct_bytes:
+                    part = view[: min(CHUNK_BYTES - filled, direct_bytes)]
+                    chunk[filled : filled + len(part)] = part
+                    filled += len(part)
+                    direct_bytes -= len(part)
+                    view = view[len(part) :]
+                    if filled == CHUNK_BYTES or not direct_bytes:
+                        _write_all(descriptor, position, chunk[:filled], flags)
+                        position += filled
+                        filled = 0
+                if view:
+                    rest.append(view)
+            assert not filled
+            return b"".join(rest)
+        finally:
+            self._chunks.give_back(chunk)
+
+
+def _pieces(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in fewer pieces."""
+    for first in range(0, len(buffers), IOVECS_MAX):
+        group = buffers[first : first + IOVECS_MAX]
+        if len(group) > 1 and sum(map(len, group)) <= _JOINED_BYTES_MAX:
+            yield b"".join(group)
+        else:
+            yield from group
+
+
+def _write_cached(descriptor: int, position: int, buffers: Sequence[Buffer], flags: int) -> bool:
+    complete = True
+    for first in range(0, len(buffers), IOVECS_MAX):
+        group = buffers[first : first + IOVECS_MAX]
+        size = sum(map(len, group))
+        written = _pwritev(descriptor, group, position, flags)
+        if written < size:
+            complete = False
+            _write_all(descriptor, position + written, memoryview(b"".join(group))[written:], 0)
+        position += size
+    return complete
+
+
+def _write_all(descriptor: int, position: int, view: memoryview, flags: int) -> None:
+    # More than one call is rare: a nearly full disk or a very large write. The next call either goes on or raises ENOSPC.
+    while view:
+        written = _pwritev(descriptor, [view], position, flags)
+        position += written
+        view = view[written:]
+
+
+def _pwritev(descriptor: int, buffers: Sequence[Buffer], position: int, flags: int) -> int:
+    return (
+        os.pwritev(descriptor, buffers, position, flags)
+        if flags
+        else os.pwritev(descriptor, buffers, position)
+    )

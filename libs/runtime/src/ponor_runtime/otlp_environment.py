@@ -1,0 +1,79 @@
+"""What OpenTelemetry's environment variables ask of a Ponor process: which signals leave, and how many traces. Pure.
+
+What lives here: the decisions that the SDK leaves to its users. Nothing is exported unless an endpoint is named: a process that nobody
+configured opens no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ponor_runtime.lifecycle import StartRefusedError
+
+ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+TRACES_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+METRICS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+SAMPLER: Final = "OTEL_TRACES_SAMPLER"
+SAMPLER_ARGUMENT: Final = "OTEL_TRACES_SAMPLER_ARG"
+RATIO_DEFAULT: Final = 0.01
+"""Share of requests that are traced when OTEL_TRACES_SAMPLER is not set: every request of a broker would be its whole work."""
+_PROTOCOLS: Final = (
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
+)
+_PROTOCOL: Final = "http/protobuf"
+
+
+def is_asked_for(environment: Mapping[str, str]) -> bool:
+    """Whether anything is to be exported; cheap, and asked before anything of OpenTelemetry is imported."""
+    return any(environment.get(name) for name in (ENDPOINT, TRACES_ENDPOINT, METRICS_ENDPOINT)) and (
+        environment.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+    )
+
+
+def exports(environment: Mapping[str, str]) -> tuple[bool, bool]:
+    """Whether traces leave, and whether metrics do.
+
+    Raises:
+        StartRefusedError: a protocol or an exporter that there is not.
+    """
+    for name in _PROTOCOLS:
+        protocol = environment.get(name, "").strip()
+        if protocol not in ("", _PROTOCOL):
+            raise StartRefusedError(
+                f"{name}={protocol}: Ponor speaks {_PROTOCOL}; collectors take it on port 4318"
+            )
+    return (
+        _exported(environment, "OTEL_TRACES_EXPORTER", TRACES_ENDPOINT),
+        _exported(environment, "OTEL_METRICS_EXPORTER", METRICS_ENDPOINT),
+    )
+
+
+def sampler_argument(environment: Mapping[str, str]) -> float | None:
+    """Our own default ratio; None when OTEL_TRACES_SAMPLER is set and the SDK decides.
+
+    Raises:
+        StartRefusedError: a ratio that is none.
+    """
+    text = environment.get(SAMPLER_ARGUMENT, "").strip()
+    if text and "traceidratio" in environment.get(SAMPLER, "traceidratio"):
+        try:
+            ratio = float(text)
+        except ValueError:
+            ratio = -1.0
+        if not 0.0 <= ratio <= 1.0:
+            raise StartRefusedError(f"{SAMPLER_ARGUMENT}={text}: give a share of requests from 0 to 1")
+    else:
+        ratio = RATIO_DEFAULT
+    return None if environment.get(SAMPLER) else ratio
+
+
+def _exported(environment: Mapping[str, str], exporter_variable: str, endpoint_variable: str) -> bool:
+    exporter = environment.get(exporter_variable, "otlp").strip().lower()
+    if exporter not in ("", "otlp", "none"):
+        raise StartRefusedError(
+            f"{exporter_variable}={exporter}: use otlp or none; Prometheus is served anyway"
+        )
+    return exporter != "none" and bool(environment.get(ENDPOINT) or environment.get(endpoint_variable))
