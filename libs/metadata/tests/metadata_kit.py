@@ -139,6 +139,14 @@ def partition_changed(topic_id: bytes, number: int, leader: NodeId = NODE_A, epo
     )
 
 
+def topic_configs_set(topic_id: bytes, **configs: str) -> pb.Record:
+    return record(topic_configs_set=pb.TopicConfigsSet(topic_id=topic_id, configs=configs))
+
+
+def broker_configs_set(node_id: NodeId, **configs: str) -> pb.Record:
+    return record(broker_configs_set=pb.BrokerConfigsSet(node_id=node_id, configs=configs))
+
+
 def completed(
     request_id: int, *, first_incomplete_id: int = 1, node_id: NodeId = NODE_A, node_epoch: int = 1
 ) -> pb.Record:

@@ -7,17 +7,18 @@ from ponor.metadata.v1 import records_pb2 as pb
 from ponor_metadata import counters
 from ponor_metadata.apply import RULES, UnknownRecordError, apply_batch
 from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NodeRole, ObjectState, RangeRow, StreamRow
+from ponor_metadata.rows import ALL_BROKERS, NodeRole, ObjectState, RangeRow, StreamRow
 from ponor_metadata.tables import (
     OBJECTS_WAITING,
     OPERATIONS_OF,
     PARTITIONS_LED_BY,
     PARTITIONS_OF,
+    STREAMS_OF_TOPIC,
     STREAMS_OPEN_AT,
     TOPICS_NAMED,
 )
 from ponor_metadata.view import cluster_of, is_current
-from ponor_runtime.identity import TenantId, compose_id
+from ponor_runtime.identity import NodeId, TenantId, compose_id
 
 from libs.metadata.tests.metadata_kit import (
     GC_NODE,
@@ -27,6 +28,7 @@ from libs.metadata.tests.metadata_kit import (
     TTL_MS,
     Log,
     batch_of,
+    broker_configs_set,
     claimed,
     closed,
     completed,
@@ -45,6 +47,7 @@ from libs.metadata.tests.metadata_kit import (
     sso,
     stream,
     tenant,
+    topic_configs_set,
     topic_created,
     trimmed,
 )
@@ -346,3 +349,37 @@ def test_results_are_kept_until_the_node_has_them() -> None:
     node = log.image.nodes.get(NODE_A)
     assert node is not None
     assert (node.first_incomplete_id, node.role) == (3, NodeRole.BROKER)
+
+
+def test_settings_are_replaced_whole() -> None:
+    log = Log()
+    log.commit(topic_created(TOPIC, "orders"))
+    log.commit(topic_configs_set(TOPIC, retention="1", segment="2"))
+    log.commit(topic_configs_set(TOPIC, segment="3"))
+    topic = log.image.topics.get(TOPIC)
+    assert topic is not None
+    assert (topic.name, topic.configs) == ("orders", {"segment": "3"})
+    refused(log, topic_configs_set(bytes(15) + b"x", segment="3"), match="does not exist")
+
+
+def test_a_broker_without_dynamic_settings_has_no_row() -> None:
+    log = Log()
+    log.commit(broker_configs_set(ALL_BROKERS, a="1"), broker_configs_set(NODE_A, a="2", b="3"))
+    assert [(row.node_id, row.configs) for row in log.image.broker_configs] == [
+        (ALL_BROKERS, {"a": "1"}),
+        (NODE_A, {"a": "2", "b": "3"}),
+    ]
+    log.commit(broker_configs_set(ALL_BROKERS))
+    assert log.image.broker_configs.get(ALL_BROKERS) is None
+    refused(log, broker_configs_set(ALL_BROKERS), match="no dynamic settings")
+    refused(log, broker_configs_set(NodeId(5), a="1"), match="unknown")
+
+
+def test_streams_are_found_by_their_topic() -> None:
+    log = Log()
+    log.commit(created(S1, topic="t"), created(S2, topic="u"), created(S3))
+    log.commit(opened(S1, 1))
+    assert [row.stream_id for row in log.image.streams.find(STREAMS_OF_TOPIC, "t")] == [S1]
+    assert log.image.streams.find(STREAMS_OF_TOPIC, "t")[0].open
+    log.commit(record(stream_deleted=pb.StreamDeleted(stream_id=S1)))
+    assert not log.image.streams.find(STREAMS_OF_TOPIC, "t")

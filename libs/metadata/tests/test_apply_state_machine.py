@@ -15,7 +15,7 @@ from ponor_metadata import counters, snapshot
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.overlay import Overlay
 from ponor_metadata.read_index import find_pieces
-from ponor_metadata.rows import ObjectState, StreamRow
+from ponor_metadata.rows import ALL_BROKERS, ObjectState, StreamRow
 from ponor_metadata.tables import OBJECTS_WAITING, OPERATIONS_OF
 from ponor_metadata.validate import validate
 from ponor_metadata.view import is_current
@@ -25,6 +25,7 @@ from libs.metadata.tests.metadata_kit import (
     GC_NODE,
     NODE_A,
     NODE_B,
+    broker_configs_set,
     claimed,
     closed,
     completed,
@@ -42,6 +43,7 @@ from libs.metadata.tests.metadata_kit import (
     so,
     sso,
     tenant,
+    topic_configs_set,
     topic_created,
     trimmed,
 )
@@ -228,6 +230,22 @@ class MetadataMachine(RuleBasedStateMachine):
         topic_id = self.topics.to_bytes(16, "big")
         changes = [partition_changed(topic_id, number, NODES[number % 2]) for number in range(partitions)]
         self.propose(topic_created(topic_id, f"topic-{self.topics}"), *changes)
+
+    @rule(pick=picks, retention=st.sampled_from((None, "1", "2")))
+    def set_topic_configs(self, pick: int, retention: str | None) -> None:
+        row = self.pick(list(self.overlay.topics), pick)
+        if row is not None:
+            configs = {} if retention is None else {"retention": retention}
+            self.propose(topic_configs_set(row.topic_id, **configs))
+
+    @rule(node_id=st.sampled_from((ALL_BROKERS, *NODES)), value=st.sampled_from((None, "1", "2")))
+    def set_broker_configs(self, node_id: NodeId, value: str | None) -> None:
+        if node_id != ALL_BROKERS and node_id not in self.overlay.nodes:
+            return
+        if value is not None:
+            self.propose(broker_configs_set(node_id, setting=value))
+        elif node_id in self.overlay.broker_configs:
+            self.propose(broker_configs_set(node_id))
 
     @rule(pick=picks)
     def delete_topic(self, pick: int) -> None:

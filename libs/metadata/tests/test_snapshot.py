@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ponor.metadata.v1 import records_pb2 as pb
 from ponor_metadata.digest import EMPTY_DIGEST, running_digest
 from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import ALL_BROKERS
 from ponor_metadata.snapshot import MAGIC, SnapshotCorruptError, SnapshotReader, decode, encode
 
 from libs.metadata.tests.metadata_kit import (
@@ -15,6 +16,7 @@ from libs.metadata.tests.metadata_kit import (
     NODE_B,
     Log,
     batch_of,
+    broker_configs_set,
     completed,
     contents,
     created,
@@ -40,6 +42,7 @@ def populated() -> Log:
     log.commit(sso(obj(4), (stream(2), 0, 4), (stream(4), 0, 6), node_id=NODE_B))
     log.commit(record(key_put=pb.KeyPut(key="k", value=b"v")))
     log.commit(topic_created(bytes(16), "orders"), partition_changed(bytes(16), 0), completed(1))
+    log.commit(broker_configs_set(ALL_BROKERS, zebra="1", apple="2"), broker_configs_set(NODE_B, kiwi="3"))
     log.commit(record(node_fenced=pb.NodeFenced(node_id=NODE_B, node_epoch=1)))
     return log
 

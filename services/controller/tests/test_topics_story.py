@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
-from ponor_controller.validation.topic_configs import config_problem
 from ponor_controller.validation.topic_names import collides, name_problem
+from ponor_kafka.configs.changes import checked_topic_configs
 
 from services.controller.tests.ledger import Ledger
 
@@ -112,7 +112,7 @@ def test_a_legal_name_has_legal_characters_only(name: str) -> None:
         ("compression.type", "zstd", "brotli"),
         ("compression.gzip.level", "-1", "0"),
         ("min.cleanable.dirty.ratio", "0.5", "1.1"),
-        ("retention.bytes", "-1", "-2"),
+        ("retention.ms", "-1", "-2"),
         ("max.message.bytes", "1048588", "many"),
         ("preallocate", "false", "no"),
         ("remote.storage.enable", "false", "true"),
@@ -120,7 +120,7 @@ def test_a_legal_name_has_legal_characters_only(name: str) -> None:
     ],
 )
 def test_topic_settings_are_checked(ledger: Ledger, broker: Caller, name: str, good: str, bad: str) -> None:
-    assert config_problem({name: good}) is None
+    assert checked_topic_configs({name: good}) == {name: good}
     body = _topic(configs={name: bad})
     assert ledger.refusal(broker, create_topic=body) == "INVALID_CONFIG"
 
@@ -167,3 +167,32 @@ def test_a_deleted_topic_leaves_no_stream_no_key_and_no_object_of_its_own(
     assert states == {own: "DESTROYED", single: "DESTROYED", shared: "COMMITTED"}
     assert ledger.refusal(broker, delete_topic=wire.DeleteTopic(topic_id=gone)) == "TOPIC_NOT_FOUND"
     ledger.do(broker, create_topic=_topic("gone"))
+
+
+def test_a_topic_grows_and_never_shrinks(ledger: Ledger, broker: Caller) -> None:
+    second = ledger.register(1)
+    topic_id = ledger.do(broker, create_topic=_topic(partitions=3)).topic_held.topic_id
+
+    def grow(count: int, **more: Any) -> wire.CreatePartitions:
+        return wire.CreatePartitions(topic_id=topic_id, count=count, **more)
+
+    before = ledger.image.digest
+    assert ledger.do(broker, create_partitions=grow(5, validate_only=True)).topic_held.partitions == 5
+    assert ledger.image.digest == before
+    for count in (-1, 0, 2, 3, 10_001):
+        assert ledger.refusal(broker, create_partitions=grow(count)) == "INVALID_PARTITIONS"
+    assert ledger.do(broker, create_partitions=grow(7)).topic_held.partitions == 7
+    rows = list(ledger.image.partitions)
+    assert [row.partition for row in rows] == list(range(7))
+    assert [row.leader_id for row in rows] == [broker.node_id, second.node_id] * 3 + [broker.node_id]
+    missing = wire.CreatePartitions(topic_id=bytes(16), count=9)
+    assert ledger.refusal(broker, create_partitions=missing) == "TOPIC_NOT_FOUND"
+
+
+def test_growth_keeps_to_the_cluster_s_bound() -> None:
+    ledger = Ledger(settings=ControllerSettings(partitions_max=8))
+    broker = ledger.register(0)
+    topic_id = ledger.do(broker, create_topic=_topic(partitions=5)).topic_held.topic_id
+    body = wire.CreatePartitions(topic_id=topic_id, count=9)
+    assert ledger.refusal(broker, create_partitions=body) == "INVALID_PARTITIONS"
+    ledger.do(broker, create_partitions=wire.CreatePartitions(topic_id=topic_id, count=8))

@@ -44,6 +44,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "topic_created": apply_cluster.topic_created,
     "topic_deleted": apply_cluster.topic_deleted,
     "partition_changed": apply_cluster.partition_changed,
+    "topic_configs_set": apply_cluster.topic_configs_set,
+    "broker_configs_set": apply_cluster.broker_configs_set,
     "producer_ids_allocated": apply_cluster.producer_ids_allocated,
     "operation_completed": apply_cluster.operation_completed,
 }

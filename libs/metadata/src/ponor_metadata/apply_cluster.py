@@ -9,7 +9,9 @@ from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal, NodeEpoc
 
 from ponor_metadata import counters
 from ponor_metadata.rows import (
+    ALL_BROKERS,
     NO_EPOCH,
+    BrokerConfigsRow,
     ClusterRow,
     FeatureRow,
     KeyRow,
@@ -102,6 +104,24 @@ def topic_created(view: View, record: records.TopicCreated) -> None:
     view.topics.put(
         TopicRow(record.topic_id, tenant_id, record.name, record.replication_factor, dict(record.configs))
     )
+
+
+def topic_configs_set(view: View, record: records.TopicConfigsSet) -> None:
+    """The record names all of the topic's settings, not the change."""
+    topic = view.topics.get(record.topic_id)
+    assert topic is not None, f"topic {record.topic_id.hex()} does not exist"
+    view.topics.put(replace(topic, configs=dict(record.configs)))
+
+
+def broker_configs_set(view: View, record: records.BrokerConfigsSet) -> None:
+    """The record names all of the settings; the row goes with the last of them."""
+    node_id = NodeId(record.node_id)
+    assert node_id == ALL_BROKERS or node_id in view.nodes, f"node {node_id} is unknown"
+    if record.configs:
+        view.broker_configs.put(BrokerConfigsRow(node_id, dict(record.configs)))
+    else:
+        assert node_id in view.broker_configs, f"node {node_id} has no dynamic settings to forget"
+        view.broker_configs.delete(node_id)
 
 
 def topic_deleted(view: View, record: records.TopicDeleted) -> None:

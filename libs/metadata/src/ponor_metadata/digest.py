@@ -19,8 +19,9 @@ def running_digest(previous: bytes, encoded_batch: bytes) -> bytes:
 
 
 def operation_digest(operation: Operation) -> bytes:
-    """BLAKE2b-64 of the body (all but the request id): equal for a repeat, different when an id is used twice."""
+    """BLAKE2b-64 of the body (all but the request id and the trace): equal for a repeat, different when an id is used twice."""
     body = Operation()
     body.CopyFrom(operation)
     body.ClearField("request_id")
+    body.ClearField("traceparent")
     return blake2b(body.SerializeToString(deterministic=True), digest_size=8).digest()

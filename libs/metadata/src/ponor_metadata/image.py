@@ -39,6 +39,7 @@ class MetadataImage:
         self.topics = MemoryTable(tables.TOPICS)
         self.partitions = MemoryTable(tables.PARTITIONS)
         self.operations = MemoryTable(tables.OPERATIONS)
+        self.broker_configs = MemoryTable(tables.BROKER_CONFIGS)
 
     def begin(self, batch: RecordBatch) -> None:
         """See `View.begin`."""

@@ -51,6 +51,7 @@ class Overlay:
         self.topics = OverlayTable(image.topics, self)
         self.partitions = OverlayTable(image.partitions, self)
         self.operations = OverlayTable(image.operations, self)
+        self.broker_configs = OverlayTable(image.broker_configs, self)
 
     @property
     def image(self) -> MetadataImage:

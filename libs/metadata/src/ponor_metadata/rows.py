@@ -28,6 +28,8 @@ from ponor_metadata.ranges import PackedRanges
 NO_NODE: Final = NodeId(-1)
 NO_EPOCH: Final = NodeEpoch(-1)
 NO_LEADER: Final = NodeId(-1)
+ALL_BROKERS: Final = NodeId(-1)
+"""Stands for every broker in the table of dynamic settings."""
 
 
 class NodeRole(IntEnum):
@@ -202,6 +204,14 @@ class TopicRow:
     tenant_id: TenantId
     name: str
     replication_factor: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfigsRow:
+    """Dynamic settings of one broker, or of all of them (`ALL_BROKERS`). There is none without a setting."""
+
+    node_id: NodeId
     configs: Mapping[str, str]
 
 

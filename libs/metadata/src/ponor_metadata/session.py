@@ -41,6 +41,7 @@ from ponor_metadata.errors import (
     ProtocolError,
     SessionClosedError,
 )
+from ponor_metadata.operation_trace import traced_operation
 from ponor_metadata.operation_window import ENVELOPE_BYTES, OperationWindow
 from ponor_metadata.rows import NodeRole
 
@@ -116,6 +117,7 @@ class SessionClient:
         self._overloaded_backoff = ReconnectBackoff(
             randomness, ms_min=20, ms_max=self._settings.overloaded_backoff_ms_max
         )
+        self._telemetry = telemetry
         self._reconnects = telemetry.counter("ponor_session_reconnects_total")
         telemetry.gauge("ponor_session_operations_in_flight", lambda: len(self._window))
         self._connection: Connection | None = None
@@ -181,6 +183,12 @@ class SessionClient:
             NodeFencedError: this process lost its node id and must stop.
             SessionClosedError: `close` was called.
         """
+        if self._telemetry.tracing is not None:
+            with traced_operation(self._telemetry, operation) as traced:
+                return await self._submit(traced, deadline_ms)
+        return await self._submit(operation, deadline_ms)
+
+    async def _submit(self, operation: Operation, deadline_ms: int | None) -> OperationResult:
         self._refuse_too_large(operation)
         pending = None
         try:

@@ -60,6 +60,7 @@ TABLE_CODECS: Final = (
     TableCodec("topics", rows.encode_topic, rows.decode_topic),
     TableCodec("partitions", rows.encode_partition, rows.decode_partition),
     TableCodec("operations", rows.encode_operation, rows.decode_operation),
+    TableCodec("broker_configs", rows.encode_broker_configs, rows.decode_broker_configs),
 )
 """In the order of the format. Field of ImageSection and attribute of the image have the same name."""
 

@@ -15,6 +15,7 @@ from ponor_runtime.identity import (
 
 from ponor_metadata.ranges import PackedRanges
 from ponor_metadata.rows import (
+    BrokerConfigsRow,
     ClusterRow,
     CounterRow,
     FeatureRow,
@@ -276,6 +277,16 @@ def decode_partition(message: image_pb2.PartitionRow) -> PartitionRow:
         message.leader_epoch,
         tuple(NodeId(replica) for replica in message.replicas),
     )
+
+
+def encode_broker_configs(row: BrokerConfigsRow) -> image_pb2.BrokerConfigsRow:
+    """Row to message."""
+    return image_pb2.BrokerConfigsRow(node_id=row.node_id, configs=row.configs)
+
+
+def decode_broker_configs(message: image_pb2.BrokerConfigsRow) -> BrokerConfigsRow:
+    """Message to row."""
+    return BrokerConfigsRow(NodeId(message.node_id), dict(message.configs))
 
 
 def encode_operation(row: OperationRow) -> image_pb2.OperationRow:

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from ponor_runtime.identity import NodeId, ObjectId, StreamId, TenantId
 
 from ponor_metadata.rows import (
+    BrokerConfigsRow,
     ClusterRow,
     CounterRow,
     FeatureRow,
@@ -34,6 +35,9 @@ from ponor_metadata.rows import (
 K = TypeVar("K")
 R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741 -- the key of an index
+
+TOPIC_TAG: Final = "topic"
+"""The tag under which brokers write down whose a stream is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,6 +174,11 @@ def _open_at(row: StreamRow) -> tuple[NodeId, ...]:
     return (row.node_id,) if row.open else ()
 
 
+def _topic_tag(row: StreamRow) -> tuple[str, ...]:
+    topic = row.tags.get(TOPIC_TAG)
+    return () if topic is None else (topic,)
+
+
 def _awaited_state(row: ObjectRow) -> tuple[ObjectState, ...]:
     return () if row.state is ObjectState.COMMITTED else (row.state,)
 
@@ -181,6 +190,8 @@ def _due(row: ObjectRow) -> tuple[int, ObjectId]:
 
 STREAMS_OPEN_AT: Final[Index[NodeId, StreamRow]] = Index("open_at", _open_at, lambda row: row.stream_id)
 """Open streams of a node, by stream id."""
+STREAMS_OF_TOPIC: Final[Index[str, StreamRow]] = Index("of_topic", _topic_tag, lambda row: row.stream_id)
+"""Streams whose tag `topic` (a topic id in hex) says so, by stream id."""
 OBJECTS_WAITING: Final[Index[ObjectState, ObjectRow]] = Index("waiting", _awaited_state, _due)
 """PREPARED objects by expiry, DESTROYED ones by the time of destruction (then by object id). COMMITTED ones are not in it."""
 STREAM_OBJECTS_OF: Final[Index[StreamId, StreamObjectRow]] = Index(
@@ -221,7 +232,9 @@ FEATURES: Final[Schema[str, FeatureRow]] = Schema("features", lambda row: row.na
 TENANTS: Final[Schema[TenantId, TenantRow]] = Schema("tenants", lambda row: row.tenant_id)
 COUNTERS: Final[Schema[str, CounterRow]] = Schema("counters", lambda row: row.name)
 NODES: Final[Schema[NodeId, NodeRow]] = Schema("nodes", lambda row: row.node_id)
-STREAMS: Final[Schema[StreamId, StreamRow]] = Schema("streams", lambda row: row.stream_id, (STREAMS_OPEN_AT,))
+STREAMS: Final[Schema[StreamId, StreamRow]] = Schema(
+    "streams", lambda row: row.stream_id, (STREAMS_OPEN_AT, STREAMS_OF_TOPIC)
+)
 OBJECTS: Final[Schema[ObjectId, ObjectRow]] = Schema("objects", lambda row: row.object_id, (OBJECTS_WAITING,))
 STREAM_OBJECTS: Final[Schema[ObjectId, StreamObjectRow]] = Schema(
     "stream_objects", lambda row: row.object_id, (STREAM_OBJECTS_OF,)
@@ -233,6 +246,7 @@ KEYS: Final[Schema[str, KeyRow]] = Schema("keys", lambda row: row.key)
 TOPICS: Final[Schema[bytes, TopicRow]] = Schema(
     "topics", lambda row: row.topic_id, (TOPICS_NAMED, TOPICS_OF_TENANT)
 )
+BROKER_CONFIGS: Final[Schema[NodeId, BrokerConfigsRow]] = Schema("broker_configs", lambda row: row.node_id)
 PARTITIONS: Final[Schema[tuple[bytes, int], PartitionRow]] = Schema(
     "partitions", lambda row: (row.topic_id, row.partition), (PARTITIONS_OF, PARTITIONS_LED_BY)
 )

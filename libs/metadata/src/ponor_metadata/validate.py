@@ -13,7 +13,7 @@ from typing import TypeVar
 from ponor_runtime.identity import NodeId, ObjectId, StreamId, cluster_of_id
 
 from ponor_metadata import counters
-from ponor_metadata.rows import NO_NODE, ObjectState, StreamRow
+from ponor_metadata.rows import ALL_BROKERS, NO_NODE, ObjectState, StreamRow
 from ponor_metadata.tables import (
     OBJECTS_WAITING,
     OPERATIONS_OF,
@@ -21,6 +21,7 @@ from ponor_metadata.tables import (
     STREAM_OBJECTS_OF,
     STREAM_SET_OBJECTS_AT,
     STREAM_SET_OBJECTS_WITH,
+    STREAMS_OF_TOPIC,
     STREAMS_OPEN_AT,
     Index,
     Table,
@@ -179,12 +180,18 @@ def _validate_topics(view: View) -> None:
             f"partition {partition.partition}: a gap below"
         )
         numbers[partition.topic_id] += 1
+    for row in view.broker_configs:
+        assert row.node_id == ALL_BROKERS or row.node_id in view.nodes, (
+            f"settings of an unknown broker {row.node_id}"
+        )
+        assert row.configs, f"broker {row.node_id}: a row without a setting"
     seen = [tenant.cluster_id for tenant in view.tenants]
     assert len(set(seen)) == len(seen), "two tenants show one cluster.id"
 
 
 def _validate_indexes(view: View) -> None:
     _assert_index(view.streams, STREAMS_OPEN_AT)
+    _assert_index(view.streams, STREAMS_OF_TOPIC)
     _assert_index(view.objects, OBJECTS_WAITING)
     _assert_index(view.stream_objects, STREAM_OBJECTS_OF)
     _assert_index(view.stream_set_objects, STREAM_SET_OBJECTS_AT)

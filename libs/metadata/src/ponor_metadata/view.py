@@ -12,6 +12,7 @@ from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_runtime.identity import NodeId, ObjectId, StreamId, TenantId
 
 from ponor_metadata.rows import (
+    BrokerConfigsRow,
     ClusterRow,
     CounterRow,
     FeatureRow,
@@ -100,6 +101,11 @@ class View(Protocol):
     @property
     def partitions(self) -> Table[tuple[bytes, int], PartitionRow]:
         """By (topic id, partition)."""
+        ...
+
+    @property
+    def broker_configs(self) -> Table[NodeId, BrokerConfigsRow]:
+        """By node id; `rows.ALL_BROKERS` for what holds for every broker."""
         ...
 
     @property

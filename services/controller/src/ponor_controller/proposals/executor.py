@@ -18,6 +18,7 @@ from ponor_runtime.identity import NodeId
 from ponor_runtime.randomness import Randomness
 from ponor_runtime.telemetry import Telemetry
 
+from ponor_controller.proposals.operation_trace import traced
 from ponor_controller.proposals.pending import PendingOperation
 from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.settings import ControllerSettings
@@ -44,6 +45,8 @@ class Executor:
 
     def execute(self, pending: PendingOperation) -> None:
         """Decide, propose, and answer when it is committed."""
+        if pending.operation.traceparent:
+            pending = traced(pending, self._telemetry)
         try:
             self._require_rights(pending)
             digest = operation_digest(pending.operation)

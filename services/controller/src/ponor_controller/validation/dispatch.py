@@ -8,6 +8,7 @@ from typing import Any, Final
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 
+from ponor_controller.validation.configs import alter_broker_configs, alter_topic_configs
 from ponor_controller.validation.keys import put_key
 from ponor_controller.validation.objects import claim_objects, confirm_deleted, prepare_objects
 from ponor_controller.validation.producer_ids import allocate_producer_ids
@@ -19,7 +20,7 @@ from ponor_controller.validation.streams import (
     open_streams,
     trim_streams,
 )
-from ponor_controller.validation.topics import create_topic, delete_topic
+from ponor_controller.validation.topics import create_partitions, create_topic, delete_topic
 from ponor_controller.validation.uploads import commit_upload
 
 VALIDATORS: Final[Mapping[str, Callable[[Any, Situation], Decision]]] = {
@@ -35,6 +36,9 @@ VALIDATORS: Final[Mapping[str, Callable[[Any, Situation], Decision]]] = {
     "put_key": put_key,
     "create_topic": create_topic,
     "delete_topic": delete_topic,
+    "create_partitions": create_partitions,
+    "alter_topic_configs": alter_topic_configs,
+    "alter_broker_configs": alter_broker_configs,
     "allocate_producer_ids": allocate_producer_ids,
 }
 

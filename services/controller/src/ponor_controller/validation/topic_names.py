@@ -12,15 +12,15 @@ LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """Why a name cannot be a topic's; None when it can."""
+    """Why a name cannot be a topic's, in Kafka's words; None when it can."""
     if not name:
-        return "a topic's name cannot be empty"
+        return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
-        return f"a topic's name cannot be {name!r}"
+        return f"Topic name is invalid: '{name}' is not allowed"
     if len(name) > NAME_LENGTH_MAX:
-        return f"a topic's name has at most {NAME_LENGTH_MAX} characters, {name[:20]!r}... has {len(name)}"
+        return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
     if LEGAL_NAME.fullmatch(name) is None:
-        return f"topic name {name!r} has characters other than ASCII letters and digits, '.', '_' and '-'"
+        return f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
     return None
 
 

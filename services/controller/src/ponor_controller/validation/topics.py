@@ -1,4 +1,4 @@
-"""Topics: create and delete.
+"""Topics: create, delete, add partitions.
 
 What lives here: Kafka's rules for a new topic, where its partitions go, and that nothing of a deleted topic stays. Streams belong to a topic by
 their tags; the broker sets them when it makes a partition's streams.
@@ -6,19 +6,22 @@ their tags; the broker sets them when it makes a partition's streams.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
+from ponor_kafka.configs.changes import checked_topic_configs
+from ponor_kafka.configs.definition import ConfigError
 from ponor_metadata.rows import NodeRole, TopicRow
-from ponor_metadata.tables import PARTITIONS_OF, TOPICS_NAMED, TOPICS_OF_TENANT
+from ponor_metadata.tables import PARTITIONS_OF, STREAMS_OF_TOPIC, TOPICS_NAMED, TOPICS_OF_TENANT
 from ponor_runtime.identity import NodeId, TenantId
 
+from ponor_controller.validation.configs import check_sizes
 from ponor_controller.validation.situation import Decision, Situation, refuse, require_role
 from ponor_controller.validation.streams import delete_rows
-from ponor_controller.validation.topic_configs import config_problem
 from ponor_controller.validation.topic_names import collides, has_collision_characters, name_problem
 
-TOPIC_TAG = "topic"
 DEFAULT_COUNT = -1
 REPLICATION_FACTOR_MAX = (1 << 15) - 1
 FIRST_LEADER_EPOCH = 0
@@ -38,11 +41,9 @@ def create_topic(body: wire.CreateTopic, situation: Situation) -> Decision:
     ):
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REPLICATION_FACTOR,
-            f"replication factor {body.replication_factor} of topic {body.name!r}; give -1 or at least 1",
+            "Replication factor must be larger than 0, or -1 to use the default value.",
         )
-    problem = config_problem(body.configs)
-    if problem is not None:
-        raise refuse(error_pb2.ERROR_CODE_INVALID_CONFIG, problem)
+    configs = _checked_configs(body.configs)
     brokers = _require_brokers(situation)
     held = wire.TopicHeld(partitions=partitions, replication_factor=body.replication_factor)
     if body.validate_only:
@@ -53,27 +54,44 @@ def create_topic(body: wire.CreateTopic, situation: Situation) -> Decision:
         tenant_id=tenant_id,
         name=body.name,
         replication_factor=body.replication_factor,
-        configs=body.configs,
+        configs=configs,
     )
     records = [records_pb2.Record(topic_created=created)]
-    first = len(situation.view.topics) % len(brokers)  # small topics do not all begin at the same broker
-    leaders = (brokers[(first + number) % len(brokers)] for number in range(partitions))
-    records.extend(_new_partition(held.topic_id, number, leader) for number, leader in enumerate(leaders))
+    first = len(situation.view.topics)  # small topics do not all begin at the same broker
+    records.extend(_new_partitions(held.topic_id, range(partitions), brokers, first))
+    return Decision(records, wire.OperationResult(topic_held=held))
+
+
+def create_partitions(body: wire.CreatePartitions, situation: Situation) -> Decision:
+    """More partitions for a topic; those it has stay where they are."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    topic = _require_topic(body.topic_id, situation)
+    present = len(situation.view.partitions.find(PARTITIONS_OF, topic.topic_id))
+    if body.count <= present:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_PARTITIONS,
+            f"Topic already has {present} partition(s)."
+            if body.count == present
+            else f"The topic {topic.name} currently has {present} partition(s); {body.count} would not be an increase.",
+        )
+    _check_partitions(topic.name, body.count, body.count - present, situation)
+    brokers = _require_brokers(situation)
+    held = wire.TopicHeld(
+        topic_id=topic.topic_id, partitions=body.count, replication_factor=topic.replication_factor
+    )
+    if body.validate_only:
+        return Decision(result=wire.OperationResult(topic_held=held))
+    last_leader = situation.view.partitions.find(PARTITIONS_OF, topic.topic_id)[-1].leader_id
+    first = brokers.index(last_leader) + 1 - present if last_leader in brokers else 0
+    records = _new_partitions(topic.topic_id, range(present, body.count), brokers, first)
     return Decision(records, wire.OperationResult(topic_held=held))
 
 
 def delete_topic(body: wire.DeleteTopic, situation: Situation) -> Decision:
     """The topic, its streams, their objects and its keys, in one batch."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
-    topic = situation.view.topics.get(body.topic_id)
-    if topic is None:
-        raise refuse(
-            error_pb2.ERROR_CODE_TOPIC_NOT_FOUND,
-            f"there is no topic with id {body.topic_id.hex()}; it was deleted already",
-        )
-    topic_hex = topic.topic_id.hex()
-    streams = [row for row in situation.view.streams if row.tags.get(TOPIC_TAG) == topic_hex]
-    decision = delete_rows(streams, situation)
+    topic = _require_topic(body.topic_id, situation)
+    decision = delete_rows(situation.view.streams.find(STREAMS_OF_TOPIC, topic.topic_id.hex()), situation)
     for partition in situation.view.partitions.find(PARTITIONS_OF, topic.topic_id):
         key = partition_key(topic, partition.partition)
         if key in situation.view.keys:
@@ -86,6 +104,16 @@ def delete_topic(body: wire.DeleteTopic, situation: Situation) -> Decision:
 def partition_key(topic: TopicRow, partition: int) -> str:
     """The key under which a partition's meta stream is found."""
     return f"partition/{topic.topic_id.hex()}/{partition}"
+
+
+def _require_topic(topic_id: bytes, situation: Situation) -> TopicRow:
+    topic = situation.view.topics.get(topic_id)
+    if topic is None:
+        raise refuse(
+            error_pb2.ERROR_CODE_TOPIC_NOT_FOUND,
+            f"there is no topic with id {topic_id.hex()}; it was deleted already",
+        )
+    return topic
 
 
 def _require_tenant(body: wire.CreateTopic, situation: Situation) -> TenantId:
@@ -103,33 +131,54 @@ def _check_name(name: str, tenant_id: TenantId, situation: Situation) -> None:
         raise refuse(error_pb2.ERROR_CODE_INVALID_TOPIC, problem)
     topics = situation.view.topics
     if topics.find(TOPICS_NAMED, (tenant_id, name)):
-        raise refuse(error_pb2.ERROR_CODE_TOPIC_EXISTS, f"topic {name!r} exists already")
+        raise refuse(error_pb2.ERROR_CODE_TOPIC_EXISTS, f"Topic '{name}' already exists.")
     if not has_collision_characters(name):
         return
     for other in topics.find(TOPICS_OF_TENANT, tenant_id):
         if collides(name, other.name):
             raise refuse(
                 error_pb2.ERROR_CODE_INVALID_TOPIC,
-                f"topic name {name!r} collides with {other.name!r}: '.' and '_' are one character in metric names",
+                f"Topic '{name}' collides with existing topic: {other.name}",
             )
 
 
 def _partition_count(body: wire.CreateTopic, situation: Situation) -> int:
-    settings = situation.settings
-    partitions = settings.default_partitions if body.partitions == DEFAULT_COUNT else body.partitions
-    if not 1 <= partitions <= settings.partitions_per_topic_max:
+    partitions = (
+        situation.settings.default_partitions if body.partitions == DEFAULT_COUNT else body.partitions
+    )
+    if partitions < 1:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_PARTITIONS,
-            f"{partitions} partitions for topic {body.name!r}; give 1 to {settings.partitions_per_topic_max}, or -1 for the default",
+            "Number of partitions was set to an invalid non-positive value.",
+        )
+    _check_partitions(body.name, partitions, partitions, situation)
+    return partitions
+
+
+def _check_partitions(name: str, partitions: int, new: int, situation: Situation) -> None:
+    """The bounds of one topic and of the cluster."""
+    settings = situation.settings
+    if partitions > settings.partitions_per_topic_max:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_PARTITIONS,
+            f"{partitions} partitions for topic {name!r}; a topic has at most {settings.partitions_per_topic_max}",
         )
     present = len(situation.view.partitions)
-    if present + partitions > settings.partitions_max:
+    if present + new > settings.partitions_max:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_PARTITIONS,
             f"the cluster has {present} partitions and takes at most {settings.partitions_max}; "
             "delete topics, or raise the setting partitions_max",
         )
-    return partitions
+
+
+def _checked_configs(configs: Mapping[str, str]) -> dict[str, str]:
+    try:
+        checked = checked_topic_configs(configs)
+    except ConfigError as error:
+        raise refuse(error_pb2.ERROR_CODE_INVALID_CONFIG, str(error)) from error
+    check_sizes(checked)
+    return checked
 
 
 def _require_brokers(situation: Situation) -> list[NodeId]:
@@ -145,6 +194,13 @@ def _new_topic_id(situation: Situation) -> bytes:
         topic_id = situation.randomness.uuid().bytes
         if topic_id not in RESERVED_TOPIC_IDS and topic_id not in situation.view.topics:
             return topic_id
+
+
+def _new_partitions(
+    topic_id: bytes, numbers: Iterable[int], brokers: Sequence[NodeId], first: int
+) -> list[records_pb2.Record]:
+    """Partitions in turn over the brokers; partition 0 would be at the broker `first`, counted round and round."""
+    return [_new_partition(topic_id, number, brokers[(first + number) % len(brokers)]) for number in numbers]
 
 
 def _new_partition(topic_id: bytes, number: int, leader_id: NodeId) -> records_pb2.Record:
