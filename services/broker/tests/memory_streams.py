@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import StreamEpoch, StreamId
@@ -15,6 +16,8 @@ from s3stream.errors import (
     StreamClosedError,
 )
 from s3stream.records import StreamRecord
+
+OnDurable: TypeAlias = Callable[[BaseException | None], None]
 
 
 class MemoryStream:
@@ -32,35 +35,52 @@ class MemoryStream:
         self.is_full = False
         self.is_cold = False
         self.closed = False
-        self.waiting: deque[tuple[StreamRecord, asyncio.Future[None]]] = deque()
+        self.waiting: deque[tuple[StreamRecord, OnDurable]] = deque()
 
     def append(self, payload: Buffer, *, count: int, max_timestamp: int) -> asyncio.Future[None]:
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settle(error: BaseException | None) -> None:
+            if error is None:
+                durable.set_result(None)
+            else:
+                durable.set_exception(error)
+
+        self.append_nowait(payload, count=count, max_timestamp=max_timestamp, on_durable=settle)
+        self._confirm_unless_held()
+        return durable
+
+    def append_nowait(
+        self, payload: Buffer, *, count: int, max_timestamp: int, on_durable: OnDurable
+    ) -> None:
         if self.closed:
             raise StreamClosedError("closed")
         if self.is_full:
             raise AppendBackpressureError("full")
         record = StreamRecord(self.stream_id, self.epoch, self.next_offset, count, max_timestamp, payload)
         self.next_offset += count
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.append((record, durable))
+        self.waiting.append((record, on_durable))
+        if not self.hold:
+            asyncio.get_running_loop().call_soon(self._confirm_unless_held)
+
+    def _confirm_unless_held(self) -> None:
         if not self.hold:
             self.confirm()
-        return durable
 
     def confirm(self, count: int | None = None) -> None:
         """Make the oldest `count` appends durable, all by default."""
         for _ in range(len(self.waiting) if count is None else count):
-            record, durable = self.waiting.popleft()
+            record, on_durable = self.waiting.popleft()
             self.records.append(record)
             self.confirmed_offset = record.end_offset
-            durable.set_result(None)
+            on_durable(None)
 
     def fail(self) -> None:
         """The log below failed: nothing that waits becomes durable."""
         self.closed = True
         while self.waiting:
-            _, durable = self.waiting.popleft()
-            durable.set_exception(StorageFailedError("the disk is gone"))
+            _, on_durable = self.waiting.popleft()
+            on_durable(StorageFailedError("the disk is gone"))
 
     def fetch_cached(self, start_offset: int, max_bytes: int) -> list[StreamRecord] | None:
         return None if self.is_cold else self._read(start_offset, max_bytes)

@@ -44,6 +44,7 @@ class PartitionRig:
     clock: SteppedClock = field(default_factory=SteppedClock)
     image: MetadataImage = field(default_factory=MetadataImage)
     epoch: int = -1
+    attended: list[Partition] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.opener = PartitionOpener(
@@ -53,6 +54,7 @@ class PartitionRig:
             self.clock,
             config=self.config,
             producers_max=100,
+            attend=self.attended.append,
         )
 
     async def _put_key(self, key: str, value: bytes) -> bytes:

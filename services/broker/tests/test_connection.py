@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 
-from ponor_broker.connection import ClientConnection, CloseConnectionError, ConnectionContext, Response
+from ponor_broker.connection import (
+    PIPELINED_PRODUCES_MAX,
+    QUEUED_OVERHEAD_BYTES,
+    QUEUED_REQUESTS_MAX,
+    Answer,
+    ClientConnection,
+    CloseConnectionError,
+    ConnectionContext,
+    PendingAnswer,
+    Response,
+)
+from ponor_broker.request_flow import QUEUED_STARTS_PER_TURN_MAX, RequestFlow
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.disk import Buffer
+from ponor_runtime.system import SystemClock
 
 PRODUCE = b"\x00\x00"
 FETCH = b"\x00\x01"
 
 
 class Broker:
-    """Starts every request as a future that the test resolves."""
+    """Starts Produces as pending answers and all else as futures, both for the test to resolve."""
 
     def __init__(self) -> None:
         self.started: list[bytes] = []
+        self.pending: dict[bytes, PendingAnswer] = {}
         self.work: dict[bytes, asyncio.Future[Response]] = {}
 
-    def dispatch(
-        self, frame: bytearray, connection: ConnectionContext
-    ) -> Response | asyncio.Future[Response]:
+    def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
         name = bytes(frame[2:])
         self.started.append(name)
         if name == b"bad":
             raise CloseConnectionError("no")
         if name == b"now":
             return [b"now"]
+        if frame.startswith(PRODUCE):
+            self.pending[name] = PendingAnswer()
+            return self.pending[name]
         self.work[name] = asyncio.get_running_loop().create_future()
         return self.work[name]
 
@@ -38,11 +53,16 @@ class Wire:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
+        self.writes = 0
         self.reading = True
         self.ended: list[object] = []
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        self.sent.append(b"".join(buffers))
+        self.sent.extend(map(bytes, buffers))
+        self.writes += 1
+
+    def is_reading(self) -> bool:
+        return self.reading
 
     def want_reading(self, *, wanted: bool) -> None:
         self.reading = wanted
@@ -53,8 +73,23 @@ class Wire:
 
 def connect(budget_bytes: int = 1 << 20) -> tuple[Broker, Wire, ClientConnection]:
     broker, wire = Broker(), Wire()
-    budget = ByteBudget("in flight", budget_bytes)
-    return broker, wire, ClientConnection(broker, wire, ConnectionContext("peer"), budget)
+    flow = RequestFlow(
+        SystemClock(),
+        in_flight=ByteBudget("in flight", budget_bytes),
+        waiting=ByteBudget("waiting", budget_bytes),
+    )
+    return broker, wire, ClientConnection(broker, wire, ConnectionContext("peer"), flow)
+
+
+def receive(connection: ClientConnection, *frames: bytes) -> None:
+    connection.frames_received([bytearray(frame) for frame in frames])
+
+
+async def rest(connection: ClientConnection) -> None:
+    """Until all that it sent is answered."""
+    async with asyncio.timeout(30):
+        while connection.is_busy:
+            await asyncio.sleep(0)
 
 
 async def settle() -> None:
@@ -65,13 +100,13 @@ async def settle() -> None:
 async def test_produces_overlap_and_are_answered_in_order() -> None:
     broker, wire, connection = connect()
     for name in (b"a", b"b", b"c"):
-        connection.frame_received(bytearray(PRODUCE + name))
+        receive(connection, PRODUCE + name)
     assert broker.started == [b"a", b"b", b"c"]
-    broker.work[b"b"].set_result([b"B"])
-    broker.work[b"c"].set_result(None)  # acks=0: no answer
+    broker.pending[b"b"].answer([b"B"])
+    broker.pending[b"c"].answer(None)  # acks=0: no answer
     await settle()
     assert wire.sent == []
-    broker.work[b"a"].set_result([b"A"])
+    broker.pending[b"a"].answer([b"A"])
     await settle()
     assert wire.sent == [b"A", b"B"]
     assert not connection.is_busy
@@ -80,9 +115,9 @@ async def test_produces_overlap_and_are_answered_in_order() -> None:
 async def test_everything_else_waits_for_what_was_sent_before() -> None:
     broker, wire, connection = connect()
     for api, name in ((PRODUCE, b"p1"), (FETCH, b"f"), (PRODUCE, b"p2")):
-        connection.frame_received(bytearray(api + name))
+        receive(connection, api + name)
     assert broker.started == [b"p1"]
-    broker.work[b"p1"].set_result([b"1"])
+    broker.pending[b"p1"].answer([b"1"])
     await settle()
     assert broker.started == [b"p1", b"f"]
     broker.work[b"f"].set_result([b"2"])
@@ -95,44 +130,171 @@ async def test_a_client_that_does_not_read_gets_nothing_new_started() -> None:
     broker, wire, connection = connect()
     connection.set_writable(writable=False)
     for number in range(40):
-        connection.frame_received(bytearray(FETCH + b"%d" % number))
+        receive(connection, FETCH + b"%d" % number)
     assert broker.started == []
-    assert not wire.reading
+    assert not wire.is_reading()
     connection.set_writable(writable=True)
+    await settle()
     assert broker.started == [b"0"]
 
 
 async def test_requests_wait_for_the_budget_and_release_it() -> None:
     broker, wire, first = connect(budget_bytes=10)
-    second = ClientConnection(broker, wire, ConnectionContext("other"), first._budget)
-    first.frame_received(bytearray(PRODUCE + b"12345678"))
-    second.frame_received(bytearray(PRODUCE + b"87654321"))
+    second = ClientConnection(broker, wire, ConnectionContext("other"), first._flow)
+    receive(first, PRODUCE + b"12345678")
+    receive(second, PRODUCE + b"87654321")
     await settle()
     assert broker.started == [b"12345678"]
-    broker.work[b"12345678"].set_result([b"x"])
+    broker.pending[b"12345678"].answer([b"x"])
     await settle()
     assert broker.started == [b"12345678", b"87654321"]
     second.closed()
     await settle()
-    assert first._budget.held_bytes == 0
+    assert first._flow.in_flight.held_bytes == first._flow.waiting.held_bytes == 0
 
 
 async def test_a_refused_request_ends_the_connection_and_what_waits_is_dropped() -> None:
     broker, wire, connection = connect()
-    connection.frame_received(bytearray(PRODUCE + b"a"))
-    connection.frame_received(bytearray(PRODUCE + b"bad"))
-    connection.frame_received(bytearray(PRODUCE + b"c"))
+    receive(connection, PRODUCE + b"a")
+    receive(connection, PRODUCE + b"bad")
+    receive(connection, PRODUCE + b"c")
     await settle()
     assert wire.ended == ["no"]
     assert broker.started == [b"a", b"bad"]
-    assert broker.work[b"a"].cancelled()
-    assert connection._budget.held_bytes == 0
+    assert connection._flow.in_flight.held_bytes == connection._flow.waiting.held_bytes == 0
+    broker.pending[b"a"].answer([b"too late"])  # the append itself goes on
+    await settle()
+    assert wire.sent == []
+
+
+async def test_a_client_that_leaves_cancels_what_a_coroutine_works_on() -> None:
+    broker, wire, connection = connect()
+    receive(connection, FETCH + b"f", PRODUCE + b"p")
+    connection.closed()
+    await settle()
+    assert broker.work[b"f"].cancelled()
+    assert broker.started == [b"f"]
+    assert (wire.sent, wire.ended) == ([], [])
+    assert connection._flow.in_flight.held_bytes == connection._flow.waiting.held_bytes == 0
+
+
+async def test_answers_that_are_settled_together_leave_in_one_write_per_connection() -> None:
+    broker, wire, first = connect()
+    other_wire = Wire()
+    second = ClientConnection(broker, other_wire, ConnectionContext("other"), first._flow)
+    receive(first, PRODUCE + b"1", PRODUCE + b"2", PRODUCE + b"3")
+    receive(second, PRODUCE + b"4", PRODUCE + b"5")
+    for name in (b"2", b"5", b"4", b"1"):  # one group commit; whose callback comes first does not matter
+        broker.pending[name].answer([name])
+    assert wire.sent == other_wire.sent == []
+    await settle()
+    assert (wire.sent, wire.writes) == ([b"1", b"2"], 1)
+    assert (other_wire.sent, other_wire.writes) == ([b"4", b"5"], 1)
+    broker.pending[b"3"].answer([b"3"])
+    await settle()
+    assert wire.sent == [b"1", b"2", b"3"]
+    assert first._flow.in_flight.held_bytes == 0
+
+
+async def test_an_answer_given_at_once_waits_for_those_before_it() -> None:
+    broker, wire, connection = connect()
+    receive(connection, PRODUCE + b"slow", PRODUCE + b"now", PRODUCE + b"later")
+    assert wire.sent == []
+    broker.pending[b"slow"].answer([b"slow"])
+    await settle()
+    assert wire.sent == [b"slow", b"now"]
+
+
+async def test_a_malformed_request_beside_good_ones_ends_the_connection_behind_them() -> None:
+    broker, wire, connection = connect()
+    receive(connection, PRODUCE + b"good", PRODUCE + b"bad", PRODUCE + b"never")
+    assert broker.started == [b"good", b"bad"]
+    assert wire.ended == ["no"]
+    receive(connection, PRODUCE + b"never")
+    assert broker.started == [b"good", b"bad"]
+
+
+async def test_a_failed_coroutine_ends_the_connection_with_its_error() -> None:
+    broker, wire, connection = connect()
+    receive(connection, FETCH + b"f", FETCH + b"g")
+    error = AssertionError("a bug")
+    broker.work[b"f"].set_exception(error)
+    await settle()
+    assert wire.ended == [error]
+    assert broker.started == [b"f"]
+    assert connection._flow.in_flight.held_bytes == connection._flow.waiting.held_bytes == 0
+
+
+async def test_requests_that_wait_are_charged_and_stop_reading_when_there_are_too_many() -> None:
+    broker, wire, connection = connect()
+    receive(connection, FETCH + b"0")
+    seen: list[bool] = []
+    for number in range(1, QUEUED_REQUESTS_MAX + 1):
+        seen.append(wire.is_reading())
+        receive(connection, FETCH + b"%d" % number)
+    assert all(seen)
+    assert not wire.is_reading()
+    assert connection._flow.waiting.held_bytes == sum(
+        len(b"..%d" % n) + QUEUED_OVERHEAD_BYTES for n in range(1, QUEUED_REQUESTS_MAX + 1)
+    )
+    for number in range(QUEUED_REQUESTS_MAX + 1):
+        broker.work[b"%d" % number].set_result([b"%d" % number])
+        await settle()
+    assert wire.is_reading()
+    assert wire.sent == [b"%d" % number for number in range(QUEUED_REQUESTS_MAX + 1)]
+    assert connection._flow.waiting.held_bytes == 0
+
+
+async def test_while_the_budget_of_waiting_requests_is_used_up_one_is_enough_to_stop_reading() -> None:
+    broker, wire, connection = connect(budget_bytes=100)
+    receive(connection, FETCH + b"f")
+    connection._flow.waiting.charge(100)  # by others
+    receive(connection, FETCH + b"g")
+    assert not wire.is_reading()
+    connection._flow.waiting.release(100)
+    broker.work[b"f"].set_result(None)
+    await settle()
+    assert wire.is_reading()
+    assert broker.started == [b"f", b"g"]
 
 
 async def test_answers_given_at_once_do_not_recurse() -> None:
     _, wire, connection = connect()
     connection.set_writable(writable=False)
     for _ in range(5000):
-        connection.frame_received(bytearray(FETCH + b"now"))
+        receive(connection, FETCH + b"now")
     connection.set_writable(writable=True)
+    await rest(connection)
     assert len(wire.sent) == 5000
+
+
+async def test_more_than_may_start_in_one_turn_is_answered_in_order_in_the_next_ones() -> None:
+    broker, wire, connection = connect()
+    frames = 3 * PIPELINED_PRODUCES_MAX
+    receive(connection, *[PRODUCE + b"now"] * frames)
+    assert len(wire.sent) == PIPELINED_PRODUCES_MAX
+    await rest(connection)
+    assert len(broker.started) == len(wire.sent) == frames
+
+
+async def test_who_asks_one_thing_at_a_time_does_not_wait_for_those_who_asked_ahead() -> None:
+    broker, _, first = connect()
+    crowd = [ClientConnection(broker, Wire(), ConnectionContext("crowd"), first._flow) for _ in range(200)]
+    for each in crowd:
+        each.set_writable(writable=False)
+        receive(each, *[FETCH + b"now"] * 50)
+        each.set_writable(writable=True)
+    newcomer_wire = Wire()
+    newcomer = ClientConnection(broker, newcomer_wire, ConnectionContext("new"), first._flow)
+    started = []
+    for turn in range(10):
+        await asyncio.sleep(0)
+        receive(newcomer, FETCH + b"now")
+        assert len(newcomer_wire.sent) == turn + 1
+        started.append(len(broker.started))
+    most = max(after - before for before, after in itertools.pairwise(started))
+    assert most <= QUEUED_STARTS_PER_TURN_MAX + 1
+    assert started[-1] < 200 * 50
+    for each in crowd:
+        await rest(each)
+    assert len(broker.started) == 200 * 50 + 10

@@ -6,19 +6,22 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import uvloop
 from ponor_broker.answer_backlog import AnswerBacklog
-from ponor_broker.connection import ConnectionContext, Response
+from ponor_broker.connection import Answer, ConnectionContext
 from ponor_broker.kafka_listener import KafkaListener, ListenerSettings
 from ponor_runtime.system import SystemClock
 from ponor_runtime.telemetry import Telemetry
 
 LIMITS = ListenerSettings(
     connections_max=10,
+    connections_per_address_max=10,
     request_bytes_max=1 << 22,
+    control_request_bytes_max=1 << 22,
     receive_bytes_max=1 << 22,
     in_flight_bytes_max=1 << 22,
     idle_ms_max=600_000,
@@ -44,9 +47,7 @@ class Echo:
         self.frames = 0
         self.repeat = 1
 
-    def dispatch(
-        self, frame: bytearray, connection: ConnectionContext
-    ) -> Response | asyncio.Future[Response]:
+    def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
         self.frames += 1
         return [len(frame).to_bytes(4, "big"), frame] * self.repeat
 
@@ -122,6 +123,39 @@ async def test_a_hostile_length_closes_only_that_connection(length: bytes) -> No
 
 
 @on_uvloop
+async def test_good_requests_before_a_malformed_one_are_answered_and_a_large_request_must_be_a_produce() -> (
+    None
+):
+    limits = replace(LIMITS, control_request_bytes_max=1 << 16)
+    async with serving(limits) as (listener, echo, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        produce, fetch = framed(b"\x00\x00" + b"p" * (1 << 17)), framed(b"\x00\x01" + b"f" * (1 << 17))
+        small = framed(b"\x00\x01small")
+        writer.write(produce + small + fetch[:100])
+        assert await reader.readexactly(len(produce + small)) == produce + small
+        assert await reader.read() == b""
+        assert echo.frames == 2
+        writer.close()
+
+
+@on_uvloop
+async def test_a_full_receive_budget_lets_small_requests_through_in_drops() -> None:
+    limits = replace(LIMITS, receive_bytes_max=1 << 16, stall_ms_max=200)
+    async with serving(limits) as (listener, echo, _):
+        greedy_reader, greedy = await asyncio.open_connection("127.0.0.1", listener.port)
+        greedy.write((1 << 17).to_bytes(4, "big") + b"\x00\x00only the beginning")
+        await greedy.drain()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        request = framed(b"\x00\x03" + b"x" * 300)
+        writer.write(request * 50)
+        assert await reader.readexactly(50 * len(request)) == request * 50
+        assert echo.frames == 50
+        assert await greedy_reader.read() == b""  # it stalled
+        for each in (greedy, writer):
+            each.close()
+
+
+@on_uvloop
 async def test_a_reader_that_does_not_read_is_not_served_further_and_memory_stays_bounded() -> None:
     async with serving() as (listener, echo, backlog):
         echo.repeat = 400
@@ -144,7 +178,7 @@ async def test_a_reader_that_does_not_read_is_not_served_further_and_memory_stay
 
 @on_uvloop
 async def test_claims_of_half_sent_requests_are_bounded_and_freed_by_a_stall() -> None:
-    limits = ListenerSettings(10, 1 << 20, 1 << 20, 1 << 20, 600_000, 200)
+    limits = ListenerSettings(10, 10, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 600_000, 200)
     async with serving(limits) as (listener, echo, _):
         greedy = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(2)]
         for _, writer in greedy:
@@ -161,7 +195,7 @@ async def test_claims_of_half_sent_requests_are_bounded_and_freed_by_a_stall() -
 
 @on_uvloop
 async def test_idle_clients_and_too_many_clients_are_dropped() -> None:
-    limits = ListenerSettings(2, 1 << 20, 1 << 20, 1 << 20, 300, 600_000)
+    limits = ListenerSettings(2, 2, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 300, 600_000)
     async with serving(limits) as (listener, _, _):
         first = await asyncio.open_connection("127.0.0.1", listener.port)
         second = await asyncio.open_connection("127.0.0.1", listener.port)

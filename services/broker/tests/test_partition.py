@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import pytest
 from ponor_broker.partitions import offset_lookup
@@ -21,11 +22,25 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+@dataclass
+class Appended:
+    """What an append told so far."""
+
+    base_offset: int
+    told: list[BaseException | None]
+
+
+def append(partition: Partition, one: BatchView) -> Appended:
+    """Append as a Produce request does, and keep what it tells."""
+    told: list[BaseException | None] = []
+    return Appended(partition.append(one, partition._clock.wall_ms(), told.append), told)
+
+
 async def test_a_record_is_readable_when_it_is_durable_and_not_before() -> None:
     rig = PartitionRig()
     partition = await rig.open()
     rig.stream("log").hold = True
-    pending = partition.append(batch(3))
+    pending = append(partition, batch(3))
     assert (pending.base_offset, partition.high_watermark, partition.log_end_offset) == (0, 0, 3)
     assert partition.read_cached(0, 1000) == []
     assert partition.read_cached(2, 1000) == []  # above the high watermark, below the log end
@@ -44,13 +59,56 @@ async def test_a_repeated_batch_is_answered_only_when_the_first_one_is_durable()
     rig = PartitionRig()
     partition = await rig.open()
     rig.stream("log").hold = True
-    first = partition.append(batch(2, producer_id=9, epoch=0, sequence=0))
-    again = partition.append(batch(2, producer_id=9, epoch=0, sequence=0))
-    assert again == first
+    first = append(partition, batch(2, producer_id=9, epoch=0, sequence=0))
+    again = [append(partition, batch(2, producer_id=9, epoch=0, sequence=0)) for _ in range(3)]
+    assert [one.base_offset for one in (first, *again)] == [0] * 4
+    assert not any(one.told for one in (first, *again))
     assert partition.log_end_offset == 2
     rig.stream("log").confirm()
+    assert [one.told for one in (first, *again)] == [[None]] * 4
+    assert append(partition, batch(2, producer_id=9, epoch=0, sequence=0)) == Appended(0, [None])
+
+
+async def test_a_repeat_of_a_batch_that_fails_fails_with_it() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    rig.stream("log").hold = True
+    first = append(partition, batch(2, producer_id=9, epoch=0, sequence=0))
+    later = append(partition, batch(1, producer_id=9, epoch=0, sequence=2))
+    again = append(partition, batch(2, producer_id=9, epoch=0, sequence=0))
+    rig.stream("log").fail()
+    for one in (first, later, again):
+        (error,) = one.told
+        assert isinstance(error, StorageFailedError)
+    assert partition.producers.entry(9) is None
+
+
+async def test_nothing_behind_a_failed_append_is_called_durable() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    data = rig.stream("log")
+    data.hold = True
+    first, second = append(partition, batch(1)), append(partition, batch(1))
+    _, told_first = data.waiting.popleft()
+    told_first(StorageFailedError("the disk is gone"))
+    data.confirm()  # which no storage does
+    assert all(isinstance(one.told[0], StorageFailedError) for one in (first, second))
+
+
+async def test_sealing_waits_for_appends_in_flight() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    rig.stream("log").hold = True
+    pending = append(partition, batch(1))
+    sealing = asyncio.ensure_future(partition.seal())
     await settle()
-    assert partition.append(batch(2, producer_id=9, epoch=0, sequence=0)) == (0, None)
+    assert not sealing.done()
+    with pytest.raises(StreamClosedError):
+        append(partition, batch(1))
+    rig.stream("log").confirm()
+    await sealing
+    assert pending.told == [None]
+    assert (await rig.open()).high_watermark == 1
 
 
 async def test_an_old_duplicate_is_not_called_one_while_anything_is_in_flight() -> None:
@@ -58,14 +116,14 @@ async def test_an_old_duplicate_is_not_called_one_while_anything_is_in_flight() 
     partition = await rig.open()
     rig.stream("log").hold = True
     for sequence in range(7):
-        partition.append(batch(1, producer_id=9, epoch=0, sequence=sequence))
+        append(partition, batch(1, producer_id=9, epoch=0, sequence=sequence))
     with pytest.raises(PartitionError) as refused:
-        partition.append(batch(1, producer_id=9, epoch=0, sequence=0))
+        append(partition, batch(1, producer_id=9, epoch=0, sequence=0))
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     rig.stream("log").confirm()
     await settle()
     with pytest.raises(PartitionError) as refused:
-        partition.append(batch(1, producer_id=9, epoch=0, sequence=0))
+        append(partition, batch(1, producer_id=9, epoch=0, sequence=0))
     assert refused.value.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
@@ -74,10 +132,10 @@ async def test_backpressure_changes_nothing_and_the_retry_is_taken() -> None:
     partition = await rig.open()
     rig.stream("log").is_full = True
     with pytest.raises(AppendBackpressureError) as refused:
-        partition.append(batch(1, producer_id=9, epoch=0, sequence=0))
+        append(partition, batch(1, producer_id=9, epoch=0, sequence=0))
     assert storage_error(refused.value).code is ErrorCode.REQUEST_TIMED_OUT
     rig.stream("log").is_full = False
-    assert partition.append(batch(1, producer_id=9, epoch=0, sequence=0)).base_offset == 0
+    assert append(partition, batch(1, producer_id=9, epoch=0, sequence=0)).base_offset == 0
 
 
 async def test_after_a_failed_append_the_sequence_is_rolled_back_and_readers_are_woken() -> None:
@@ -90,7 +148,7 @@ async def test_after_a_failed_append_the_sequence_is_rolled_back_and_readers_are
 
     partition.watch(watcher)
     rig.stream("log").hold = True
-    pending = [partition.append(batch(1, producer_id=9, epoch=0, sequence=number)) for number in range(3)]
+    pending = [append(partition, batch(1, producer_id=9, epoch=0, sequence=number)) for number in range(3)]
     rig.stream("log").confirm(1)
     rig.stream("log").fail()
     await settle()
@@ -100,12 +158,11 @@ async def test_after_a_failed_append_the_sequence_is_rolled_back_and_readers_are
     entry = partition.producers.entry(9)
     assert entry is not None
     assert entry.last_sequence == 0
-    assert pending[2].durable is not None
-    assert isinstance(pending[2].durable.exception(), StorageFailedError)
-    assert pending[1].durable is not None
-    pending[1].durable.exception()
+    assert pending[0].told == [None]
+    for failed in pending[1:]:
+        assert isinstance(failed.told[0], StorageFailedError)
     with pytest.raises(StreamClosedError):
-        partition.append(batch(1))
+        append(partition, batch(1))
 
 
 async def test_what_a_checkpoint_left_out_as_in_flight_is_in_the_next_one() -> None:
@@ -113,8 +170,8 @@ async def test_what_a_checkpoint_left_out_as_in_flight_is_in_the_next_one() -> N
     partition = await rig.open()
     data = rig.stream("log")
     data.hold = True
-    partition.append(batch(1, producer_id=9, epoch=0, sequence=0))
-    partition.append(batch(1, producer_id=9, epoch=0, sequence=1))
+    append(partition, batch(1, producer_id=9, epoch=0, sequence=0))
+    append(partition, batch(1, producer_id=9, epoch=0, sequence=1))
     data.confirm(1)
     await settle()
     partition.before_upload()  # as of sequence 0
@@ -122,7 +179,7 @@ async def test_what_a_checkpoint_left_out_as_in_flight_is_in_the_next_one() -> N
     await settle()
     partition.before_upload()  # nothing was appended since, but sequence 1 is durable now
     again = await rig.open()
-    assert again.append(batch(1, producer_id=9, epoch=0, sequence=1)) == (1, None)
+    assert append(again, batch(1, producer_id=9, epoch=0, sequence=1)) == Appended(1, [None])
 
 
 async def test_a_roll_whose_batch_never_came_is_not_repeated() -> None:
@@ -132,7 +189,7 @@ async def test_a_roll_whose_batch_never_came_is_not_repeated() -> None:
     partition.before_upload()  # as of the end of a full segment
     rig.stream("log").is_full = True
     with pytest.raises(AppendBackpressureError):
-        partition.append(batch(1))  # rolled, and then not taken
+        append(partition, batch(1))  # rolled, and then not taken
     for end_offset in (2, 3):
         partition = await rig.open()
         await _durable(partition, batch(1))
@@ -149,8 +206,8 @@ async def test_a_clean_close_restores_everything_without_reading_data() -> None:
     assert await again.recover() == 0
     assert again.max_timestamp == (100, 0)
     assert again.epochs.entries == ((0, 0), (1, 4))
-    assert again.append(batch(1, producer_id=9, epoch=0, sequence=3)) == (3, None)
-    assert again.append(batch(1, producer_id=9, epoch=0, sequence=4)).base_offset == 4
+    assert append(again, batch(1, producer_id=9, epoch=0, sequence=3)) == Appended(3, [None])
+    assert append(again, batch(1, producer_id=9, epoch=0, sequence=4)).base_offset == 4
 
 
 async def test_after_a_crash_only_what_came_after_the_last_upload_is_replayed() -> None:
@@ -276,7 +333,6 @@ async def test_the_meta_stream_stays_small_over_many_uploads() -> None:
 
 
 async def _durable(partition: Partition, one: BatchView) -> None:
-    pending = partition.append(one)
-    assert pending.durable is not None
-    await pending.durable
+    pending = append(partition, one)
     await settle()
+    assert pending.told == [None]

@@ -28,6 +28,7 @@ from s3stream.client import StreamClient
 from s3stream.file_wal import FileWal
 
 from ponor_broker.answer_backlog import AnswerBacklog
+from ponor_broker.configs.static_values import static_values
 from ponor_broker.connection import RequestDispatcher
 from ponor_broker.kafka_listener import KafkaListener, ListenerSettings
 from ponor_broker.services import BrokerServices
@@ -94,7 +95,9 @@ async def bind_listener(
         options.kafka_port,
         ListenerSettings(
             connections_max=settings.connections_max,
+            connections_per_address_max=settings.connections_per_address_max,
             request_bytes_max=settings.request_bytes_max,
+            control_request_bytes_max=settings.control_request_bytes_max,
             receive_bytes_max=settings.receive_bytes_max,
             in_flight_bytes_max=settings.in_flight_bytes_max,
             idle_ms_max=settings.connection_idle_ms_max,
@@ -263,7 +266,10 @@ class _Broker:
             self._runtime,
             self._settings,
             node_id=self._options.node_id,
-            broker_configs=_broker_configs(self._settings, self._options),
+            kafka_configs=static_values(
+                self._settings, self._options.node_id, host=self._host, port=self._frontend.port
+            ),
+            own_configs=_own_configs(self._settings, self._options),
             session=self._session,
             subscription=self._subscription,
             streams=streams,
@@ -327,11 +333,7 @@ def _report(streams: StreamClient) -> None:
     )
 
 
-def _broker_configs(settings: BrokerSettings, options: BrokerOptions) -> dict[str, str]:
-    """What DescribeConfigs tells of this broker: its settings, and where the rest of the cluster is."""
+def _own_configs(settings: BrokerSettings, options: BrokerOptions) -> dict[str, str]:
+    """What DescribeConfigs tells under `ponor.`: this broker's settings, and where the rest of the cluster is."""
     own = {row.name: str(value) for row, value in describe_values(settings)}
-    return {
-        "ponor.controllers": ",".join(options.controllers),
-        "ponor.object.store": options.object_store,
-        **own,
-    }
+    return {"controllers": ",".join(options.controllers), "object.store": options.object_store, **own}

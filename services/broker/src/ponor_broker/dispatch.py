@@ -17,40 +17,74 @@ from ponor_kafka.headers import RequestHeader, decode_request_header, encode_res
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer
 from ponor_runtime.telemetry import Counter, Histogram, Telemetry
+from ponor_runtime.tracing import Span
 
-from ponor_broker.connection import CloseConnectionError, ConnectionContext, Response
+from ponor_broker.connection import Answer, CloseConnectionError, ConnectionContext, Response
 from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.request_tracing import begin_request
 
 PRODUCE_ADVERTISED_MIN: Final = 0
 """Advertised although Produce 0 to 2 are refused: librdkafka reads from it which codecs a broker knows (KAFKA-18659)."""
 
 
-class _Measured(NamedTuple):
-    requests: Counter
-    duration: Histogram
+class Measured:
+    """Counts the requests of one API, once a turn of the loop: what one group commit answers costs one look at the clock."""
+
+    __slots__ = ("_clock", "_duration", "_requests", "_started_ns")
+
+    def __init__(self, requests: Counter, duration: Histogram, clock: Clock) -> None:
+        self._requests = requests
+        self._duration = duration
+        self._clock = clock
+        self._started_ns: list[int] = []
+
+    def answered(self, started_ns: int) -> None:
+        """A request that was received at this monotonic time is answered, or wants no answer."""
+        if not self._started_ns:
+            asyncio.get_running_loop().call_soon(self._record)
+        self._started_ns.append(started_ns)
+
+    def _record(self) -> None:
+        all_started_ns, self._started_ns = self._started_ns, []
+        self._requests.add(len(all_started_ns))
+        now_ns = self._clock.monotonic_ns()
+        for started_ns in all_started_ns:
+            self._duration.record((now_ns - started_ns) // 1000)
 
 
 class Reply:
     """Makes a response frame of a body, and counts the request as answered."""
 
-    __slots__ = ("_clock", "_header", "_measured", "_started_ns")
+    __slots__ = ("_measured", "header", "received_ns")
 
-    def __init__(self, header: RequestHeader, measured: _Measured, clock: Clock) -> None:
-        self._header = header
+    def __init__(self, header: RequestHeader, measured: Measured, received_ns: int) -> None:
+        self.header = header
         self._measured = measured
-        self._clock = clock
-        self._started_ns = clock.monotonic_ns()
+        self.received_ns = received_ns
 
     def __call__(self, body: Sequence[Buffer]) -> Response:
         """The frame for a body's buffers, which are not copied."""
         self.note()
-        header = self._header
+        header = self.header
         return encode_response_frame(header.api_key, header.api_version, header.correlation_id, body)
 
     def note(self) -> None:
         """The request is answered, or wants no answer."""
-        self._measured.requests.add()
-        self._measured.duration.record((self._clock.monotonic_ns() - self._started_ns) // 1000)
+        self._measured.answered(self.received_ns)
+
+
+class TracedReply(Reply):
+    """The reply to a sampled request: the answer ends its span."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, header: RequestHeader, measured: Measured, received_ns: int, span: Span) -> None:
+        super().__init__(header, measured, received_ns)
+        self._span = span
+
+    def note(self) -> None:
+        super().note()
+        self._span.end()
 
 
 class RawHandler(Protocol):
@@ -62,11 +96,24 @@ class RawHandler(Protocol):
     @property
     def version_max(self) -> int: ...
 
-    def start(
-        self, frame: bytearray, header: RequestHeader, reply: Reply
-    ) -> Response | asyncio.Future[Response]:
-        """Begin the request: `reply(body)`, or a future of it; None: it has no answer."""
+    def start(self, frame: bytearray, header: RequestHeader, reply: Reply) -> Answer:
+        """Begin the request: `reply(body)`, or a promise of it; None: it has no answer."""
         ...
+
+
+class _Route:
+    """Where requests of one API go: to one of the two kinds of handlers."""
+
+    __slots__ = ("handler", "measured", "raw", "version_max", "version_min")
+
+    def __init__(self, raw: RawHandler | None, handler: ApiHandler | None, measured: Measured) -> None:
+        self.raw = raw
+        self.handler = handler
+        self.measured = measured
+        either = raw or handler
+        assert either is not None
+        self.version_min = either.version_min
+        self.version_max = either.version_max
 
 
 class AdvertisedApi(NamedTuple):
@@ -88,42 +135,77 @@ class Dispatcher:
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
-        self._handlers = {int(handler.key): handler for handler in handlers}
-        self._raw = {int(key): handler for key, handler in raw.items()}
-        self._clock = clock
-        self._measured = {key: _measured(telemetry, key) for key in (*self._raw, *self._handlers)}
+        self._telemetry = telemetry
+        self._routes = {
+            int(key): _Route(one, None, _measured(telemetry, key, clock)) for key, one in raw.items()
+        }
+        for handler in handlers:
+            self._routes[int(handler.key)] = _Route(None, handler, _measured(telemetry, handler.key, clock))
 
     @property
     def advertised(self) -> list[AdvertisedApi]:
         """Every handled API, by key: never an API that is not, and with the one measured exception."""
-        rows = [AdvertisedApi(key, _advertised_min(key, h), h.version_max) for key, h in self._raw.items()]
-        rows.extend(AdvertisedApi(h.key, h.version_min, h.version_max) for h in self._handlers.values())
-        return sorted(rows)
+        return sorted(
+            AdvertisedApi(
+                key,
+                PRODUCE_ADVERTISED_MIN if key == ApiKey.PRODUCE else route.version_min,
+                route.version_max,
+            )
+            for key, route in self._routes.items()
+        )
 
-    def dispatch(
-        self, frame: bytearray, connection: ConnectionContext
-    ) -> Response | asyncio.Future[Response]:
-        """Start one request.
+    def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
+        """Start one request, which was received at this monotonic time.
 
         Returns:
-            The response frame's buffers, or a future of them; None (also as the future's result) when no answer is due.
+            The response frame's buffers, or a promise of them; None (also as what is promised) when no answer is due.
 
         Raises:
             KafkaWireError: malformed; CloseConnectionError: not handled. The connection is closed for both.
         """
         header = decode_request_header(frame)
-        raw = self._raw.get(header.api_key)
-        if raw is not None:
-            _check_version(header, raw.version_min, raw.version_max)
-            return raw.start(frame, header, Reply(header, self._measured[header.api_key], self._clock))
-        handler = self._handlers.get(header.api_key)
-        if handler is None:
+        route = self._routes.get(header.api_key)
+        if route is None:
             raise CloseConnectionError(f"API {ApiKey(header.api_key).name} is not handled by this broker")
-        if header.api_key != ApiKey.API_VERSIONS:
-            _check_version(header, handler.version_min, handler.version_max)
-        reply = Reply(header, self._measured[header.api_key], self._clock)
+        reply = Reply(header, route.measured, received_ns)
+        if self._telemetry.tracing is not None:
+            return self._dispatch_traced(route, frame, connection, reply)
+        return self._start(route, frame, connection, reply)
+
+    def _dispatch_traced(
+        self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply
+    ) -> Answer:
+        telemetry, header = self._telemetry, reply.header
+        assert telemetry.tracing is not None
+        span = begin_request(telemetry.tracing, header, connection, reply.received_ns)
+        if span is None:
+            return self._start(route, frame, connection, reply)
+        reply = TracedReply(header, route.measured, reply.received_ns, span)
+        telemetry.request = span
+        try:
+            if header.api_key == ApiKey.PRODUCE:
+                return self._start(route, frame, connection, reply)
+            # Tasks of the request inherit its span. Produce has none, and callbacks that its appends wake must not.
+            inside = telemetry.tracing.inside(span)
+            return inside.run(self._start, route, frame, connection, reply)
+        except BaseException as error:
+            span.end(error=type(error).__qualname__)
+            raise
+        finally:
+            telemetry.request = None
+
+    def _start(self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply) -> Answer:
+        header = reply.header
+        if (
+            not route.version_min <= header.api_version <= route.version_max
+            and header.api_key != ApiKey.API_VERSIONS
+        ):
+            raise _unhandled_version(header, route)
+        if route.raw is not None:
+            return route.raw.start(frame, header, reply)
+        assert route.handler is not None
         return asyncio.get_running_loop().create_task(
-            self._handle(handler, frame, header, connection, reply), name=handler.key.name
+            self._handle(route.handler, frame, header, connection, reply), name=route.handler.key.name
         )
 
     async def _handle(
@@ -135,7 +217,7 @@ class Dispatcher:
         reply: Reply,
     ) -> Response:
         version = header.api_version
-        if handler.key is ApiKey.API_VERSIONS and version > handler.version_max:
+        if handler.key is ApiKey.API_VERSIONS and not handler.version_min <= version <= handler.version_max:
             # The client learns from version 0 what to ask next; its request cannot even be decoded.
             version = header.api_version = 0
             request = None
@@ -148,21 +230,17 @@ class Dispatcher:
         return reply(encode_buffers(response, version))
 
 
-def _advertised_min(key: int, handler: RawHandler) -> int:
-    return PRODUCE_ADVERTISED_MIN if key == ApiKey.PRODUCE else handler.version_min
+def _unhandled_version(header: RequestHeader, route: _Route) -> CloseConnectionError:
+    return CloseConnectionError(
+        f"{ApiKey(header.api_key).name} version {header.api_version} is not handled,"
+        f" only {route.version_min} to {route.version_max}"
+    )
 
 
-def _check_version(header: RequestHeader, version_min: int, version_max: int) -> None:
-    if not version_min <= header.api_version <= version_max:
-        name = ApiKey(header.api_key).name
-        raise CloseConnectionError(
-            f"{name} version {header.api_version} is not handled, only {version_min} to {version_max}"
-        )
-
-
-def _measured(telemetry: Telemetry, key: int) -> _Measured:
+def _measured(telemetry: Telemetry, key: int, clock: Clock) -> Measured:
     name = ApiKey(key).name.lower()
-    return _Measured(
+    return Measured(
         telemetry.counter("ponor_kafka_requests_total", api=name),
         telemetry.histogram("ponor_kafka_request_us", api=name),
+        clock,
     )

@@ -1,8 +1,8 @@
 """The Kafka listener: sockets, their buffers and their limits.
 
 What lives here: the one place of the broker that knows sockets. Bytes become frames in `frame_receiver`, frames become ordered requests in
-`connection`. One shared 64 KiB scratch per loop receives for all connections (the loop calls `get_buffer`, receives and calls
-`buffer_updated` without a pause between), so an idle connection holds about a kilobyte.
+`connection`. One shared scratch per loop receives for all connections (the loop calls `get_buffer`, receives and calls `buffer_updated`
+without a pause between), so an idle connection holds a few kilobytes.
 
 Limits, all named in `ListenerSettings`: connections, bytes of frames that are arriving or waiting, bytes of requests in process, bytes of
 answers a client has not read, idle time, time without progress in the middle of a frame.
@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from ponor_kafka.errors import KafkaWireError
 from ponor_runtime.budgets import BudgetExceededError, ByteBudget
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer
@@ -26,15 +25,24 @@ from ponor_runtime.telemetry import Telemetry
 
 from ponor_broker.answer_backlog import AnswerBacklog
 from ponor_broker.connection import ClientConnection, ConnectionContext, RequestDispatcher
+from ponor_broker.connection_counts import ConnectionCounts
 from ponor_broker.frame_receiver import FrameReceiver
+from ponor_broker.refusal_log import RefusalLog
+from ponor_broker.request_flow import RequestFlow
 
 LOG: Final = logging.getLogger("ponor.broker.listener")
 
-SCRATCH_BYTES: Final = 64 << 10
+SCRATCH_BYTES: Final = 256 << 10
+"""What one read takes at most. Four batches of 64 KiB, read and cut at once; still within a core's second-level cache."""
+SCRATCH_BYTES_WHEN_FULL: Final = 512
+"""The same while the receive budget is used up: what arrives then is charged above it, so it arrives in drops."""
 LARGE_FRAME_BYTES: Final = 4 << 20
 """Frames above this share half of the receive budget, so that they cannot keep small ones out."""
 SWEEP_S: Final = 2.0
-WRITE_HIGH_BYTES: Final = 1 << 20
+WRITE_HIGH_BYTES: Final = 128 << 10
+"""Unread answers below this are not counted in `fetch_answers_bytes_max`: it is what each of `connections_max` clients may pin unseen."""
+JOINED_BYTES_MAX: Final = 16 << 10
+"""Answers up to this size in all are joined: one buffer costs the loop less than several, and copying this much next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,9 @@ class ListenerSettings:
     """Bounds of the listener; Kafka's names are in `ponor_broker.settings`."""
 
     connections_max: int
+    connections_per_address_max: int
     request_bytes_max: int
+    control_request_bytes_max: int
     receive_bytes_max: int
     in_flight_bytes_max: int
     idle_ms_max: int
@@ -67,6 +77,10 @@ class _Shared:
         self.fail_stop = fail_stop
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.connections: dict[ClientProtocol, None] = {}
+        self.counts = ConnectionCounts(
+            connections_max=settings.connections_max, per_address_max=settings.connections_per_address_max
+        )
+        self.refusals = RefusalLog()
         waiters_max = settings.connections_max
         self.receive = ByteBudget("receive bytes", settings.receive_bytes_max, waiters_max=waiters_max)
         self.receive_large = ByteBudget(
@@ -74,14 +88,19 @@ class _Shared:
             max(settings.receive_bytes_max // 2, 1),
             waiters_max=waiters_max,
         )
-        self.in_flight = ByteBudget("in-flight bytes", settings.in_flight_bytes_max, waiters_max=waiters_max)
+        in_flight = ByteBudget("in-flight bytes", settings.in_flight_bytes_max, waiters_max=waiters_max)
+        self.flow = RequestFlow(clock, in_flight=in_flight, waiting=self.receive)
         self.bytes_in = telemetry.counter("ponor_kafka_bytes_total", direction="in")
         self.bytes_out = telemetry.counter("ponor_kafka_bytes_total", direction="out")
         self.refused: Callable[[str], None] = lambda reason: telemetry.counter(
             "ponor_kafka_connections_refused_total", reason=reason
         ).add()
         telemetry.gauge("ponor_kafka_connections", lambda: len(self.connections))
-        telemetry.gauge("ponor_kafka_inflight_bytes", lambda: self.in_flight.held_bytes)
+        telemetry.gauge("ponor_kafka_inflight_bytes", lambda: in_flight.held_bytes)
+        telemetry.gauge(
+            "ponor_kafka_receiving_bytes", lambda: self.receive.held_bytes + self.receive_large.held_bytes
+        )
+        telemetry.gauge("ponor_fetch_answers_bytes", lambda: backlog.bytes_waiting)
 
 
 class ClientProtocol(asyncio.BufferedProtocol):
@@ -94,6 +113,7 @@ class ClientProtocol(asyncio.BufferedProtocol):
         "_held",
         "_last_progress_ns",
         "_paused",
+        "_progressed",
         "_receiver",
         "_shared",
         "_transport",
@@ -106,16 +126,20 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._context = ConnectionContext(peer="?")
         assert shared.dispatcher is not None, "no client gets in before the broker serves"
-        self._connection = ClientConnection(shared.dispatcher, self, self._context, shared.in_flight)
+        self._connection = ClientConnection(shared.dispatcher, self, self._context, shared.flow)
         self._receiver = FrameReceiver(
-            self._frame_received, self._admit_frame, frame_bytes_max=shared.settings.request_bytes_max
+            self._admit_frame,
+            frame_bytes_max=shared.settings.request_bytes_max,
+            control_bytes_max=shared.settings.control_request_bytes_max,
         )
         self._held: tuple[ByteBudget, int] | None = None  # claim of the frame that is arriving
         self._admission: asyncio.Task[None] | None = None
         self._wants_reading = True
         self._paused = False
         self._unread_bytes = 0  # our share of the backlog; 0 while the client keeps up
-        self._last_progress_ns = shared.clock.monotonic_ns()
+        self._progressed = True
+        """Since the last sweep, which alone looks at the clock: a look per read and per answer cost a microsecond a request."""
+        self._last_progress_ns = 0
 
     # asyncio.BufferedProtocol
 
@@ -125,27 +149,37 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._context.peer = (
             f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else str(peer)
         )
-        if len(self._shared.connections) >= self._shared.settings.connections_max:
-            self._refuse("connections_max", f"{len(self._shared.connections)} clients are connected")
+        counts = self._shared.counts
+        refusal = counts.refusal(self._context.host)
+        if refusal is not None:
+            self._refuse(refusal, f"{counts.total} clients are connected")
             return
+        counts.add(self._context.host)
         self._shared.connections[self] = None
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
         own = self._receiver.own_buffer()
-        return self._shared.scratch if own is None else own
+        if own is not None:
+            return own
+        shared = self._shared
+        return shared.scratch[:SCRATCH_BYTES_WHEN_FULL] if shared.receive.is_full else shared.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._shared.bytes_in.add(nbytes)
-        self._last_progress_ns = self._shared.clock.monotonic_ns()
-        try:
-            if self._receiver.own_buffer() is not None:
-                self._receiver.received_own(nbytes)
-            else:
-                self._receiver.received(self._shared.scratch[:nbytes])
-        except KafkaWireError as error:
-            self._refuse("malformed", str(error))
+        shared, receiver = self._shared, self._receiver
+        shared.bytes_in.add(nbytes)
+        self._progressed = True
+        if self._held is None:
+            frames = receiver.received(shared.scratch, nbytes)
+        else:
+            frames = receiver.received_own(nbytes)
+            if frames:
+                self._release_claim()
+        if frames and self._transport is not None and not self._transport.is_closing():
+            self._connection.frames_received(frames)
+        if receiver.failure is not None:
+            self._refuse("malformed", str(receiver.failure))
 
     def eof_received(self) -> bool:
         return False
@@ -155,13 +189,15 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._connection.set_writable(writable=False)
 
     def resume_writing(self) -> None:
-        self._last_progress_ns = self._shared.clock.monotonic_ns()
+        self._progressed = True
         self._note_unread(0)
         self._connection.set_writable(writable=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._shared.connections.pop(self, None)
+        if self in self._shared.connections:
+            del self._shared.connections[self]
+            self._shared.counts.remove(self._context.host)
         if self._admission is not None:
             self._admission.cancel()
         self._release_claim()
@@ -170,11 +206,6 @@ class ClientProtocol(asyncio.BufferedProtocol):
         self._transport = None
 
     # Frames
-
-    def _frame_received(self, frame: bytearray) -> None:
-        self._release_claim()
-        if self._transport is not None and not self._transport.is_closing():
-            self._connection.frame_received(frame)
 
     def _budget_of(self, length: int) -> ByteBudget:
         return self._shared.receive_large if length > LARGE_FRAME_BYTES else self._shared.receive
@@ -196,10 +227,7 @@ class ClientProtocol(asyncio.BufferedProtocol):
             return
         self._held = (budget, length)
         self._admission = None
-        try:
-            self._receiver.resume()
-        except KafkaWireError as error:
-            self._refuse("malformed", str(error))
+        self._receiver.resume()
         self._apply_reading()
 
     def _release_claim(self) -> None:
@@ -214,9 +242,13 @@ class ClientProtocol(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        self._shared.bytes_out.add(sum(map(len, buffers)))
-        self._last_progress_ns = self._shared.clock.monotonic_ns()
-        transport.writelines(buffers)
+        size_bytes = sum(map(len, buffers))
+        self._shared.bytes_out.add(size_bytes)
+        self._progressed = True
+        if size_bytes <= JOINED_BYTES_MAX:
+            transport.write(b"".join(buffers))
+        else:
+            transport.writelines(buffers)
         if self._unread_bytes:
             self._note_unread(self._buffered_bytes())
 
@@ -247,12 +279,16 @@ class ClientProtocol(asyncio.BufferedProtocol):
 
     def _refuse(self, reason: str, text: str) -> None:
         self._shared.refused(reason)
-        LOG.warning("closing connection of %s (%s): %s", self._context.peer, reason, text)
+        self._shared.refusals.say(self._context.peer, reason, text)
         if self._transport is not None:
-            self._transport.abort() if reason == "connections_max" else self._transport.close()
+            # Who was never let in is not worth the wait for a polite end.
+            self._transport.close() if self in self._shared.connections else self._transport.abort()
 
     def sweep(self, now_ns: int) -> None:
         """Close the connection if it is idle, or stuck in the middle of a frame or of an answer, for too long."""
+        if self._progressed:
+            self._progressed = False
+            self._last_progress_ns = now_ns
         silent_ms = (now_ns - self._last_progress_ns) // 1_000_000
         settings = self._shared.settings
         if self._receiver.is_mid_frame and not self._paused and silent_ms > settings.stall_ms_max:
@@ -333,6 +369,7 @@ class KafkaListener:
         while True:
             await self._shared.clock.sleep(SWEEP_S)
             now_ns = self._shared.clock.monotonic_ns()
+            self._shared.refusals.begin_period()
             for protocol in list(self._shared.connections):
                 protocol.sweep(now_ns)
 

@@ -22,28 +22,45 @@ from s3stream.client import StreamClient
 from s3stream.errors import StreamClosedError
 
 from ponor_broker.answer_backlog import AnswerBacklog
+from ponor_broker.budgets import export_limits
+from ponor_broker.configs.description import ConfigDescriptions
+from ponor_broker.configs.sources import ConfigSources
 from ponor_broker.dispatch import Dispatcher
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.ports import OFFSETS_TOPIC, OffsetsPartitions
+from ponor_broker.handlers.alter_configs import AlterConfigsHandler
+from ponor_broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
 from ponor_broker.handlers.api_versions import ApiVersionsHandler
+from ponor_broker.handlers.cold_reads import ColdReadLimits, ColdReads
+from ponor_broker.handlers.create_partitions import CreatePartitionsHandler
 from ponor_broker.handlers.create_topics import CreateTopicsHandler
+from ponor_broker.handlers.delete_records import DeleteRecordsHandler
 from ponor_broker.handlers.delete_topics import DeleteTopicsHandler
 from ponor_broker.handlers.describe_cluster import DescribeClusterHandler
 from ponor_broker.handlers.describe_configs import DescribeConfigsHandler
-from ponor_broker.handlers.fetch import ColdReads, FetchHandler
+from ponor_broker.handlers.describe_log_dirs import DescribeLogDirsHandler
+from ponor_broker.handlers.describe_producers import DescribeProducersHandler
+from ponor_broker.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
+from ponor_broker.handlers.elect_leaders import ElectLeadersHandler
+from ponor_broker.handlers.fetch import FetchHandler
+from ponor_broker.handlers.fetch_parking import FetchParking
+from ponor_broker.handlers.fetch_session_cache import FetchSessionCache, SessionLimits
 from ponor_broker.handlers.groups import group_handlers
 from ponor_broker.handlers.init_producer_id import InitProducerIdHandler
 from ponor_broker.handlers.leader_epochs import LeaderEpochsHandler
+from ponor_broker.handlers.list_config_resources import ListConfigResourcesHandler
 from ponor_broker.handlers.list_offsets import ListOffsetsHandler
 from ponor_broker.handlers.metadata import MetadataHandler
+from ponor_broker.handlers.partition_reassignments import PartitionReassignmentsHandler
 from ponor_broker.handlers.produce import ProduceHandler
 from ponor_broker.handlers.registry import ApiHandler
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.maintenance import PartitionMaintenance
+from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.partition_opener import PartitionOpener
 from ponor_broker.partitions.topic_admin import TopicAdmin
-from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topic_configs import TopicConfigs
 from ponor_broker.partitions.topics import Topics
 from ponor_broker.producer_ids import ProducerIds
 from ponor_broker.settings import BrokerSettings
@@ -59,7 +76,8 @@ class BrokerServices:
         settings: BrokerSettings,
         *,
         node_id: NodeId,
-        broker_configs: Mapping[str, str],
+        kafka_configs: Mapping[str, str],
+        own_configs: Mapping[str, str],
         session: SessionClient,
         subscription: SubscriptionClient,
         streams: StreamClient,
@@ -69,27 +87,16 @@ class BrokerServices:
         self._runtime = runtime
         self._settings = settings
         self._node_id = node_id
-        self._broker_configs = broker_configs
         self._session = session
         self._subscription = subscription
         self._tasks = tasks
         self.topics = Topics(lambda: subscription.image)
         deadline_ms = settings.controller_timeout_ms
         self.admin = TopicAdmin(session, subscription, self.topics, deadline_ms=deadline_ms)
-        opener = PartitionOpener(
-            streams,
-            self.topics,
-            self._put_key,
-            runtime.clock,
-            config=_topic_defaults(settings),
-            producers_max=settings.producers_per_partition_max,
-        )
-        self.partitions = PartitionManager(
-            self.topics, self.admin, opener, node_id=node_id, clock=runtime.clock, tasks=tasks
-        )
-        self._maintenance = PartitionMaintenance(
-            self.partitions, opener, runtime.clock, producer_expiration_ms=settings.producer_expiration_ms
-        )
+        topic_configs = TopicConfigs(lambda: subscription.image, node_id, kafka_configs)
+        sources = ConfigSources(lambda: subscription.image, node_id, kafka_configs)
+        self._descriptions = ConfigDescriptions(sources, own_configs)
+        self.partitions, self._maintenance = self._partitions(streams, topic_configs)
         self._producer_ids = ProducerIds(
             session, per_block=settings.producer_ids_per_block, deadline_ms=deadline_ms
         )
@@ -98,6 +105,7 @@ class BrokerServices:
             cast("OffsetsPartitions", self.partitions),
             self.topics,
             self.topics,
+            node_id=node_id,
             runtime=runtime,
             settings=settings.groups,
         )
@@ -111,41 +119,109 @@ class BrokerServices:
         )
         self.dispatcher = self._dispatcher(backlog)
         runtime.telemetry.gauge("ponor_partitions_open", lambda: len(self.partitions))
+        export_limits(runtime.telemetry, settings)
+
+    def _partitions(
+        self, streams: StreamClient, topic_configs: TopicConfigs
+    ) -> tuple[PartitionManager, PartitionMaintenance]:
+        settings, clock = self._settings, self._runtime.clock
+        schedule = MaintenanceSchedule(clock)
+        opener = PartitionOpener(
+            streams,
+            self.topics,
+            self._put_key,
+            clock,
+            config=topic_configs.static_defaults,
+            producers_max=settings.producers_per_partition_max,
+            attend=schedule.touch,
+        )
+        partitions = PartitionManager(
+            self.topics,
+            self.admin,
+            opener,
+            topic_configs,
+            node_id=self._node_id,
+            clock=clock,
+            tasks=self._tasks,
+        )
+        maintenance = PartitionMaintenance(
+            partitions,
+            opener,
+            schedule,
+            clock,
+            self._runtime.telemetry,
+            interval_ms=settings.maintenance_interval_ms,
+            producer_expiration_ms=settings.producer_expiration_ms,
+        )
+        return partitions, maintenance
 
     def _dispatcher(self, backlog: AnswerBacklog) -> Dispatcher:
         settings, clock = self._settings, self._runtime.clock
-        validator = BatchValidator(validate_records_max=settings.validate_records_max)
-        cold_reads = ColdReads(
-            in_flight_max=settings.cold_reads_in_flight_max,
-            waiting_max=settings.cold_reads_waiting_max,
-            ms_max=settings.cold_read_ms_max,
-        )
+        validator = BatchValidator(decompressed_batch_bytes_max=settings.decompressed_batch_bytes_max)
         return Dispatcher(
             self._handlers(),
             raw={
-                ApiKey.PRODUCE: ProduceHandler(self.partitions, validator, clock),
-                ApiKey.FETCH: FetchHandler(self.partitions, backlog, cold_reads, settings),
+                ApiKey.PRODUCE: ProduceHandler(self.partitions, validator, clock, self._runtime.telemetry),
+                ApiKey.FETCH: self._fetch_handler(backlog),
                 ApiKey.METADATA: self._metadata,
             },
             clock=clock,
             telemetry=self._runtime.telemetry,
         )
 
+    def _fetch_handler(self, backlog: AnswerBacklog) -> FetchHandler:
+        settings, runtime = self._settings, self._runtime
+        cold_limits = ColdReadLimits(
+            in_flight_max=settings.cold_reads_in_flight_max,
+            waiting_max=settings.cold_reads_waiting_max,
+            read_bytes_max=settings.cold_read_bytes_max,
+            bytes_per_s_max=settings.cold_read_bytes_per_s_max,
+            ms_max=settings.cold_read_ms_max,
+        )
+        session_limits = SessionLimits(
+            slots_max=settings.fetch_session_slots_max,
+            session_bytes_max=settings.fetch_session_bytes_max,
+            bytes_max=settings.fetch_sessions_bytes_max,
+        )
+        return FetchHandler(
+            self.partitions,
+            backlog,
+            ColdReads(cold_limits, clock=runtime.clock, telemetry=runtime.telemetry),
+            FetchSessionCache(
+                session_limits,
+                clock=runtime.clock,
+                randomness=runtime.randomness,
+                telemetry=runtime.telemetry,
+            ),
+            FetchParking(settings.parked_fetches_max, runtime.telemetry),
+            settings,
+        )
+
     def _handlers(self) -> list[ApiHandler]:
         return [
-            ApiVersionsHandler(lambda: self.dispatcher.advertised).api,
-            CreateTopicsHandler(self.admin).api,
+            AlterReplicaLogDirsHandler(self.topics).api,
+            *AlterConfigsHandler(self.topics, self.admin, node_id=self._node_id).apis,
+            ApiVersionsHandler(lambda: self.dispatcher.advertised, self.topics, node_id=self._node_id).api,
+            CreatePartitionsHandler(self.topics, self.admin).api,
+            CreateTopicsHandler(
+                self.topics,
+                self.admin,
+                self._descriptions,
+                num_partitions=self._settings.num_partitions,
+            ).api,
             DeleteTopicsHandler(self.topics, self.admin).api,
             DescribeClusterHandler(self.topics, node_id=self._node_id).api,
-            DescribeConfigsHandler(
-                self.topics,
-                node_id=self._node_id,
-                broker_configs=self._broker_configs,
-                topic_defaults=_topic_defaults(self._settings),
-            ).api,
+            DescribeConfigsHandler(self.topics, self._descriptions, node_id=self._node_id).api,
+            DescribeTopicPartitionsHandler(self.topics).api,
+            ElectLeadersHandler(self.topics).api,
+            DeleteRecordsHandler(self.partitions).api,
+            DescribeLogDirsHandler(self.partitions).api,
+            DescribeProducersHandler(self.partitions).api,
             InitProducerIdHandler(self._producer_ids).api,
             LeaderEpochsHandler(self.partitions).api,
+            ListConfigResourcesHandler(self.topics).api,
             ListOffsetsHandler(self.partitions).api,
+            *PartitionReassignmentsHandler(self.topics).apis,
             *group_handlers(self.coordinator, self.topics, self._runtime.clock),
         ]
 
@@ -165,6 +241,8 @@ class BrokerServices:
     def _image_changed(self, batch: RecordBatch | None) -> None:
         if self.partitions.image_changed(batch):
             self._metadata.invalidate()
+        if batch is None or any(record.HasField("topic_deleted") for record in batch.records):
+            self.coordinator.topics_deleted()
 
     def _partitions_of_new(self, name: str) -> int:
         if name == OFFSETS_TOPIC:
@@ -179,12 +257,3 @@ class BrokerServices:
         except SessionClosedError as error:
             raise StreamClosedError(str(error)) from error
         return result.key_held.value
-
-
-def _topic_defaults(settings: BrokerSettings) -> TopicConfig:
-    return TopicConfig(
-        message_bytes_max=settings.message_bytes_max,
-        timestamp_after_ms_max=settings.timestamp_after_ms_max,
-        segment_bytes=settings.segment_bytes,
-        segment_ms=settings.segment_ms,
-    )

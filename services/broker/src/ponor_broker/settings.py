@@ -27,12 +27,26 @@ class BrokerSettings:
     connections_max: int = setting(
         10_000, minimum=1, maximum=1_000_000, unit="connections", doc="max.connections: clients at a time"
     )
+    connections_per_address_max: int = setting(
+        1_000_000,
+        minimum=1,
+        maximum=1_000_000,
+        unit="connections",
+        doc="max.connections.per.ip: clients at a time from one address; set it where clients are not behind one proxy",
+    )
     request_bytes_max: int = setting(
         104_857_600,
         minimum=KIB,
         maximum=2_147_483_647,
         unit="bytes",
         doc="socket.request.max.bytes: largest request",
+    )
+    control_request_bytes_max: int = setting(
+        4 * MIB,
+        minimum=KIB,
+        maximum=2_147_483_647,
+        unit="bytes",
+        doc="largest request that is no Produce: it is decoded into objects many times its size",
     )
     receive_bytes_max: int = setting(
         256 * MIB,
@@ -74,12 +88,12 @@ class BrokerSettings:
         unit="ms",
         doc="log.message.timestamp.after.max.ms: how far ahead of the broker's clock a record may be",
     )
-    validate_records_max: int = setting(
-        16,
-        minimum=0,
+    decompressed_batch_bytes_max: int = setting(
+        64 * MIB,
+        minimum=MIB,
         maximum=2_147_483_647,
-        unit="records",
-        doc="batches of up to so many records are checked record by record; larger ones by their header and CRC alone",
+        unit="bytes",
+        doc="what a compressed batch may grow to while its records are checked; above it the batch is refused",
     )
     producer_expiration_ms: int = setting(
         DAY_MS,
@@ -128,8 +142,36 @@ class BrokerSettings:
         unit="requests",
         doc="fetches that wait for data; above it they are answered at once",
     )
+    fetch_partitions_max: int = setting(
+        100_000,
+        minimum=1,
+        maximum=10_000_000,
+        unit="partitions",
+        doc="partitions in one fetch; above it the client is disconnected",
+    )
+    fetch_session_slots_max: int = setting(
+        1_000,
+        minimum=0,
+        maximum=1_000_000,
+        unit="sessions",
+        doc="max.incremental.fetch.session.cache.slots: fetch sessions remembered; the next ones send full fetches",
+    )
+    fetch_session_bytes_max: int = setting(
+        16 * MIB,
+        minimum=KIB,
+        maximum=GIB,
+        unit="bytes",
+        doc="memory for the partitions of one fetch session; above it the client gets none",
+    )
+    fetch_sessions_bytes_max: int = setting(
+        128 * MIB,
+        minimum=KIB,
+        maximum=64 * GIB,
+        unit="bytes",
+        doc="memory for the partitions of all fetch sessions; above it sessions are evicted or refused",
+    )
     cold_reads_in_flight_max: int = setting(
-        32,
+        16,
         minimum=1,
         maximum=1_024,
         unit="reads",
@@ -141,6 +183,20 @@ class BrokerSettings:
         maximum=1_000_000,
         unit="reads",
         doc="reads that wait for that; above it clients are told to try again",
+    )
+    cold_read_bytes_max: int = setting(
+        2 * MIB,
+        minimum=KIB,
+        maximum=GIB,
+        unit="bytes",
+        doc="most bytes that one read from the object store brings a fetch, first batch excepted; the client asks again for more",
+    )
+    cold_read_bytes_per_s_max: int = setting(
+        256 * MIB,
+        minimum=0,
+        maximum=1024 * GIB,
+        unit="bytes/s",
+        doc="speed of reads from the object store on behalf of fetches, over all clients; 0: any",
     )
     cold_read_ms_max: int = setting(
         20_000,
@@ -165,6 +221,13 @@ class BrokerSettings:
         unit="ms",
         doc="log.roll.ms, where the topic has no segment.ms",
     )
+    maintenance_interval_ms: int = setting(
+        5_000,
+        minimum=10,
+        maximum=DAY_MS,
+        unit="ms",
+        doc="log.retention.check.interval.ms: shortest pause between two rounds of retention and other housekeeping; without work there is none",
+    )
     auto_create_topics: bool = setting(
         True, doc="auto.create.topics.enable: Metadata of an unknown topic makes it"
     )
@@ -173,7 +236,7 @@ class BrokerSettings:
         minimum=-1,
         maximum=10_000,
         unit="partitions",
-        doc="num.partitions of topics made by Metadata; -1: the controller's default",
+        doc="num.partitions of topics whose creator names no number; -1: the controller's default",
     )
     controller_timeout_ms: int = setting(
         15_000,

@@ -240,6 +240,7 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self.now_ns = 5_000_000_000
+        self.wall_ahead_ms = 0
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
         self._count = 0
 
@@ -247,9 +248,12 @@ class VirtualClock:
         return self.now_ns
 
     def wall_ms(self) -> int:
-        return 1_700_000_000_000 + self.now_ns // 1_000_000
+        return 1_700_000_000_000 + self.now_ns // 1_000_000 + self.wall_ahead_ms
 
     async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
         self._count += 1
         awake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self.now_ns + math.ceil(seconds * 1e9), self._count, awake))
@@ -280,12 +284,26 @@ class MemoryPartition:
 
     def __init__(self, index: int, log: list[bytearray]) -> None:
         self.index = index
-        self.log_start_offset = 0
+        self.log_start_offset = BatchView(memoryview(log[0])).base_offset if log else 0
         self.log = log
         self.is_slow = False
         self.refusal: Exception | None = None
+        self.trim_refusal: Exception | None = None
         self.read_failures = 0
         self._under_way: list[tuple[bytearray, asyncio.Future[AppendResult]]] = []
+
+    @property
+    def log_end_offset(self) -> int:
+        end = BatchView(memoryview(self.log[-1])).next_offset if self.log else self.log_start_offset
+        return end + sum(BatchView(memoryview(batch)).record_count for batch, _ in self._under_way)
+
+    async def advance_log_start(self, offset: int) -> None:
+        if self.trim_refusal is not None:
+            raise self.trim_refusal
+        assert offset <= (BatchView(memoryview(self.log[-1])).next_offset if self.log else 0)
+        self.log_start_offset = max(self.log_start_offset, offset)
+        while self.log and BatchView(memoryview(self.log[0])).next_offset <= offset:
+            del self.log[0]
 
     def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
         if self.refusal is not None:
@@ -296,16 +314,16 @@ class MemoryPartition:
             asyncio.get_running_loop().call_soon(self.sync)
         return done
 
-    def sync(self, *, told_backwards: bool = False) -> None:
-        """Everything under way becomes durable; who waits may be told in any order."""
+    def sync(self, *, told_backwards: bool = False, count: int | None = None) -> None:
+        """Everything under way becomes durable, or the oldest `count`; who waits may be told in any order."""
         told = []
-        for batch, done in self._under_way:
+        ended, self._under_way = self._under_way[:count], self._under_way[len(self._under_way[:count]) :]
+        for batch, done in ended:
             view = BatchView(memoryview(batch))
-            end = BatchView(memoryview(self.log[-1])).next_offset if self.log else 0
+            end = BatchView(memoryview(self.log[-1])).next_offset if self.log else self.log_start_offset
             view.set_base_offset(end)
             self.log.append(batch)
             told.append((done, end))
-        self._under_way.clear()
         for done, end in reversed(told) if told_backwards else told:
             done.set_result(Appended(end))
 
@@ -343,6 +361,7 @@ class BrokerWorld:
         self.clock = VirtualClock()
         self.logs: dict[int, list[bytearray]] = {n: [] for n in range(settings.offsets_topic_partitions)}
         self.open: dict[int, MemoryPartition] = {}
+        self.led: set[int] = set()
         self.topics: dict[str, tuple[UUID, int]] = {"t": (UUID(int=1), 4)}
         self.failures: list[BaseException] = []
         self._opened: list[PartitionCallback] = []
@@ -363,7 +382,9 @@ class BrokerWorld:
             )
         )
         self._opened, self._closed = [], []
-        self.coordinator = GroupCoordinator(self, self, self, runtime=runtime, settings=self.settings)
+        self.coordinator = GroupCoordinator(
+            self, self, self, node_id=65_537, runtime=runtime, settings=self.settings
+        )
         self.coordinator.start()
         if OFFSETS_TOPIC in self.topics:
             for index in self.logs:
@@ -420,7 +441,7 @@ class BrokerWorld:
 
     def leader(self, topic: str, index: int) -> Address | None:
         assert topic == OFFSETS_TOPIC
-        return Address(65_537, "127.0.0.1", 9092) if index in self.open else None
+        return Address(65_537, "127.0.0.1", 9092) if index in self.open or index in self.led else None
 
 
 @pytest.fixture

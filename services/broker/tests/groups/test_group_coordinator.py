@@ -107,7 +107,7 @@ async def test_a_commit_that_takes_too_long_is_answered_and_may_still_become_dur
     await world.clock.pass_ms(4_999)
     assert not commit.done()
     await world.clock.pass_ms(1)
-    assert await commit is ErrorCode.REQUEST_TIMED_OUT
+    assert await commit is ErrorCode.COORDINATOR_NOT_AVAILABLE
     partition.sync()
     await world.clock.settle()
     assert coordinator.fetch_offsets("g", [("t", 0)]) == [(("t", 0), CommittedOffset(2))]
@@ -191,6 +191,18 @@ async def test_while_its_partition_is_read_a_group_answers_so(world: Any) -> Non
     assert coordinator.describe_group("g").state is GroupState.STABLE
 
 
+async def test_a_partition_that_is_led_here_and_not_open_yet_is_one_that_is_read(world: Any) -> None:
+    coordinator, index = world.coordinator, world.coordinator.partition_of("g")
+    world.close_partition(index)
+    assert await coordinator.commit_offsets("g", NOBODY, {}) is ErrorCode.NOT_COORDINATOR
+    world.led.add(index)
+    assert await coordinator.commit_offsets("g", NOBODY, {}) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.open_partition(index)
+    await world.clock.settle()
+    commit = {("t", 0): CommittedOffset(1)}
+    assert await coordinator.commit_offsets("g", NOBODY, commit) is ErrorCode.NONE
+
+
 async def test_damage_in_one_partition_leaves_the_others_alone(world: Any) -> None:
     await world.kill()
     bad = next(index for index in range(4) if index != world.coordinator.partition_of("g"))
@@ -242,7 +254,7 @@ async def test_session_timeouts_have_bounds(world: Any, session_ms: int) -> None
 async def test_group_ids_have_bounds(world: Any) -> None:
     for group_id in ("", "x" * 32_768):
         assert (await world.coordinator.join_group(group_id, joining())).error is ErrorCode.INVALID_GROUP_ID
-        assert world.coordinator.describe_group(group_id).error is ErrorCode.INVALID_GROUP_ID
+        assert world.coordinator.describe_group(group_id).error is ErrorCode.GROUP_ID_NOT_FOUND
     assert (
         await world.coordinator.commit_offsets("", NOBODY, {("t", 0): CommittedOffset(1)}) is ErrorCode.NONE
     )
@@ -365,9 +377,9 @@ async def test_what_is_snapshot_is_what_a_restart_finds(world: Any) -> None:
 async def test_groups_are_counted_by_state(world: Any) -> None:
     (member,) = await form_group(world, "g")
     await world.coordinator.commit_offsets("h", NOBODY, {("t", 0): CommittedOffset(1)})
-    counted = {state: count for state, count in world.coordinator._census.items() if count}
+    counted = {state: count for state, count in world.coordinator.budget.by_state.items() if count}
     assert counted == {GroupState.STABLE: 1, GroupState.EMPTY: 1}
     await world.coordinator.leave_group("g", (member,))
     await world.coordinator.delete_group("h")
     await world.clock.settle()
-    assert {s: n for s, n in world.coordinator._census.items() if n} == {GroupState.EMPTY: 1}
+    assert {s: n for s, n in world.coordinator.budget.by_state.items() if n} == {GroupState.EMPTY: 1}

@@ -1,4 +1,4 @@
-"""The ten group APIs from request bytes to response bytes, in every version, over a coordinator with its log."""
+"""The eleven group APIs from request bytes to response bytes, in every version, over a coordinator with its log."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ from ponor_kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+)
+from ponor_kafka.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
 )
 from ponor_kafka.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -74,7 +79,7 @@ def versions(key: ApiKey) -> list[int]:
 def test_every_version_of_the_codec_is_handled(wire: Wire) -> None:
     for key, handler in wire.handlers.items():
         assert [handler.version_min, handler.version_max] == [versions(key)[0], versions(key)[-1]], key
-    assert len(wire.handlers) == 10
+    assert len(wire.handlers) == 11
 
 
 def joining(version: int, member_id: str = "") -> JoinGroupRequest:
@@ -108,7 +113,10 @@ async def test_a_member_lives_and_leaves_in_every_version(wire: Wire, version: i
     assert joined.member_id.startswith("client-")
     who = {"group_id": "g", "member_id": joined.member_id, "generation_id": 1}
     plan = [SyncGroupRequestAssignment(joined.member_id, b"all")]
-    synced = await wire.send(ApiKey.SYNC_GROUP, min(version, 5), SyncGroupRequest(**who, assignments=plan))
+    request = SyncGroupRequest(**who, assignments=plan)
+    if version >= 5:
+        request.protocol_type, request.protocol_name = "consumer", "range"
+    synced = await wire.send(ApiKey.SYNC_GROUP, min(version, 5), request)
     assert (synced.error_code, synced.assignment) == (0, b"all")
     beat = await wire.send(ApiKey.HEARTBEAT, min(version, 4), HeartbeatRequest(**who))
     assert beat.error_code == ErrorCode.NONE
@@ -131,6 +139,8 @@ async def test_the_protocol_that_a_member_syncs_for_must_be_the_groups(wire: Wir
     joined = await join(wire, 9)
     request = SyncGroupRequest("g", 1, joined.member_id, protocol_type="consumer", protocol_name="sticky")
     answer = await wire.send(ApiKey.SYNC_GROUP, 5, request)
+    assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    answer = await wire.send(ApiKey.SYNC_GROUP, 5, SyncGroupRequest("g", 1, joined.member_id))
     assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
@@ -266,7 +276,7 @@ async def test_describing_groups(wire: Wire, version: int) -> None:
     assert (rebalancing.group_state, rebalancing.protocol_data) == ("CompletingRebalance", "")
     assert rebalancing.members[0].member_metadata == b""
     plan = [SyncGroupRequestAssignment(joined.member_id, b"all")]
-    await wire.send(ApiKey.SYNC_GROUP, 5, SyncGroupRequest("g", 1, joined.member_id, assignments=plan))
+    await wire.send(ApiKey.SYNC_GROUP, 4, SyncGroupRequest("g", 1, joined.member_id, assignments=plan))
     stable, missing = (await wire.send(ApiKey.DESCRIBE_GROUPS, version, request)).groups
     assert (stable.group_state, stable.protocol_type, stable.protocol_data) == ("Stable", "consumer", "range")
     (member,) = stable.members
@@ -324,3 +334,71 @@ async def test_deleting_groups(wire: Wire, version: int) -> None:
     if version >= 3:
         assert [bool(row.error_message) for row in answer.results] == [False, True, True]
     assert OFFSETS_TOPIC in wire.world.topics
+
+
+async def test_offsets_are_deleted_by_partition(wire: Wire) -> None:
+    joined = await join(wire, 9)
+    await wire.send(ApiKey.OFFSET_COMMIT, 9, committing(9, OffsetCommitRequestPartition(0, 7)))
+    topics = [
+        OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0), OffsetDeleteRequestPartition(9)]),
+        OffsetDeleteRequestTopic("nowhere", [OffsetDeleteRequestPartition(0)]),
+    ]
+    request = OffsetDeleteRequest("g", topics)
+    answer = await wire.send(ApiKey.OFFSET_DELETE, 0, request)
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    subscribed = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC  # in doubt: what the member subscribes to cannot be read
+    rows = [(t.name, p.partition_index, p.error_code) for t in answer.topics for p in t.partitions]
+    assert rows == [("t", 0, subscribed), ("t", 9, missing), ("nowhere", 0, missing)]
+    await wire.send(ApiKey.LEAVE_GROUP, 5, LeaveGroupRequest("g", members=[MemberIdentity(joined.member_id)]))
+    await wire.send(ApiKey.OFFSET_COMMIT, 9, committing(9, OffsetCommitRequestPartition(0, 7)))
+    answer = await wire.send(ApiKey.OFFSET_DELETE, 0, request)
+    assert [p.error_code for t in answer.topics for p in t.partitions] == [0, missing, missing]
+    assert fetched(await wire.send(ApiKey.OFFSET_FETCH, 9, fetching(9, [0])), 9) == {0: (-1, -1, "", 0)}
+    answer = await wire.send(ApiKey.OFFSET_DELETE, 0, OffsetDeleteRequest("nobody", topics[1:]))
+    assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
+async def test_a_member_of_a_group_that_is_not_there_is_told_so_as_its_version_knows(
+    wire: Wire, version: int
+) -> None:
+    request = committing(version, OffsetCommitRequestPartition(0, 7, -1, "x" * 5_000))
+    request.generation_id_or_member_epoch, request.member_id = 3, "m"
+    answer = await wire.send(ApiKey.OFFSET_COMMIT, version, request)
+    expected = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+    assert answer.topics[0].partitions[0].error_code == expected
+
+
+async def test_a_commit_of_nothing_that_exists_makes_no_group(wire: Wire) -> None:
+    request = committing(9, OffsetCommitRequestPartition(0, 7), topic="nowhere")
+    await wire.send(ApiKey.OFFSET_COMMIT, 9, request)
+    await wire.send(ApiKey.OFFSET_COMMIT, 9, OffsetCommitRequest("g"))
+    assert not (await wire.send(ApiKey.LIST_GROUPS, 5, ListGroupsRequest())).groups
+
+
+async def test_metadata_is_measured_in_utf16_units_as_kafka_does(wire: Wire) -> None:
+    notes = ["é" * 4_096, "é" * 4_097, "\U0001f600" * 2_048, "\U0001f600" * 2_049]
+    rows = [OffsetCommitRequestPartition(n % 4, 1, -1, note) for n, note in enumerate(notes)]
+    answer = await wire.send(ApiKey.OFFSET_COMMIT, 9, committing(9, *rows))
+    too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert [p.error_code for p in answer.topics[0].partitions] == [0, too_large, 0, too_large]
+
+
+async def test_an_id_that_was_handed_out_cannot_be_joined_with_under_a_static_name(wire: Wire) -> None:
+    first = await wire.send(ApiKey.JOIN_GROUP, 9, joining_request())
+    assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    answer = await wire.send(
+        ApiKey.JOIN_GROUP, 9, joining_request(member_id=first.member_id, group_instance_id="i")
+    )
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+def joining_request(**fields: Any) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        "g",
+        10_000,
+        20_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol("range", b"mine")],
+        **fields,
+    )

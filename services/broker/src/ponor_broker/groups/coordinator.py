@@ -19,6 +19,7 @@ from s3stream.errors import S3StreamError
 
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import GroupDescription, GroupListing
+from ponor_broker.groups.group_table import GroupBudget
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.offsets_log import OffsetsLog, OffsetsLogCorruptError
@@ -40,6 +41,7 @@ from ponor_broker.groups.timers import TimerQueue
 
 _LOG = logging.getLogger(__name__)
 _LOAD_RETRY_S = 1.0
+_REWRITE_RETRY_S = 1.0
 _MEMBER_ID_PREFIX_CHARS_MAX = 255
 
 
@@ -52,12 +54,14 @@ class GroupCoordinator:
         topics: TopicDirectory,
         brokers: BrokerDirectory,
         *,
+        node_id: int,
         runtime: Runtime,
         settings: GroupSettings,
     ) -> None:
         self._partitions = partitions
         self._topics = topics
         self._brokers = brokers
+        self._node_id = node_id
         self._runtime = runtime
         self._settings = settings
         self._tasks = BackgroundTasks(runtime.fail_stop)
@@ -65,7 +69,11 @@ class GroupCoordinator:
         self._shards: dict[int, GroupShard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._creation: asyncio.Task[None] | None = None
-        self._census = dict.fromkeys(GroupState, 0)
+        self._rewrite_due = asyncio.Event()
+        self._topics_deleted = asyncio.Event()
+        self.budget = GroupBudget(settings, runtime.telemetry.counter("ponor_group_refusals_total"))
+        self._expired = runtime.telemetry.counter("ponor_group_offsets_expired_total")
+        self._rewrites = runtime.telemetry.counter("ponor_group_log_rewrites_total")
 
     @property
     def settings(self) -> GroupSettings:
@@ -79,10 +87,17 @@ class GroupCoordinator:
         self._partitions.on_opened(OFFSETS_TOPIC, self._opened)
         self._partitions.on_closed(OFFSETS_TOPIC, self._closed)
         self._tasks.spawn(self._expire_now_and_then(), "group expiry")
+        self._tasks.spawn(self._shorten_logs(), "group log rewrites")
+        self._tasks.spawn(self._forget_deleted_topics(), "offsets of deleted topics")
+        telemetry, budget = self._runtime.telemetry, self.budget
         for state in GroupState:
-            self._runtime.telemetry.gauge(
-                "ponor_groups", partial(self._census.__getitem__, state), state=state
-            )
+            telemetry.gauge("ponor_groups", partial(budget.by_state.__getitem__, state), state=state)
+        telemetry.gauge("ponor_group_members", lambda: budget.members)
+        telemetry.gauge("ponor_group_offsets", lambda: budget.offsets)
+        telemetry.gauge("ponor_groups_memory_bytes", lambda: budget.size_bytes)
+        telemetry.gauge(
+            "ponor_group_log_bytes", lambda: sum(shard.log_size_bytes for shard in self._shards.values())
+        )
 
     async def close(self) -> None:
         """Answer every waiting request with NOT_COORDINATOR and stop all timers. Idempotent."""
@@ -105,8 +120,8 @@ class GroupCoordinator:
             settings=self._settings,
             clock=self._runtime.clock,
             timers=self._timers,
-            has_room=self._has_room,
-            census=self._census,
+            budget=self.budget,
+            rewrite_due=self._rewrite_due.set,
         )
         self._shards[partition.index] = shard
         self._loads[partition.index] = self._tasks.spawn(self._load(shard, log.name), f"load {log.name}")
@@ -128,6 +143,7 @@ class GroupCoordinator:
                 # Its groups answer COORDINATOR_LOAD_IN_PROGRESS meanwhile; other partitions are not concerned.
                 _LOG.error("groups of %s cannot be loaded, trying again: %s", name, error)
                 await self._runtime.clock.sleep(_LOAD_RETRY_S)
+        self._topics_deleted.set()
         if len(shard):
             elapsed_ms = (self._runtime.clock.monotonic_ns() - started_ns) // 1_000_000
             _LOG.info("%s: %d groups loaded in %d ms", name, len(shard), elapsed_ms)
@@ -136,10 +152,45 @@ class GroupCoordinator:
         while True:
             await self._runtime.clock.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
             for shard in self._loaded():
-                shard.expire()
+                self._expired.add(shard.removal.expire())
+                await self._runtime.clock.sleep(0)
 
-    def _has_room(self) -> bool:
-        return sum(map(len, self._shards.values())) < self._settings.groups_max
+    async def _shorten_logs(self) -> None:
+        """One log at a time: it is rewritten no faster than the disk takes it, and commits share the disk."""
+        while True:
+            await self._rewrite_due.wait()
+            self._rewrite_due.clear()
+            for shard in self._loaded():
+                if not shard.rewrite.is_due:
+                    continue
+                if await shard.rewrite.write():
+                    self._rewrites.add()
+                else:
+                    self._rewrite_due.set()
+            if self._rewrite_due.is_set():
+                await self._runtime.clock.sleep(_REWRITE_RETRY_S)
+
+    def topics_deleted(self) -> None:
+        """Topics were deleted: end what was committed to them, in the background."""
+        for shard in self._shards.values():
+            shard.has_to_forget_topics = True
+        self._topics_deleted.set()
+
+    async def _forget_deleted_topics(self) -> None:
+        while True:
+            await self._topics_deleted.wait()
+            self._topics_deleted.clear()
+            for shard in self._loaded():
+                if shard.has_to_forget_topics:
+                    shard.has_to_forget_topics = False
+                    await shard.removal.forget_deleted_topics(self._is_gone)
+
+    def _is_gone(self, topic: str, committed: CommittedOffset) -> bool:
+        # The image never goes back, and a commit is taken only for a topic that stands in it: what is missing now was deleted.
+        topic_id = self._topics.topic_id(topic)
+        if topic_id is None:
+            return self._topics.partition_count(topic) is None
+        return committed.topic_id is not None and committed.topic_id != topic_id.bytes
 
     def _loaded(self) -> list[GroupShard]:
         return [shard for shard in self._shards.values() if shard.is_loaded]
@@ -179,9 +230,13 @@ class GroupCoordinator:
 
     def _shard_of_any(self, group_id: str) -> GroupShard | ErrorCode:
         """Offsets may be kept under the empty group id, by consumers that have no group (as Kafka allows)."""
-        shard = self._shards.get(self.partition_of(group_id))
+        index = self.partition_of(group_id)
+        shard = self._shards.get(index)
         if shard is None:
-            return ErrorCode.NOT_COORDINATOR
+            # Led here but not open yet, as right after the topic was made: the client found the right broker, and only has to wait.
+            leader = self._brokers.leader(OFFSETS_TOPIC, index)
+            is_ours = leader is not None and leader.node_id == self._node_id
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
         return shard if shard.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     # --- members
@@ -230,7 +285,7 @@ class GroupCoordinator:
     async def commit_offsets(
         self, group_id: str, claim: MemberClaim, commits: Mapping[TopicPartition, CommittedOffset]
     ) -> ErrorCode:
-        """OffsetCommit of partitions that exist and whose metadata is short enough."""
+        """OffsetCommit of partitions that exist and whose metadata is short enough; GROUP_ID_NOT_FOUND for a member of no group."""
         shard = self._shard_of_any(group_id) if fits_record(group_id) else ErrorCode.INVALID_GROUP_ID
         return shard if isinstance(shard, ErrorCode) else await shard.commit(group_id, claim, commits)
 
@@ -246,11 +301,22 @@ class GroupCoordinator:
             return [] if group is None else list(group.offsets.items())
         return [(partition, None if group is None else group.offsets.get(partition)) for partition in wanted]
 
-    # --- administration
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
+        """OffsetDelete: an answer for each partition, or one for the group."""
+        shard = self._shard(group_id)
+        return (
+            shard
+            if isinstance(shard, ErrorCode)
+            else await shard.removal.delete_offsets(group_id, partitions)
+        )
+
+    # --- administration: groups of the empty id too, as Kafka allows
 
     def describe_group(self, group_id: str) -> GroupDescription:
         """DescribeGroups, one group."""
-        shard = self._shard(group_id)
+        shard = self._shard_of_any(group_id)
         if isinstance(shard, ErrorCode):
             return GroupDescription(shard)
         group = shard.get(group_id)
@@ -278,5 +344,5 @@ class GroupCoordinator:
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups, one group."""
-        shard = self._shard(group_id)
-        return shard if isinstance(shard, ErrorCode) else await shard.delete(group_id)
+        shard = self._shard_of_any(group_id)
+        return shard if isinstance(shard, ErrorCode) else await shard.removal.delete_group(group_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
 
@@ -13,6 +14,18 @@ from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import NO_TIMESTAMP, GroupRecord
 
 
+class Holding(NamedTuple):
+    """What a group holds, for the broker's budget."""
+
+    state: GroupState | None
+    members: int
+    offsets: int
+    size_bytes: int
+
+
+NO_HOLDING: Final = Holding(None, 0, 0, 0)
+
+
 @dataclass(slots=True, eq=False)
 class Group:
     """One group; `durable` is its newest record in the log, None when there is none."""
@@ -21,12 +34,21 @@ class Group:
     membership: Membership
     offsets: OffsetTable = field(default_factory=OffsetTable)
     durable: GroupRecord | None = None
-    counted_as: GroupState | None = None
+    quiet_since_ms: int = NO_TIMESTAMP
+    """When its newest record was made, durable or not: for an empty group, when it became empty."""
+    counted: Holding = NO_HOLDING
 
     @property
-    def quiet_since_ms(self) -> int:
-        """When its last record was written: for an empty group, when it became empty."""
-        return NO_TIMESTAMP if self.durable is None else self.durable.state_timestamp_ms
+    def holding(self) -> Holding:
+        """What it holds now."""
+        membership, offsets = self.membership, self.offsets
+        size_bytes = membership.size_bytes + offsets.size_bytes
+        return Holding(membership.state, len(membership), len(offsets), size_bytes)
+
+    @property
+    def is_simple(self) -> bool:
+        """Has it never had members? Then consumers only keep their offsets under its name."""
+        return not self.membership.protocol_type
 
     @property
     def is_unused(self) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import NewType
+from typing import Final, NewType
 
 RequestId = NewType("RequestId", int)
 """Names one request that waits for its answer; drawn by the shard, meaningless to the state machine."""
+
+MEMBER_BYTES: Final = 2_000
+"""What a member takes in memory beside its subscriptions and its assignment: measured, rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,11 @@ class Member:
     def is_waiting(self) -> bool:
         """A request of it is held: it cannot be asked to heartbeat (clients send one request at a time)."""
         return self.awaiting_join is not None or self.awaiting_sync is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory."""
+        return MEMBER_BYTES + sum(len(p.metadata) for p in self.protocols) + len(self.assignment)
 
     def vote(self, candidates: Container[str]) -> str:
         """The first of its protocols, in its own order of preference, that all members support."""

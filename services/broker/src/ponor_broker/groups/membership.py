@@ -29,6 +29,7 @@ from ponor_broker.groups.records import GroupRecord
 from ponor_broker.groups.roster import Roster
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.static_members import StaticMembers
+from ponor_broker.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 
 
 class Membership:
@@ -64,14 +65,33 @@ class Membership:
         return self._rebalance.protocol_name
 
     @property
+    def is_of_consumers(self) -> bool:
+        """Do its members speak the consumer protocol, so that their subscriptions can be read?"""
+        return self._roster.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    @property
     def is_unused(self) -> bool:
         """No members, and nobody about to become one."""
         return self.state is GroupState.EMPTY and not self._roster.pending_count
 
     @property
-    def leader_id(self) -> str | None:
-        """The member that plans the assignment."""
-        return self._roster.leader_id
+    def size_bytes(self) -> int:
+        """Memory that the members take."""
+        return self._roster.size_bytes
+
+    def __len__(self) -> int:
+        return len(self._roster)
+
+    def size_bytes_of(self, member_id: str) -> int:
+        """Memory that one member takes; 0 for who is none."""
+        member = self._roster.get(member_id)
+        return 0 if member is None else member.size_bytes
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """What the members subscribe to; None when that cannot be known: no consumers, or no protocol chosen yet."""
+        if not self.is_of_consumers or (self._roster and self.protocol_name is None):
+            return None
+        return subscribed_topics(member.metadata_for(self.protocol_name) for member in self._roster)
 
     def members(self) -> tuple[Member, ...]:
         """The members; for reading only."""
@@ -83,7 +103,8 @@ class Membership:
         """A client wants to be in the next generation, or to learn of the present one."""
         error = self._refusal_of_join(request)
         if error is not None:
-            self._out.answer(request.request, JoinAnswer(error, request.member_id))
+            member_id = "" if error is ErrorCode.GROUP_MAX_SIZE_REACHED else request.member_id
+            self._out.answer(request.request, JoinAnswer(error, member_id))
         elif not request.member_id:
             self._join_without_id(request)
         elif self._roster.is_pending(request.member_id):
@@ -99,7 +120,10 @@ class Membership:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not self._roster.supports(request.protocol_type, request.protocols):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if request.member_id and not self._roster.is_pending(request.member_id):
+        if self._roster.is_pending(request.member_id):
+            # An id is only handed out to a client without a static name; with one it would be two members at once.
+            return None if request.instance_id is None else ErrorCode.INVALID_REQUEST
+        if request.member_id:
             return self._refusal_of_claim(MemberClaim(request.member_id, request.instance_id))
         return None
 
@@ -152,21 +176,19 @@ class Membership:
             self.state is GroupState.STABLE and same_subscriptions and not leads
         ):
             # It did not get the answer of this generation's join, or joins for no reason: tell it again.
-            member.awaiting_join = request.request
+            self._roster.hold_join(member, request.request)
             self._rebalance.answer_join(member)
             return
         self._static.update(member, request)
         self._supersede_join(member)
-        member.awaiting_join = request.request
+        self._roster.hold_join(member, request.request)
         self._rebalance.start_or_complete()
 
     def _supersede_join(self, member: Member) -> None:
         """Its older join was given up (a new connection, say); it must not wait for ever."""
-        if member.awaiting_join is not None:
-            self._out.answer(
-                member.awaiting_join, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
-            )
-            member.awaiting_join = None
+        older = self._roster.release_join(member)
+        if older is not None:
+            self._out.answer(older, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
 
     # --- SyncGroup, Heartbeat, OffsetCommit
 

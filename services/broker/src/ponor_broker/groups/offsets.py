@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ponor_broker.groups.records import CommittedOffset
 
 TopicPartition: TypeAlias = tuple[str, int]
+
+OFFSET_BYTES: Final = 600
+"""What a commit takes in memory beside its metadata: measured, rounded up."""
 
 
 class OffsetTable:
@@ -17,6 +20,8 @@ class OffsetTable:
     def __init__(self) -> None:
         self._committed: dict[TopicPartition, CommittedOffset] = {}
         self._in_flight: Counter[TopicPartition] = Counter()
+        self.size_bytes = 0
+        """Memory that the durable commits take, for the broker's budget."""
 
     def __len__(self) -> int:
         return len(self._committed)
@@ -34,6 +39,21 @@ class OffsetTable:
         """Nothing is committed and nothing is on its way."""
         return not self._committed and not self._in_flight
 
+    def partitions(self) -> list[TopicPartition]:
+        """Where something durable is committed."""
+        return list(self._committed)
+
+    def is_in_flight(self, partition: TopicPartition) -> bool:
+        """Is a commit on its way?"""
+        return partition in self._in_flight
+
+    def growth_bytes(self, commits: Mapping[TopicPartition, CommittedOffset]) -> int:
+        """How much more memory these commits would take."""
+        return sum(
+            _size_bytes(committed) - _size_bytes(self._committed.get(partition))
+            for partition, committed in commits.items()
+        )
+
     def began(self, partitions: Iterable[TopicPartition]) -> None:
         """Commits were handed to the log."""
         self._in_flight.update(list(partitions))  # a mapping would be taken for counts
@@ -49,10 +69,12 @@ class OffsetTable:
     def succeeded(self, commits: Mapping[TopicPartition, CommittedOffset]) -> None:
         """They are durable; called in the order of the log."""
         self.failed(commits)
-        self._committed.update(commits)
+        for partition, committed in commits.items():
+            self.restore(partition, committed)
 
     def restore(self, partition: TopicPartition, committed: CommittedOffset | None) -> None:
         """Take one record of the log over; None removes."""
+        self.size_bytes += _size_bytes(committed) - _size_bytes(self._committed.get(partition))
         if committed is None:
             self._committed.pop(partition, None)
         else:
@@ -66,17 +88,6 @@ class OffsetTable:
         """Would nothing be left without these?"""
         return not self._in_flight and len(self._committed) == len(partitions)
 
-    def expired(
-        self, now_ms: int, group_empty_since_ms: int, retention_ms: int
-    ) -> tuple[TopicPartition, ...]:
-        """Commits whose time is over: explicitly, or `retention_ms` after both the commit and the last member's leaving (KIP-211)."""
-        return tuple(
-            partition
-            for partition, committed in self._committed.items()
-            if partition not in self._in_flight
-            and (
-                committed.expire_timestamp_ms <= now_ms
-                if committed.expire_timestamp_ms >= 0
-                else max(committed.commit_timestamp_ms, group_empty_since_ms) + retention_ms <= now_ms
-            )
-        )
+
+def _size_bytes(committed: CommittedOffset | None) -> int:
+    return 0 if committed is None else OFFSET_BYTES + len(committed.metadata)

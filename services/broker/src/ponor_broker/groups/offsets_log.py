@@ -1,16 +1,18 @@
 """The log of one partition of `__consumer_offsets`: entries in, record batches out, and back again on load.
 
-What lives here: batches, the outcome of writes as Kafka error codes, replay. Which entries there are is decided in `shard.py`, their bytes
-in `record_codec.py`. The log is append-only: a later entry of a key replaces the earlier one.
+What lives here: batches, the outcome of writes as Kafka error codes, replay, and what the log and its writes under way hold. Which entries there are is
+decided in `shard.py` and `removal.py`, their bytes in `record_codec.py`. A later entry of a key replaces the earlier one; `log_rewrite.py` writes the log anew
+when it has become long, and `trim` drops what that replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from ponor_kafka.errors import ErrorCode, KafkaWireError
 from ponor_kafka.record_batch import BatchView
@@ -19,7 +21,10 @@ from s3stream.errors import S3StreamError, StreamClosedError, StreamFencedError,
 
 from ponor_broker.groups.ports import OFFSETS_TOPIC, AppendResult, OffsetsPartition
 from ponor_broker.groups.record_codec import OffsetsRecordError, decode_entry, encode_entry
-from ponor_broker.groups.records import Entry
+from ponor_broker.groups.records import Entry, GroupKey, OffsetKey
+
+_RECORD_BYTES: Final = 40
+"""A record's frame within a batch, at most, beside key and value."""
 
 
 class OffsetsLogCorruptError(Exception):
@@ -30,8 +35,10 @@ class OffsetsLogCorruptError(Exception):
 class _Write:
     """A batch under way, and whom to tell."""
 
+    entries: Sequence[Entry]
     then: Callable[[ErrorCode], None]
     outcome: ErrorCode | None = None
+    barriers: list[asyncio.Future[None]] = field(default_factory=list)
 
 
 class OffsetsLog:
@@ -52,6 +59,12 @@ class OffsetsLog:
         self._in_flight_max = in_flight_max
         self._load_bytes_max = load_bytes_max
         self._in_flight: deque[_Write] = deque()
+        self.size_bytes = 0
+        """Batches between the log's start and its end, those under way included: what the next load reads."""
+        self.failures = 0
+        """Writes that were taken and did not become durable."""
+        self.holds_unknown_kinds = False
+        """Whether replay passed over records of other kinds of groups, which memory cannot write again."""
 
     @property
     def name(self) -> str:
@@ -65,23 +78,66 @@ class OffsetsLog:
         with MESSAGE_TOO_LARGE, or with a retriable code of the group APIs, when they were not taken.
         """
         assert entries
-        now_ms = self._now_ms()
-        batch = build_batch([(now_ms, *encode_entry(entry)) for entry in entries])
-        if len(batch) > self._batch_bytes_max:
-            error = ErrorCode.MESSAGE_TOO_LARGE
-        elif len(self._in_flight) >= self._in_flight_max:
-            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        else:
-            error = self._submit(batch, then)
+        error = self.try_append(entries, then)
         if error is not ErrorCode.NONE:
             asyncio.get_running_loop().call_soon(then, error)
 
-    def _submit(self, batch: bytearray, then: Callable[[ErrorCode], None]) -> ErrorCode:
+    def try_append(self, entries: Sequence[Entry], then: Callable[[ErrorCode], None]) -> ErrorCode:
+        """The same, but a refusal is returned at once and `then` is not called for it."""
+        now_ms = self._now_ms()
+        batch = build_batch([(now_ms, *encode_entry(entry)) for entry in entries])
+        if len(batch) > self._batch_bytes_max:
+            return ErrorCode.MESSAGE_TOO_LARGE
+        if len(self._in_flight) >= self._in_flight_max:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return self._submit(batch, _Write(entries, then))
+
+    def in_parts(self, entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+        """The entries in order, cut so that each part fits into one batch: for writes that need not be one step."""
+        part: list[Entry] = []
+        part_bytes = 0
+        for entry in entries:
+            key, value = encode_entry(entry)
+            entry_bytes = _RECORD_BYTES + len(key) + len(value or b"")
+            if part and part_bytes + entry_bytes > self._batch_bytes_max // 2:
+                yield part
+                part, part_bytes = [], 0
+            part.append(entry)
+            part_bytes += entry_bytes
+        if part:
+            yield part
+
+    @property
+    def end_offset(self) -> int:
+        """The Kafka offset that the next entry gets."""
+        return self._partition.log_end_offset
+
+    def keys_in_flight(self) -> frozenset[OffsetKey | GroupKey]:
+        """Keys of every entry that was taken and is not durable yet: memory does not know their newest value."""
+        return frozenset(entry.key for write in self._in_flight for entry in write.entries)
+
+    async def flushed(self) -> None:
+        """Return when every write that is under way now has ended, well or not, and was told."""
+        if self._in_flight:
+            barrier: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._in_flight[-1].barriers.append(barrier)
+            await barrier
+
+    async def trim(self, before_offset: int, dropped_bytes: int) -> None:
+        """Drop everything below an offset for good: so many bytes of batches.
+
+        Raises:
+            S3StreamError: not now; the log is as it was.
+        """
+        await self._partition.advance_log_start(before_offset)
+        self.size_bytes -= dropped_bytes
+
+    def _submit(self, batch: bytearray, write: _Write) -> ErrorCode:
         try:
             appended = self._partition.append_batch(batch)
         except S3StreamError as error:
             return _code_of(error)
-        write = _Write(then)
+        self.size_bytes += len(batch)
         self._in_flight.append(write)
         appended.add_done_callback(partial(self._ended, write))
         return ErrorCode.NONE
@@ -89,9 +145,14 @@ class OffsetsLog:
     def _ended(self, write: _Write, appended: asyncio.Future[AppendResult]) -> None:
         error = StreamClosedError("cancelled") if appended.cancelled() else appended.exception()
         write.outcome = ErrorCode.NONE if error is None else _code_of(error)
+        self.failures += error is not None
         # Futures that end together may be seen in any order; memory has to follow the order of the log.
         while self._in_flight and (outcome := self._in_flight[0].outcome) is not None:
-            self._in_flight.popleft().then(outcome)
+            ended = self._in_flight.popleft()
+            ended.then(outcome)
+            for barrier in ended.barriers:
+                if not barrier.done():
+                    barrier.set_result(None)
 
     async def replay(self) -> AsyncIterator[Entry]:
         """Every entry from the start of the log to its end, in order, tombstones included.
@@ -101,9 +162,11 @@ class OffsetsLog:
             OffsetsLogCorruptError: damaged.
         """
         offset = self._partition.log_start_offset
+        self.size_bytes = 0
         while batches := await self._partition.read_batches(offset, self._load_bytes_max):
             for batch in batches:
                 view, entries = self._decode(batch, offset)
+                self.size_bytes += len(batch)
                 for entry in entries:
                     yield entry
                 offset = view.next_offset
@@ -117,7 +180,10 @@ class OffsetsLog:
             if view.is_control:
                 return view, []
             records = view.records(self._batch_bytes_max)
-            return view, [e for r in records if (e := decode_entry(r.key, r.value)) is not None]
+            entries = [decode_entry(record.key, record.value) for record in records]
+            known = [entry for entry in entries if entry is not None]
+            self.holds_unknown_kinds |= len(known) < len(entries)
+            return view, known
         except (KafkaWireError, OffsetsRecordError) as error:
             raise OffsetsLogCorruptError(f"{self.name} from offset {offset} on: {error}") from error
 

@@ -39,11 +39,24 @@ class OffsetsPartition(Protocol):
         """First Kafka offset that can be read."""
         ...
 
+    @property
+    def log_end_offset(self) -> int:
+        """The Kafka offset that the next batch gets."""
+        ...
+
     def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
         """Append one v2 record batch; its base offset and leader epoch are patched in place.
 
         The future resolves when the batch is durable, in the order of the calls. It fails, or the call raises, with an
         `s3stream.errors.S3StreamError` when the batch was not taken.
+        """
+        ...
+
+    async def advance_log_start(self, offset: int) -> None:
+        """Move the start of the log up to `offset`, which is at most its durable end; return when that is durable.
+
+        Raises:
+            S3StreamError: it cannot be made durable now; the start is where it was, or there already.
         """
         ...
 

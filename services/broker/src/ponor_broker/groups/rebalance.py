@@ -64,8 +64,8 @@ class Rebalance:
             self._start()
 
     def note_new_member(self) -> None:
-        """A first join came while a fresh group gathers: give others the same time again."""
-        if self._is_gathering and self.generation == 0:
+        """A first join came while an empty group gathers: give others the same time again."""
+        if self._is_gathering:
             self._grew = True
 
     def _start(self) -> None:
@@ -76,8 +76,9 @@ class Rebalance:
         self._is_gathering = self.state is GroupState.EMPTY
         self.state = GroupState.PREPARING_REBALANCE
         if self._is_gathering:
-            delay_ms = min(self._initial_delay_ms, self._roster.rebalance_timeout_ms)
-            self._gathering_left_ms = self._roster.rebalance_timeout_ms - delay_ms
+            # As Kafka: the first delay is whole even where the members' rebalance timeout is shorter.
+            delay_ms = self._initial_delay_ms
+            self._gathering_left_ms = max(self._roster.rebalance_timeout_ms - delay_ms, 0)
             self._grew = False
             self._out.set_timer(_JOIN_TIMER, delay_ms)
         elif self._roster.all_joined:
@@ -130,7 +131,7 @@ class Rebalance:
         self, member: Member, *, leader: str | None = None, skip_assignment: bool = False
     ) -> None:
         """Tell a member the present generation; its session starts anew. `leader` may name another than the real one (static members)."""
-        request, member.awaiting_join = member.awaiting_join, None
+        request = self._roster.release_join(member)
         self.restart_session(member)
         if request is None:
             return
@@ -204,7 +205,7 @@ class Rebalance:
             self._start()
             return
         for member in self._roster:
-            member.assignment = self._assignments.get(member.member_id, b"")
+            self._roster.assign(member, self._assignments.get(member.member_id, b""))
         self._assignments = {}
         self.state = GroupState.STABLE
         for member in self._roster:
@@ -214,7 +215,7 @@ class Rebalance:
         self._assignment_write = None
         self._assignments = {}
         for member in self._roster:
-            member.assignment = b""
+            self._roster.assign(member, b"")
             self._answer_sync(member, error)
 
     def _answer_sync(self, member: Member, error: ErrorCode) -> None:

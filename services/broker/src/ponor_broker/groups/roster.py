@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ponor_broker.groups.member import JoinProtocol, Member
+from ponor_broker.groups.member import JoinProtocol, Member, RequestId
 
 
 class Roster:
@@ -19,6 +19,9 @@ class Roster:
         self._static: dict[str, str] = {}
         self._pending: dict[str, None] = {}
         self._support: Counter[str] = Counter()
+        self._waiting = 0
+        self.size_bytes = 0
+        """Memory that the members' subscriptions and assignments take, for the broker's budget."""
         self.protocol_type: str | None = None
         self.leader_id: str | None = None
 
@@ -77,6 +80,8 @@ class Roster:
         self._members[member.member_id] = member
         self._pending.pop(member.member_id, None)
         self._count(member.protocols, 1)
+        self._waiting += member.awaiting_join is not None
+        self.size_bytes += member.size_bytes
         if self.leader_id is None:
             self.leader_id = member.member_id
 
@@ -86,6 +91,8 @@ class Roster:
         if member.instance_id is not None:
             del self._static[member.instance_id]
         self._count(member.protocols, -1)
+        self._waiting -= member.awaiting_join is not None
+        self.size_bytes -= member.size_bytes
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self._members), None)
 
@@ -104,8 +111,28 @@ class Roster:
     def set_protocols(self, member: Member, protocols: tuple[JoinProtocol, ...]) -> None:
         """A member rejoined with other subscriptions."""
         self._count(member.protocols, -1)
+        self.size_bytes -= member.size_bytes
         member.protocols = protocols
+        self.size_bytes += member.size_bytes
         self._count(protocols, 1)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """A member's share of the plan."""
+        self.size_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
+
+    def hold_join(self, member: Member, request: RequestId) -> None:
+        """The member waits in this JoinGroup from now on."""
+        assert self._members.get(member.member_id) is member
+        self._waiting += member.awaiting_join is None
+        member.awaiting_join = request
+
+    def release_join(self, member: Member) -> RequestId | None:
+        """The JoinGroup that the member waits in, which the caller answers now; None when it does not wait."""
+        request, member.awaiting_join = member.awaiting_join, None
+        if request is not None and self._members.get(member.member_id) is member:
+            self._waiting -= 1
+        return request
 
     def _count(self, protocols: Sequence[JoinProtocol], step: int) -> None:
         for name in dict.fromkeys(protocol.name for protocol in protocols):
@@ -118,14 +145,12 @@ class Roster:
     @property
     def all_joined(self) -> bool:
         """Everybody who is known waits in a join, handed-out ids included."""
-        return not self._pending and all(
-            member.awaiting_join is not None for member in self._members.values()
-        )
+        return not self._pending and self._waiting == len(self._members)
 
     @property
     def waiting_count(self) -> int:
         """Members that wait in a join."""
-        return sum(member.awaiting_join is not None for member in self._members.values())
+        return self._waiting
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -166,6 +191,8 @@ class Roster:
         assert named == self._static
         assert (self.leader_id is None) == (not self._members)
         assert self.leader_id is None or self.leader_id in self._members
+        assert self._waiting == sum(m.awaiting_join is not None for m in self._members.values())
+        assert self.size_bytes == sum(m.size_bytes for m in self._members.values())
         counted: Counter[str] = Counter()
         for member in self._members.values():
             counted.update(dict.fromkeys((p.name for p in member.protocols), 1))

@@ -49,6 +49,14 @@ class GroupSettings:
         maximum=10_000_000,
         doc="groups held by this broker; beyond it a new group gets COORDINATOR_NOT_AVAILABLE",
     )
+    groups_memory_bytes_max: int = setting(
+        512 << 20,
+        minimum=1 << 16,
+        maximum=1 << 40,
+        unit="bytes",
+        doc="what groups, members and committed offsets of this broker may take in memory; beyond it new groups, members and offsets get "
+        "COORDINATOR_NOT_AVAILABLE, while those that are held go on",
+    )
     coordinator_batch_bytes_max: int = setting(
         16 << 20,
         minimum=1 << 10,
@@ -61,7 +69,7 @@ class GroupSettings:
         minimum=0,
         maximum=32_767,
         unit="bytes",
-        doc="offset.metadata.max.bytes: the text that a client may keep with an offset",
+        doc="offset.metadata.max.bytes: the text that a client may keep with an offset, in UTF-16 units as Kafka counts",
     )
     offsets_load_bytes_max: int = setting(
         5 << 20,
@@ -70,12 +78,25 @@ class GroupSettings:
         unit="bytes",
         doc="offsets.load.buffer.size: read at a time while a partition is loaded",
     )
+    offsets_rewrite_log_bytes_min: int = setting(
+        256 << 10,
+        minimum=1 << 10,
+        maximum=1 << 40,
+        unit="bytes",
+        doc="a partition of __consumer_offsets is not written anew while its log is shorter",
+    )
+    offsets_rewrite_ratio: int = setting(
+        4,
+        minimum=2,
+        maximum=1_000,
+        doc="a partition of __consumer_offsets is written anew when its log is so many times as long as what was written anew the last time",
+    )
     offsets_retention_ms: int = setting(
         604_800_000,
         minimum=1,
         maximum=1 << 62,
         unit="ms",
-        doc="offsets.retention.minutes: how long an empty group keeps its offsets",
+        doc="offsets.retention.minutes: how long offsets are kept that no member of a group reads from",
     )
     offsets_retention_check_interval_ms: int = setting(
         600_000, minimum=1, maximum=86_400_000, unit="ms", doc="offsets.retention.check.interval.ms"
@@ -91,5 +112,5 @@ class GroupSettings:
         minimum=1,
         maximum=300_000,
         unit="ms",
-        doc="offsets.commit.timeout.ms: an answer REQUEST_TIMED_OUT after it; the write itself may still succeed",
+        doc="offsets.commit.timeout.ms: an answer COORDINATOR_NOT_AVAILABLE after it; the write itself may still succeed",
     )

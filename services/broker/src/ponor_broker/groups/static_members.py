@@ -64,7 +64,7 @@ class StaticMembers:
             assignments = {m.member_id: m.assignment for m in self._roster}
             self._returns[self._out.write(self._rebalance.record(assignments))] = back
             return
-        member.awaiting_join = request.request
+        self._roster.hold_join(member, request.request)
         self._rebalance.start_or_complete()
 
     def update(self, member: Member, request: JoinRequest) -> None:
@@ -87,7 +87,7 @@ class StaticMembers:
             self._out.answer(back.request, JoinAnswer(error, ""))
         elif self._rebalance.state is not GroupState.STABLE:
             # A rebalance began meanwhile: the member takes part in it.
-            back.member.awaiting_join = back.request
+            self._roster.hold_join(back.member, back.request)
             self._rebalance.start_or_complete()
         else:
             self._tell(back)
@@ -99,7 +99,7 @@ class StaticMembers:
         older client is told the old leader's id, so that it takes itself for a follower.
         """
         member, leads = back.member, back.new_member_id == self._roster.leader_id
-        member.awaiting_join = back.request
+        self._roster.hold_join(member, back.request)
         if back.supports_skipping_assignment:
             self._rebalance.answer_join(member, skip_assignment=leads)
         else:
@@ -120,11 +120,12 @@ class StaticMembers:
 
     def _fence(self, member: Member) -> None:
         """Requests of the older incarnation that wait."""
-        if member.awaiting_join is not None:
-            self._out.answer(member.awaiting_join, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, member.member_id))
+        joining = self._roster.release_join(member)
+        if joining is not None:
+            self._out.answer(joining, JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, member.member_id))
         if member.awaiting_sync is not None:
             self._out.answer(member.awaiting_sync, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID))
-        member.awaiting_join = member.awaiting_sync = None
+        member.awaiting_sync = None
 
     def _rename(self, member: Member, member_id: str) -> None:
         self._out.cancel_timer(Timer(TimerKind.SESSION, member.member_id))

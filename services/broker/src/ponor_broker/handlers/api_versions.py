@@ -1,7 +1,8 @@
-"""ApiVersions: which APIs and versions a client may use (KIP-35, KIP-511, KIP-584).
+"""ApiVersions: which APIs and versions a client may use (KIP-35, KIP-511, KIP-584, KIP-1242).
 
-What lives here: the answer, and the check of the client's name. No feature is finalized whose APIs are missing: clients read from
-`transaction.version` and `group.version` that they may use them.
+What lives here: the answer, and the checks of the client's name and of whom the client takes this broker for. No feature of Kafka is finalized
+whose APIs are missing: clients read from `transaction.version` and `group.version` that they may use them. What is told are the cluster's own features,
+under names that no client takes for Kafka's.
 """
 
 from __future__ import annotations
@@ -12,22 +13,37 @@ from typing import Final
 
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
-from ponor_kafka.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ponor_kafka.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 from ponor_broker.dispatch import AdvertisedApi
 from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.partitions.topics import Topics
 
 VERSION_MIN: Final = 0
-VERSION_MAX: Final = 4
+VERSION_MAX: Final = 5
 CLIENT_NAME_VERSION_MIN: Final = 3
+IDENTITY_VERSION_MIN: Final = 5
+ANY_NODE: Final = -1
+FEATURE_PREFIX: Final = "ponor."
 SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersionsHandler:
     """Answers with `advertised`, which is known only once all handlers are built."""
 
-    def __init__(self, advertised: Callable[[], Sequence[AdvertisedApi]]) -> None:
+    def __init__(
+        self, advertised: Callable[[], Sequence[AdvertisedApi]], topics: Topics, *, node_id: int
+    ) -> None:
         self._advertised = advertised
+        self._topics = topics
+        self._node_id = node_id
+        self._answered: tuple[int, ApiVersionsResponse] | None = None
 
     @property
     def api(self) -> ApiHandler:
@@ -47,9 +63,34 @@ class ApiVersionsHandler:
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
             context.connection.client_software_name = name
             context.connection.client_software_version = version
+        if context.api_version >= IDENTITY_VERSION_MIN and not self._is_meant(request):
+            return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+        return self._answer()
+
+    def _is_meant(self, request: ApiVersionsRequest) -> bool:
+        """Whether the client talks to whom it believes: an address may have gone to another broker, or to another cluster."""
+        if request.cluster_id is not None and request.cluster_id != self._topics.cluster_id:
+            return False
+        return request.node_id in {ANY_NODE, self._node_id}
+
+    def _answer(self) -> ApiVersionsResponse:
+        """The same object until the metadata changes: every new connection asks, and building it was two thirds of the cost."""
+        index = self._topics.image.index
+        if self._answered is None or self._answered[0] != index:
+            self._answered = index, self._build_answer()
+        return self._answered[1]
+
+    def _build_answer(self) -> ApiVersionsResponse:
+        features = list(self._topics.image.features)
+        names = [FEATURE_PREFIX + feature.name.removeprefix(FEATURE_PREFIX) for feature in features]
+        levels = [feature.level for feature in features]
+        rows = list(zip(names, levels, strict=True))
         return ApiVersionsResponse(
             api_keys=[
                 ApiVersion(api_key=row.key, min_version=row.version_min, max_version=row.version_max)
                 for row in self._advertised()
-            ]
+            ],
+            supported_features=[SupportedFeatureKey(name, 1, level) for name, level in rows],
+            finalized_features_epoch=self._topics.image.index if rows else -1,
+            finalized_features=[FinalizedFeatureKey(name, level, level) for name, level in rows],
         )

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Final
 
 from ponor_kafka.api import ApiKey
+from ponor_kafka.configs.changes import checked_topic_configs
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.create_topics import (
     CreatableTopic,
@@ -20,20 +21,28 @@ from ponor_kafka.messages.create_topics import (
     CreateTopicsResponse,
 )
 
+from ponor_broker.configs.description import ConfigDescriptions
 from ponor_broker.handlers.registry import ApiHandler, RequestContext
 from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.manual_assignment import check_replicas
 from ponor_broker.partitions.topic_admin import TopicAdmin
+from ponor_broker.partitions.topics import Topics
 
 UNSET: Final = -1
 SHOWN_FACTOR: Final = 1
-DYNAMIC_TOPIC_CONFIG: Final = 1
+METADATA_TOPIC: Final = "__cluster_metadata"
 
 
 class CreateTopicsHandler:
-    """Asks the controller."""
+    """Asks the controller. `num_partitions` is for topics whose creator names no number; -1: the controller's default."""
 
-    def __init__(self, admin: TopicAdmin) -> None:
+    def __init__(
+        self, topics: Topics, admin: TopicAdmin, descriptions: ConfigDescriptions, *, num_partitions: int
+    ) -> None:
+        self._topics = topics
+        self._num_partitions = num_partitions
         self._admin = admin
+        self._descriptions = descriptions
 
     @property
     def api(self) -> ApiHandler:
@@ -41,18 +50,14 @@ class CreateTopicsHandler:
         return ApiHandler(ApiKey.CREATE_TOPICS, 2, 7, self.handle)
 
     async def handle(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
-        """One result per topic."""
+        """One result per topic; a topic that is named twice is not made."""
         del context
         times = Counter(topic.name for topic in request.topics)
         results = await asyncio.gather(
-            *(
-                self._create(topic, request)
-                for topic in {topic.name: topic for topic in request.topics}.values()
-                if times[topic.name] == 1
-            )
+            *(self._create(topic, request) for topic in request.topics if times[topic.name] == 1)
         )
         repeated = [
-            _refused(name, ErrorCode.INVALID_REQUEST, f"topic {name!r} stands {count} times in the request")
+            _refused(name, PartitionError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
             for name, count in times.items()
             if count > 1
         ]
@@ -60,8 +65,12 @@ class CreateTopicsHandler:
 
     async def _create(self, topic: CreatableTopic, request: CreateTopicsRequest) -> CreatableTopicResult:
         try:
-            partitions, factor = _counts(topic)
-            configs = {config.name: config.value for config in topic.configs if config.value is not None}
+            if topic.name == METADATA_TOPIC:
+                raise PartitionError(
+                    ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+                )
+            partitions, factor = self._counts(topic)
+            configs = _configs(topic)
             created = await self._admin.create(
                 topic.name,
                 partitions=partitions,
@@ -71,41 +80,67 @@ class CreateTopicsHandler:
                 deadline_ms=max(request.timeout_ms, 1),
             )
         except PartitionError as error:
-            return _refused(topic.name, error.code, str(error))
+            return _refused(topic.name, error)
         return CreatableTopicResult(
             name=topic.name,
             topic_id=created.topic_id or bytes(16),
+            error_message=None,
             num_partitions=created.partitions,
             replication_factor=SHOWN_FACTOR,
             configs=[
-                CreatableTopicConfigs(name=name, value=value, config_source=DYNAMIC_TOPIC_CONFIG)
-                for name, value in configs.items()
+                CreatableTopicConfigs(each.name, each.value, each.read_only, each.source, each.is_sensitive)
+                for each in self._descriptions.of_topic(checked_topic_configs(configs))
             ],
         )
 
+    def _counts(self, topic: CreatableTopic) -> tuple[int, int]:
+        """Partitions and replication factor, from the counts or from a manual assignment; where a partition goes is not the client's choice.
 
-def _counts(topic: CreatableTopic) -> tuple[int, int]:
-    """Partitions and replication factor, from the counts or from a manual assignment; where a partition goes is not the client's choice.
+        Raises:
+            PartitionError: both are given, or the assignment is not 0, 1, 2 ... with replicas that can be.
+        """
+        if not topic.assignments:
+            unset = topic.num_partitions == UNSET
+            return self._num_partitions if unset else topic.num_partitions, topic.replication_factor
+        for what, value in (
+            ("replication factor", topic.replication_factor),
+            ("numPartitions", topic.num_partitions),
+        ):
+            if value != UNSET:
+                raise PartitionError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"A manual partition assignment was specified, but {what} was not set to -1.",
+                )
+        indices: dict[int, None] = {}
+        for assignment in topic.assignments:
+            if assignment.partition_index in indices:
+                raise PartitionError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"Found multiple manual partition assignments for partition {assignment.partition_index}",
+                )
+            check_replicas(assignment.broker_ids, self._topics)
+            indices[assignment.partition_index] = None
+        if sorted(indices) != list(range(len(indices))):
+            raise PartitionError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "partitions should be a consecutive 0-based integer sequence",
+            )
+        return len(indices), len(topic.assignments[0].broker_ids)
+
+
+def _configs(topic: CreatableTopic) -> dict[str, str]:
+    """Of a setting that stands twice, the last value holds, as in Kafka.
 
     Raises:
-        PartitionError: both are given, or the assignment is not 0, 1, 2 ... with as many replicas each.
+        PartitionError: a null value.
     """
-    if not topic.assignments:
-        return topic.num_partitions, topic.replication_factor
-    if topic.num_partitions != UNSET or topic.replication_factor != UNSET:
+    null = [config.name for config in topic.configs if config.value is None]
+    if null:
         raise PartitionError(
-            ErrorCode.INVALID_REQUEST,
-            "with a manual assignment, partitions and replication factor must be -1",
+            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(null)}"
         )
-    indices = sorted(assignment.partition_index for assignment in topic.assignments)
-    factors = {len(assignment.broker_ids) for assignment in topic.assignments}
-    if indices != list(range(len(indices))) or len(factors) != 1 or 0 in factors:
-        raise PartitionError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "a manual assignment names partitions 0, 1, 2, ... with equally many replicas",
-        )
-    return len(indices), factors.pop()
+    return {config.name: config.value for config in topic.configs if config.value is not None}
 
 
-def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
-    return CreatableTopicResult(name=name, error_code=code, error_message=message)
+def _refused(name: str, error: PartitionError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=error.code, error_message=str(error))

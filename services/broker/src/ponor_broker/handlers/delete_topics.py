@@ -6,6 +6,8 @@ What lives here: the request's forms and the answer; the controller removes the 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
@@ -38,32 +40,61 @@ class DeleteTopicsHandler:
         return ApiHandler(ApiKey.DELETE_TOPICS, 1, 6, self.handle)
 
     async def handle(self, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
-        """One result per topic."""
+        """One result per topic; a topic that is named twice stays."""
         states = (
             request.topics
             if context.api_version >= STATES_VERSION_MIN
             else [DeleteTopicState(name=name) for name in request.topic_names]
         )
+        once, repeated = self._separate(states)
         deadline_ms = max(request.timeout_ms, 1)
-        return DeleteTopicsResponse(
-            responses=await asyncio.gather(*(self._delete(state, deadline_ms) for state in states))
-        )
+        deleted = await asyncio.gather(*(self._delete(state, deadline_ms) for state in once))
+        return DeleteTopicsResponse(responses=[*repeated, *deleted])
+
+    def _separate(
+        self, states: Sequence[DeleteTopicState]
+    ) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
+        """Those that stand once, and the refusals of those that stand more often, be it once by name and once by id."""
+        times = Counter((state.name, state.topic_id) for state in states)
+        named: dict[str | None, bytes] = {
+            state.name: row.topic_id
+            for state in states
+            if state.name is not None and (row := self._topics.by_name(state.name)) is not None
+        }
+        given_ids = {state.topic_id for state in states}
+        once: list[DeleteTopicState] = []
+        repeated: list[DeletableTopicResult] = []
+        for (name, topic_id), count in times.items():
+            state = DeleteTopicState(name, topic_id)
+            if count > 1:
+                what = "name" if topic_id == ZERO_UUID else "id"
+                repeated.append(_refused(state, ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}."))
+            elif topic_id == ZERO_UUID and named.get(name) in given_ids:
+                state.topic_id = named[name]
+                problem = "The provided topic name maps to an ID that was already supplied."
+                repeated.append(_refused(state, ErrorCode.INVALID_REQUEST, problem))
+            elif name is not None or topic_id not in named.values():
+                once.append(state)
+        return once, repeated
 
     async def _delete(self, state: DeleteTopicState, deadline_ms: int) -> DeletableTopicResult:
         by_id = state.topic_id != ZERO_UUID
-        if by_id and state.name is not None:
-            return _refused(
-                state, ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not by both"
+        if by_id == (state.name is not None):
+            problem = (
+                "You may not specify both topic name and topic id."
+                if by_id
+                else "Neither topic name nor id were specified."
             )
+            return _refused(state, ErrorCode.INVALID_REQUEST, problem)
         row = self._topics.by_id(state.topic_id) if by_id else self._topics.by_name(state.name or "")
         if row is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return _refused(state, code, "there is no such topic")
+            return _refused(state, code, "There is no such topic.")
         try:
             await self._admin.delete(row.topic_id, deadline_ms=deadline_ms)
         except PartitionError as error:
             return _refused(state, error.code, str(error))
-        return DeletableTopicResult(name=row.name, topic_id=row.topic_id)
+        return DeletableTopicResult(name=row.name, topic_id=row.topic_id, error_message=None)
 
 
 def _refused(state: DeleteTopicState, code: ErrorCode, message: str) -> DeletableTopicResult:

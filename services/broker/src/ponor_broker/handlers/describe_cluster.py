@@ -15,12 +15,13 @@ from ponor_kafka.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 
-from ponor_broker.handlers.metadata import CLUSTER_OPERATIONS, OPERATIONS_UNKNOWN
+from ponor_broker.handlers.authorized_operations import CLUSTER_OPERATIONS, OPERATIONS_UNKNOWN
 from ponor_broker.handlers.registry import ApiHandler, RequestContext
 from ponor_broker.partitions.topics import Topics
 
 BROKERS: Final = 1
-"""Endpoint type; the other one, controllers, is not for Kafka clients here."""
+CONTROLLERS: Final = 2
+"""The other endpoint type; controllers are not for Kafka clients here."""
 
 
 class DescribeClusterHandler:
@@ -38,19 +39,30 @@ class DescribeClusterHandler:
     async def handle(
         self, request: DescribeClusterRequest, context: RequestContext
     ) -> DescribeClusterResponse:
-        """Brokers only."""
+        """Brokers only; fenced ones when they are asked for."""
         del context
-        if request.endpoint_type != BROKERS:
-            return DescribeClusterResponse(
-                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-                error_message="this endpoint describes brokers",
-                endpoint_type=BROKERS,
+        if request.endpoint_type == CONTROLLERS:
+            return _refused(
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
             )
+        if request.endpoint_type != BROKERS:
+            return _refused(
+                ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}"
+            )
+        brokers = [DescribeClusterBroker(*broker) for broker in self._topics.brokers()]
+        if request.include_fenced_brokers:
+            fenced = self._topics.fenced_brokers()
+            brokers += [DescribeClusterBroker(*broker, is_fenced=True) for broker in fenced]
         return DescribeClusterResponse(
             cluster_id=self._topics.cluster_id or "",
             controller_id=self._node_id,
-            brokers=[DescribeClusterBroker(*broker) for broker in self._topics.brokers()],
+            brokers=brokers,
             cluster_authorized_operations=(
                 CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_UNKNOWN
             ),
         )
+
+
+def _refused(code: ErrorCode, message: str) -> DescribeClusterResponse:
+    return DescribeClusterResponse(error_code=code, error_message=message, endpoint_type=BROKERS)

@@ -1,13 +1,12 @@
-"""DescribeConfigs: the settings of this broker, and those of topics that have an effect.
+"""DescribeConfigs: every setting of a topic or of this broker, where its value comes from, and what it is for (KIP-133, KIP-226, KIP-569).
 
-What lives here: the answer from settings and image, read-only. Tools that were given only a bootstrap address learn here where the cluster's
+What lives here: which resource is meant, and the form of the answer. Tools that were given only a bootstrap address learn here where the cluster's
 controllers and its object store are (`ponor.controllers`, `ponor.object.store`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable
 
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
@@ -17,29 +16,23 @@ from ponor_kafka.messages.describe_configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+    DescribeConfigsSynonym,
 )
 
+from ponor_broker.configs.description import ConfigDescription, ConfigDescriptions
+from ponor_broker.handlers.config_resources import ResourceType, require_broker, require_topic_name
 from ponor_broker.handlers.registry import ApiHandler, RequestContext
-from ponor_broker.partitions.topic_config import TopicConfig, kafka_configs
+from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics import Topics
-
-TOPIC: Final = 2
-BROKER: Final = 4
-SOURCE_TOPIC: Final = 1
-SOURCE_STATIC_BROKER: Final = 4
-SOURCE_DEFAULT: Final = 5
 
 
 class DescribeConfigsHandler:
-    """Answers from what it was given and from the image."""
+    """Answers from the descriptions and the image."""
 
-    def __init__(
-        self, topics: Topics, *, node_id: int, broker_configs: Mapping[str, str], topic_defaults: TopicConfig
-    ) -> None:
+    def __init__(self, topics: Topics, descriptions: ConfigDescriptions, *, node_id: int) -> None:
         self._topics = topics
+        self._descriptions = descriptions
         self._node_id = node_id
-        self._broker_configs = dict(broker_configs)
-        self._topic_defaults = topic_defaults
 
     @property
     def api(self) -> ApiHandler:
@@ -51,61 +44,54 @@ class DescribeConfigsHandler:
     ) -> DescribeConfigsResponse:
         """One result per resource asked for."""
         del context
-        return DescribeConfigsResponse(results=[self._describe(resource) for resource in request.resources])
+        return DescribeConfigsResponse(
+            results=[self._result(resource, request) for resource in request.resources]
+        )
 
-    def _describe(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    def _result(
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+        )
+        try:
+            described = self._describe(resource)
+        except PartitionError as error:
+            result.error_code, result.error_message = error.code, str(error) or None
+            return result
+        keys = frozenset(resource.configuration_keys or ())
+        result.configs = [_entry(each, request) for each in described if not keys or each.name in keys]
+        return result
+
+    def _describe(self, resource: DescribeConfigsResource) -> Iterable[ConfigDescription]:
+        """Raises PartitionError: there is no such resource, or none of this broker's."""
         name = resource.resource_name
-        if resource.resource_type == BROKER:
-            if name not in {"", str(self._node_id)}:
-                return _refused(resource, ErrorCode.INVALID_REQUEST, f"this is broker {self._node_id}")
-            rows = ((key, value, SOURCE_STATIC_BROKER) for key, value in self._broker_configs.items())
-            return _described(resource, rows)
-        if resource.resource_type == TOPIC:
+        if resource.resource_type == ResourceType.TOPIC:
+            require_topic_name(name)
             topic = self._topics.by_name(name)
             if topic is None:
-                return _refused(resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-            values = {**kafka_configs(self._topic_defaults), **topic.configs}
-            rows = (
-                (key, value, SOURCE_TOPIC if key in topic.configs else SOURCE_DEFAULT)
-                for key, value in values.items()
-            )
-            return _described(resource, rows)
-        return _refused(
-            resource,
-            ErrorCode.INVALID_REQUEST,
-            f"resource type {resource.resource_type} is not described here",
+                raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+            return self._descriptions.of_topic(topic.configs)
+        if resource.resource_type == ResourceType.BROKER:
+            if name == "":
+                return self._descriptions.of_all_brokers()
+            require_broker(name, self._node_id, or_what=" or empty string")
+            return self._descriptions.of_broker()
+        raise PartitionError(
+            ErrorCode.INVALID_REQUEST, f"settings of resource type {resource.resource_type} are not kept here"
         )
 
 
-def _described(
-    resource: DescribeConfigsResource, rows: Iterable[tuple[str, str, int]]
-) -> DescribeConfigsResult:
-    wanted: Sequence[str] | None = resource.configuration_keys
-    configs = [
-        DescribeConfigsResourceResult(
-            name=name,
-            value=value,
-            read_only=source == SOURCE_STATIC_BROKER,
-            config_source=source,
-            is_sensitive=False,
-        )
-        for name, value, source in rows
-        if wanted is None or name in wanted
-    ]
-    return DescribeConfigsResult(
-        error_code=0,
-        error_message=None,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-        configs=configs,
-    )
-
-
-def _refused(resource: DescribeConfigsResource, code: ErrorCode, message: str) -> DescribeConfigsResult:
-    return DescribeConfigsResult(
-        error_code=code,
-        error_message=message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-        configs=[],
+def _entry(described: ConfigDescription, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=described.name,
+        value=described.value,
+        read_only=described.read_only,
+        config_source=described.source,
+        is_sensitive=described.is_sensitive,
+        synonyms=[DescribeConfigsSynonym(*each) for each in described.synonyms]
+        if request.include_synonyms
+        else [],
+        config_type=described.type,
+        documentation=described.doc if request.include_documentation else None,
     )

@@ -1,106 +1,65 @@
-"""Fetch: long poll over partitions, hot from memory, cold from the object store.
+"""Fetch: long poll over partitions, hot from memory, cold from the object store, whole or in a session.
 
-What lives here: when an answer is due. A pass over the partitions (`fetch_reading`) finds what memory has; enough of it, an error, or no time
-left: answered at once. Otherwise the request is parked until appends bring enough or its time is over. Data that is in objects only is read on
-a concurrency of its own, so that readers of old data never hold up those at the end.
+What lives here: when an answer is due, and whom it is for. A pass over the partitions (`fetch_reading`) finds what memory has; enough of it, an
+error, or no time left: answered at once. Otherwise the request is parked (`fetch_parking`) until appends bring enough or its time is over.
+Data that is in objects only is read under bounds of its own (`cold_reads`), so that readers of old data never hold up those at the end.
 
-There are no fetch sessions: every answer carries session id 0, which tells clients to send full requests (KIP-227).
+A request stands for itself, or is part of a fetch session (`fetch_session`): then the session says which partitions have to be looked at, and
+the answer tells only what changed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from ponor_kafka.codec import decode_as
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.fetch_response import build_fetch_response
+from ponor_kafka.fetch_walk import FINAL_EPOCH, SESSION_MIN, TOPIC_ID_MIN, FetchWalk, walk_fetch
 from ponor_kafka.headers import RequestHeader
-from ponor_kafka.messages.fetch import FetchRequest
-from s3stream.errors import ObjectCorruptError, S3StreamError
-from s3stream.records import StreamRecord
+from ponor_runtime.disk import Buffer
 
 from ponor_broker.answer_backlog import AnswerBacklog
 from ponor_broker.connection import Response
 from ponor_broker.dispatch import Reply
-from ponor_broker.handlers.fetch_reading import (
-    READ_COMMITTED,
-    FetchPart,
-    FetchPass,
-    FetchReader,
-    describe,
-    group_by_topic,
-)
-from ponor_broker.partitions.errors import PartitionError, storage_error
+from ponor_broker.handlers.cold_reads import ColdReads
+from ponor_broker.handlers.fetch_parking import FetchParking, Listen, copy_outcome, listen_to
+from ponor_broker.handlers.fetch_reading import FetchPass, FetchReader
+from ponor_broker.handlers.fetch_session import INITIAL_EPOCH, NO_SESSION, FetchSession
+from ponor_broker.handlers.fetch_session_cache import FetchSessionCache
+from ponor_broker.handlers.partition_fetch import PartitionFetch
+from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.partitions.stream_reading import StreamUnreadableError
 from ponor_broker.settings import BrokerSettings
 
-LOG: Final = logging.getLogger("ponor.broker.fetch")
-REPORTED_MAX: Final = 256
-"""Distinct lines about unreadable objects that are remembered, so that each is said once."""
 COLD_BESIDE_HOT_MS: Final = 100
-NO_SESSION: Final = 0
-FULL_EPOCHS: Final = (-1, 0)
+FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)
 """Session epochs of a request that is complete in itself."""
 
 
-class ColdReads:
-    """The bound on reads from the object store on behalf of Fetch: so many at a time, so many waiting, each so long."""
-
-    def __init__(self, *, in_flight_max: int, waiting_max: int, ms_max: int) -> None:
-        self._slots = asyncio.Semaphore(in_flight_max)
-        self._waiting_max = waiting_max
-        self._ms_max = ms_max
-        self._reported: dict[str, None] = {}
-        self._waiting = 0
-
-    async def read(
-        self, partition: Partition, offset: int, bytes_max: int, *, ms_max: int | None
-    ) -> list[StreamRecord] | PartitionError:
-        """Whole batches from the one that contains `offset` on, or why there are none.
-
-        With `ms_max` there is something to answer without them: not in time then means none. What a read that was given up has asked of the
-        object store still arrives in the block cache, so the next one gets further.
-        """
-        if self._waiting >= self._waiting_max:
-            return PartitionError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self._waiting} reads of old data wait already"
-            )
-        self._waiting += 1
-        limit_ms = self._ms_max if ms_max is None else min(ms_max, self._ms_max)
-        try:
-            async with asyncio.timeout(limit_ms / 1000), self._slots:
-                return await partition.read(offset, bytes_max)
-        except TimeoutError as error:
-            return storage_error(error) if ms_max is None else []
-        except (PartitionError, S3StreamError) as error:
-            self._report(error)
-            return storage_error(error)
-        finally:
-            self._waiting -= 1
-
-    def _report(self, error: Exception) -> None:
-        """Damage and absence are for a person to mend: one line each, not one per retry of a consumer."""
-        line = str(error)
-        if not isinstance(error, ObjectCorruptError | StreamUnreadableError) or line in self._reported:
-            return
-        if len(self._reported) >= REPORTED_MAX:
-            self._reported.clear()
-        self._reported[line] = None
-        LOG.error("a fetch cannot be served: %s; `ponor object verify` checks the objects", line)
-
-
-@dataclass(frozen=True, slots=True)
 class _Job:
-    """One request on its way to its answer."""
+    """One request on its way to its answer; `plain` are its partitions where no session has them."""
 
-    request: FetchRequest
-    version: int
-    reply: Reply
+    __slots__ = ("epoch", "is_full", "plain", "reply", "session", "version", "walk")
+
+    def __init__(self, walk: FetchWalk, version: int, reply: Reply, session: FetchSession | None) -> None:
+        self.walk = walk
+        self.version = version
+        self.reply = reply
+        self.session = session
+        self.is_full = walk.session_epoch in FULL_EPOCHS
+        self.epoch = 0 if session is None else session.epoch
+        self.plain: list[PartitionFetch] = []
+        if session is None:
+            self.plain = [PartitionFetch(topic, row) for topic, rows in walk.topics for row in rows]
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether somebody went on with the session while this request waited: its partitions are not this request's any more."""
+        return self.session is not None and self.session.epoch != self.epoch
 
 
 class FetchHandler:
@@ -114,13 +73,16 @@ class FetchHandler:
         partitions: PartitionManager,
         backlog: AnswerBacklog,
         cold_reads: ColdReads,
+        sessions: FetchSessionCache,
+        parking: FetchParking,
         settings: BrokerSettings,
     ) -> None:
         self._reader = FetchReader(partitions)
         self._backlog = backlog
         self._cold_reads = cold_reads
+        self._sessions = sessions
+        self._parking = parking
         self._settings = settings
-        self._parked = 0
 
     def start(
         self, frame: bytearray, header: RequestHeader, reply: Reply
@@ -128,74 +90,121 @@ class FetchHandler:
         """Answer at once if an answer is due.
 
         Raises:
-            KafkaWireError: malformed.
+            KafkaWireError: malformed, or more partitions than `fetch_partitions_max`.
         """
-        request, _ = decode_as(FetchRequest, header.api_version, frame, header.body_position)
-        job = _Job(request, header.api_version, reply)
-        refusal = _session_error(request)
-        if refusal is not ErrorCode.NONE:
-            return reply(build_fetch_response(job.version, [], error_code=refusal))
+        version = header.api_version
+        walk, _ = walk_fetch(
+            version, frame, header.body_position, partitions_max=self._settings.fetch_partitions_max
+        )
+        session: FetchSession | None = None
+        if walk.session_epoch not in FULL_EPOCHS:
+            outcome = self._resume(walk, version)
+            if isinstance(outcome, ErrorCode):
+                return reply(build_fetch_response(version, (), error_code=outcome))
+            session = outcome
+        elif walk.session_id != NO_SESSION or walk.session_epoch == INITIAL_EPOCH:
+            session = self._begin(walk, version)
+        job = _Job(walk, version, reply, session)
         found = self._pass(job)
         if found.cold:
             return self._in_task(job, found)
-        if self._is_due(request, found):
+        if self._is_due(job, found):
             return self._answer(job, found)
         return self._park(job, found)
 
-    def _pass(self, job: _Job) -> FetchPass:
-        wanted = min(max(job.request.max_bytes, 1), self._settings.fetch_bytes_max)
-        return self._reader.read(job.request, job.version, 1 if self._backlog.is_full else wanted)
+    # Sessions
 
-    def _is_due(self, request: FetchRequest, found: FetchPass) -> bool:
+    def _resume(self, walk: FetchWalk, version: int) -> FetchSession | ErrorCode | None:
+        """The session of an incremental request, changed as it says; None when nothing is left in it, which ends it."""
+        session = self._sessions.find(walk.session_id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if session.epoch != walk.session_epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if session.uses_topic_ids != (version >= TOPIC_ID_MIN):
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        session.update(walk)
+        if len(session) == 0:
+            self._sessions.remove(session)
+            return None
+        if not self._sessions.used(session):
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        return session
+
+    def _begin(self, walk: FetchWalk, version: int) -> FetchSession | None:
+        """A full request ends the session it names, and may be the first of a new one."""
+        if (named := self._sessions.find(walk.session_id)) is not None:
+            self._sessions.remove(named)
+        if walk.session_epoch == FINAL_EPOCH or version < SESSION_MIN:
+            return None
+        session = FetchSession(walk, uses_topic_ids=version >= TOPIC_ID_MIN)
+        return session if self._sessions.may_remember(session) else None
+
+    # Passes and answers
+
+    def _pass(self, job: _Job) -> FetchPass:
+        walk, session = job.walk, job.session
+        room = min(max(walk.bytes_max, 1), self._settings.fetch_bytes_max)
+        wanted: Sequence[PartitionFetch] = job.plain if session is None else session.due
+        found = self._reader.read(
+            wanted,
+            1 if self._backlog.is_full else room,
+            version=job.version,
+            isolation_level=walk.isolation_level,
+            whole=job.is_full,
+        )
+        if session is not None and not job.is_full:
+            session.looked_at(found.parts)
+        return found
+
+    def _is_due(self, job: _Job, found: FetchPass) -> bool:
+        walk = job.walk
         return (
-            found.has_error
-            or found.bytes_found >= request.min_bytes
-            or request.max_wait_ms <= 0
-            or not found.parts
+            found.bytes_found >= walk.min_bytes
+            or found.is_urgent
+            or walk.max_wait_ms <= 0
+            or (job.session is None and not job.plain)
             or found.bytes_left <= 0
-            or self._parked >= self._settings.parked_fetches_max
+            or self._parking.is_full
         )
 
     def _answer(self, job: _Job, found: FetchPass) -> Response:
-        topics = group_by_topic(found, job.version)
-        endpoints = self._reader.endpoints(found)
-        return job.reply(build_fetch_response(job.version, topics, node_endpoints=endpoints))
+        session = job.session
+        if session is None:
+            return job.reply(self._body(job, found, found.parts, NO_SESSION))
+        if job.is_overtaken:
+            code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            return job.reply(build_fetch_response(job.version, (), error_code=code))
+        parts = found.parts
+        if not job.is_full:
+            parts = [one for one in parts if one.is_news]
+        elif not self._sessions.admit(session):
+            session.close()
+        body = self._body(job, found, parts, session.session_id)
+        session.answered(parts)
+        return job.reply(body)
+
+    def _body(
+        self, job: _Job, found: FetchPass, parts: Sequence[PartitionFetch], session_id: int
+    ) -> Sequence[Buffer]:
+        return build_fetch_response(
+            job.version, parts, session_id=session_id, node_endpoints=self._reader.endpoints(found)
+        )
 
     # Parked
 
     def _park(self, job: _Job, found: FetchPass) -> asyncio.Future[Response]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Response] = loop.create_future()
-        missing = job.request.min_bytes - found.bytes_found
-        watched = [part.partition for part in found.parts if part.partition is not None]
-
-        def advanced(partition: Partition, size_bytes: int) -> None:
-            nonlocal missing
-            missing -= size_bytes
-            if missing <= 0 or not partition.is_serving:
-                unpark()
-
-        def unpark() -> None:
-            leave()
-            if not answer.done():
-                self._finish_parked(job, answer)
-
-        def leave() -> None:
-            timer.cancel()
-            while watched:
-                watched.pop().unwatch(advanced)
-
-        def ended(_: asyncio.Future[Response]) -> None:
-            self._parked -= 1
-            leave()
-
-        wait_ms = min(job.request.max_wait_ms, self._settings.fetch_wait_ms_max)
-        timer = loop.call_later(wait_ms / 1000, unpark)
-        for partition in watched:
-            partition.watch(advanced)
-        self._parked += 1
-        answer.add_done_callback(ended)
-        return answer
+        listen: Listen = partial(listen_to, found.parts)
+        if job.session is not None and not job.is_full:
+            listen = job.session.wait  # a session that is not admitted yet watches nothing
+        for one in found.parts:
+            one.drop_records()  # a fetch that waits must not keep batches in memory; it looks again anyway
+        return self._parking.park(
+            missing_bytes=job.walk.min_bytes - found.bytes_found,
+            wait_ms=min(job.walk.max_wait_ms, self._settings.fetch_wait_ms_max),
+            listen=listen,
+            finish=partial(self._finish_parked, job),
+        )
 
     def _finish_parked(self, job: _Job, answer: asyncio.Future[Response]) -> None:
         found = self._pass(job)
@@ -203,9 +212,7 @@ class FetchHandler:
             answer.set_result(self._answer(job, found))
             return
         # What came has left memory again already: a slow turn, answered from objects.
-        task = self._in_task(job, found)
-        task.add_done_callback(lambda done: _copy_outcome(done, answer))
-        answer.add_done_callback(lambda ended: task.cancel() if ended.cancelled() else None)
+        copy_outcome(self._in_task(job, found), answer)
 
     # Cold
 
@@ -213,54 +220,36 @@ class FetchHandler:
         return asyncio.get_running_loop().create_task(self._answer_cold(job, found), name="cold fetch")
 
     async def _answer_cold(self, job: _Job, found: FetchPass) -> Response:
-        request = job.request
+        walk = job.walk
         chosen = _choose(found)
         # Hot data that was found is not kept back for long.
-        ms_max = max(request.max_wait_ms, COLD_BESIDE_HOT_MS) if found.bytes_found else None
+        ms_max = max(walk.max_wait_ms, COLD_BESIDE_HOT_MS) if found.bytes_found else None
         outcomes = await asyncio.gather(
             *(
-                self._cold_reads.read(partition, part.wanted.fetch_offset, room, ms_max=ms_max)
-                for part, partition, room in chosen
+                self._cold_reads.read(job, partition, one.fetch_offset, room, ms_max=ms_max)
+                for one, partition, room in chosen
             )
         )
-        for (part, partition, _), outcome in zip(chosen, outcomes, strict=True):
+        if job.is_overtaken:
+            return self._answer(job, found)
+        for (one, partition, _), outcome in zip(chosen, outcomes, strict=True):
             if isinstance(outcome, PartitionError):
-                found.refuse(part, outcome)
+                found.refuse(one, outcome)
                 continue
-            describe(part.answer, partition, is_committed=request.isolation_level == READ_COMMITTED)
-            if found.may_add(outcome):
-                found.add_records(part, outcome)
+            one.begin(partition, isolation_level=walk.isolation_level)
+            found.add_records(one, outcome)
         return self._answer(job, found)
 
 
-def _choose(found: FetchPass) -> list[tuple[FetchPart, Partition, int]]:
+def _choose(found: FetchPass) -> list[tuple[PartitionFetch, Partition, int]]:
     """Which cold partitions are read, and with how much room each: in the request's order, as far as the answer has room."""
-    chosen: list[tuple[FetchPart, Partition, int]] = []
+    chosen: list[tuple[PartitionFetch, Partition, int]] = []
     left = found.bytes_left
-    for part in found.cold:
+    for one in found.cold:
         if left <= 0 and (chosen or found.bytes_found):
             break
-        room = max(min(part.wanted.partition_max_bytes, left), 1)
-        assert part.partition is not None
-        chosen.append((part, part.partition, room))
+        room = max(min(one.bytes_max, left), 1)
+        assert one.partition is not None
+        chosen.append((one, one.partition, room))
         left -= room
     return chosen
-
-
-def _session_error(request: FetchRequest) -> ErrorCode:
-    if request.session_id != NO_SESSION:
-        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    if request.session_epoch not in FULL_EPOCHS:
-        return ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    return ErrorCode.NONE
-
-
-def _copy_outcome(done: asyncio.Future[Response], answer: asyncio.Future[Response]) -> None:
-    if answer.done():
-        return
-    if done.cancelled():
-        answer.cancel()
-    elif (error := done.exception()) is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(done.result())

@@ -1,76 +1,67 @@
-"""One pass of a Fetch over its partitions: what is in memory, what is not, what is refused.
+"""One pass of a Fetch over partitions: what is in memory, what is not, what is refused.
 
-What lives here: the size rules (KIP-74) and the errors per partition, synchronously. Waiting for data or for the object store is `fetch`.
+What lives here: the size rules (KIP-74), the errors per partition and the check for diverging logs (KIP-595), synchronously. Waiting for data or
+for the object store is `fetch`, which partitions are looked at is the request's or its session's affair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode
-from ponor_kafka.fetch_response import TOPIC_ID_MIN, FetchedPartition, FetchedTopic, FetchNodeEndpoint
-from ponor_kafka.messages.fetch import FetchPartition, FetchRequest
+from ponor_kafka.fetch_response import NODE_ENDPOINTS_MIN, FetchNodeEndpoint
+from ponor_runtime.disk import Buffer
 from s3stream.errors import S3StreamError
 from s3stream.records import StreamRecord
 
 from ponor_broker.handlers.leader_hints import leader_hint
+from ponor_broker.handlers.partition_fetch import PartitionFetch
 from ponor_broker.partitions.errors import PartitionError, storage_error
-from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.leader_epochs import UNKNOWN
+from ponor_broker.partitions.partition import ANY_EPOCH, Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 
-READ_COMMITTED: Final = 1
+EPOCH_UNKNOWN: Final = -1
+BATCHES_MAX: Final = 16_384
+"""Batches of one answer: with more tiny ones than this it counts as full, because gathering them takes the loop's time, not the bytes."""
+SMALL_BATCH_BYTES: Final = 2_048
+"""Batches that are smaller on average are copied into one buffer: no dearer than to hand the socket each of them, and their own can go."""
 
 
-@dataclass(slots=True)
-class FetchPart:
-    """One partition of the request and what was found for it so far."""
-
-    topic: str | bytes
-    wanted: FetchPartition
-    answer: FetchedPartition
-    partition: Partition | None = None
-    is_cold: bool = False
-    """Its data is in objects only."""
-
-
-@dataclass(slots=True)
 class FetchPass:
-    """The result of one pass, in the request's order."""
+    """The result of one pass. `bytes_left` is the answer's room; below 1 only a first batch may still be added."""
 
-    parts: list[FetchPart] = field(default_factory=list)
-    bytes_found: int = 0
-    bytes_left: int = 0
-    """Room in the answer; below 1 only a first batch may still be added."""
-    has_error: bool = False
+    __slots__ = ("_batches_left", "bytes_found", "bytes_left", "cold", "is_urgent", "parts")
 
-    @property
-    def cold(self) -> list[FetchPart]:
+    def __init__(self, bytes_max: int) -> None:
+        self.parts: list[PartitionFetch] = []
+        self.cold: list[PartitionFetch] = []
         """Partitions that need the object store."""
-        return [part for part in self.parts if part.is_cold]
+        self.bytes_found = 0
+        self.bytes_left = bytes_max
+        self._batches_left = BATCHES_MAX
+        self.is_urgent = False
+        """There is an error or a diverging log: nobody waits for more."""
 
-    def add_records(self, part: FetchPart, records: Sequence[StreamRecord]) -> None:
-        """Take records into the answer: all of them fit, or there is one and it is the answer's first."""
-        part.answer.records = [record.payload for record in records]
-        size = sum(map(len, part.answer.records))
-        self.bytes_found += size
-        self.bytes_left -= size
+    def add_records(self, one: PartitionFetch, records: Sequence[StreamRecord]) -> None:
+        """Take records into the answer. The first batch of the whole answer is added however big, every other only if it fits."""
+        if not records or (self.bytes_found and len(records[0].payload) > self.bytes_left):
+            return
+        payloads: list[Buffer] = [record.payload for record in records]
+        one.take(payloads)
+        if one.records_bytes < SMALL_BATCH_BYTES * len(payloads):
+            one.records = (b"".join(payloads),)
+        self.bytes_found += one.records_bytes
+        self.bytes_left -= one.records_bytes
+        self._batches_left -= len(payloads)
+        if self._batches_left <= 0:
+            self.bytes_left = 0
 
-    def may_add(self, records: Sequence[StreamRecord]) -> bool:
-        """The first batch of the whole answer is added however big, every other only if it fits."""
-        return bool(records) and (self.bytes_found == 0 or len(records[0].payload) <= self.bytes_left)
-
-    def refuse(self, part: FetchPart, error: PartitionError) -> None:
+    def refuse(self, one: PartitionFetch, error: PartitionError) -> None:
         """The partition's answer is an error."""
-        code = error.code
-        if code is ErrorCode.REQUEST_TIMED_OUT:
-            code = (
-                ErrorCode.KAFKA_STORAGE_ERROR
-            )  # Java's consumer knows this one in a Fetch, and dies of the other
-        part.answer = FetchedPartition(part.wanted.partition, error_code=code)
-        part.is_cold = False
-        self.has_error = True
+        one.refuse(error)
+        self.is_urgent = True
 
 
 class FetchReader:
@@ -79,81 +70,88 @@ class FetchReader:
     def __init__(self, partitions: PartitionManager) -> None:
         self._partitions = partitions
 
-    def read(self, request: FetchRequest, version: int, bytes_max: int) -> FetchPass:
-        """One pass: reads what memory has."""
-        found = FetchPass(bytes_left=bytes_max)
-        for topic, wanted in _wanted(request, version):
-            part = FetchPart(topic, wanted, FetchedPartition(wanted.partition))
-            found.parts.append(part)
+    def read(
+        self,
+        wanted: Iterable[PartitionFetch],
+        bytes_max: int,
+        *,
+        version: int,
+        isolation_level: int,
+        whole: bool,
+    ) -> FetchPass:
+        """One pass: reads what memory has.
+
+        Args:
+            wanted: the partitions, most urgent first.
+            bytes_max: room in the answer.
+            version: of the request.
+            isolation_level: of the request.
+            whole: look at all of them; otherwise stop when there is no more room.
+        """
+        found = FetchPass(bytes_max)
+        parts = found.parts
+        for one in wanted:
+            if found.bytes_left <= 0 and not whole and found.bytes_found:
+                break
+            parts.append(one)
             try:
-                self._read_part(found, part, is_committed=request.isolation_level == READ_COMMITTED)
+                self._read_one(found, one, isolation_level)
             except PartitionError as error:
-                found.refuse(part, error)
-                self._add_hint(part, error)
+                found.refuse(one, error)
+                if version >= NODE_ENDPOINTS_MIN:
+                    self._add_hint(one, error)
             except S3StreamError as error:
-                found.refuse(part, storage_error(error))
+                found.refuse(one, storage_error(error))
         return found
 
-    def _read_part(self, found: FetchPass, part: FetchPart, *, is_committed: bool) -> None:
-        wanted = part.wanted
-        partition = self._partitions.find(part.topic, wanted.partition)
-        partition.check_epoch(wanted.current_leader_epoch)
-        part.partition = partition
-        describe(part.answer, partition, is_committed=is_committed)
-        room = min(wanted.partition_max_bytes, found.bytes_left)
-        if room <= 0 and found.bytes_found > 0:
-            partition.check_offset(wanted.fetch_offset)
+    def _read_one(self, found: FetchPass, one: PartitionFetch, isolation_level: int) -> None:
+        partition = one.partition
+        if partition is None or not partition.is_serving:
+            one.partition = None
+            partition = self._partitions.find(one.topic, one.index)
+        if one.leader_epoch != ANY_EPOCH:
+            partition.check_epoch(one.leader_epoch)
+        one.begin(partition, isolation_level=isolation_level)
+        offset = one.fetch_offset
+        if one.last_fetched_epoch != EPOCH_UNKNOWN and self._diverges(one, partition):
+            found.is_urgent = True
             return
-        records = partition.read_cached(wanted.fetch_offset, max(room, 1))
+        room = min(one.bytes_max, found.bytes_left)
+        if offset >= one.high_watermark or (room <= 0 and found.bytes_found):
+            partition.check_offset(offset)
+            return
+        records = partition.read_cached(offset, max(room, 1))
         if records is None:
-            part.is_cold = True
-        elif found.may_add(records):
-            found.add_records(part, records)
+            one.is_cold = True
+            found.cold.append(one)
+        else:
+            found.add_records(one, records)
 
-    def _add_hint(self, part: FetchPart, error: PartitionError) -> None:
-        hint = leader_hint(self._partitions.topics, part.topic, part.wanted.partition, error.code)
+    @staticmethod
+    def _diverges(one: PartitionFetch, partition: Partition) -> bool:
+        """Whether the record before the fetch offset is not the one that the reader knows; the answer then says where the logs part."""
+        epoch, end_offset = partition.epochs.end_offset(one.last_fetched_epoch, partition.log_end_offset)
+        if (epoch, end_offset) == UNKNOWN:
+            raise PartitionError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{partition.identity}: nothing was ever written at epoch {one.last_fetched_epoch}",
+            )
+        if one.fetch_offset < partition.log_start_offset:
+            partition.check_offset(one.fetch_offset)
+        if epoch >= one.last_fetched_epoch and end_offset >= one.fetch_offset:
+            return False
+        one.diverging_epoch = (epoch, end_offset)
+        return True
+
+    def _add_hint(self, one: PartitionFetch, error: PartitionError) -> None:
+        hint = leader_hint(self._partitions.topics, one.topic, one.index, error.code)
         if hint is not None:
-            part.answer.current_leader = (hint.leader_id, hint.leader_epoch)
+            one.current_leader = (hint.leader_id, hint.leader_epoch)
 
     def endpoints(self, found: FetchPass) -> list[FetchNodeEndpoint]:
         """Addresses of the leaders that the answer hints at."""
-        ids = {
-            part.answer.current_leader[0]: None
-            for part in found.parts
-            if part.answer.current_leader is not None
-        }
+        if not found.is_urgent:
+            return []
+        ids = {one.current_leader[0]: None for one in found.parts if one.current_leader is not None}
         brokers = [self._partitions.topics.broker(node_id) for node_id in ids]
         return [FetchNodeEndpoint(*broker) for broker in brokers if broker is not None]
-
-
-def describe(answer: FetchedPartition, partition: Partition, *, is_committed: bool) -> None:
-    """Fill in the partition's offsets. Without transactions the last stable offset is the high watermark, and none is aborted."""
-    answer.high_watermark = partition.high_watermark
-    answer.last_stable_offset = partition.high_watermark
-    answer.log_start_offset = partition.log_start_offset
-    answer.aborted_transactions = () if is_committed else None
-
-
-def group_by_topic(found: FetchPass, version: int) -> list[FetchedTopic]:
-    """The parts as the answer's topics, in the request's order."""
-    topics: list[FetchedTopic] = []
-    rows: list[FetchedPartition] = []
-    last: str | bytes | None = None
-    for part in found.parts:
-        if part.topic != last:
-            rows = []
-            last = part.topic
-            if isinstance(last, bytes):
-                assert version >= TOPIC_ID_MIN
-                topics.append(FetchedTopic(rows, topic_id=last))
-            else:
-                topics.append(FetchedTopic(rows, name=last))
-        rows.append(part.answer)
-    return topics
-
-
-def _wanted(request: FetchRequest, version: int) -> Iterator[tuple[str | bytes, FetchPartition]]:
-    for topic in request.topics:
-        name: str | bytes = topic.topic_id if version >= TOPIC_ID_MIN else topic.topic
-        for partition in topic.partitions:
-            yield name, partition

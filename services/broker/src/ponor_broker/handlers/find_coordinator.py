@@ -18,6 +18,8 @@ from ponor_broker.handlers.registry import ApiHandler, RequestContext
 BATCHED_FROM: Final = 4
 GROUP: Final = 0
 NO_NODE: Final = -1
+SINGLE_SUCCESS: Final = "NONE"
+"""What Kafka writes as the error message of a success, before version 4."""
 
 
 class FindCoordinatorHandler:
@@ -41,7 +43,7 @@ class FindCoordinatorHandler:
         answer = self._find(request.key, request.key_type)
         return FindCoordinatorResponse(
             error_code=answer.error_code,
-            error_message=answer.error_message,
+            error_message=answer.error_message or SINGLE_SUCCESS,
             node_id=answer.node_id,
             host=answer.host,
             port=answer.port,

@@ -101,7 +101,7 @@ def _described(group_id: str, group: GroupDescription, operations: int, version:
         is_error = version >= NOT_FOUND_FROM
         return DescribedGroup(
             error_code=group.error if is_error else ErrorCode.NONE,
-            error_message=f"there is no group {group_id!r}" if is_error else None,
+            error_message=f"Group {group_id} not found." if is_error else None,
             group_id=group_id,
             group_state=str(GroupState.DEAD),
             authorized_operations=operations,
@@ -119,13 +119,12 @@ def _described(group_id: str, group: GroupDescription, operations: int, version:
 
 
 def _described_member(member: Member, protocol_name: str | None) -> DescribedGroupMember:
-    """Subscriptions and assignments only of a stable group; during a rebalance they would be those of two generations."""
-    is_stable = protocol_name is not None
+    """Subscriptions only of a stable group (Kafka's rule): before that it is not decided under which protocol they are to be read."""
     return DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
-        member_metadata=member.metadata_for(protocol_name) if is_stable else b"",
-        member_assignment=member.assignment if is_stable else b"",
+        member_metadata=b"" if protocol_name is None else member.metadata_for(protocol_name),
+        member_assignment=member.assignment,
     )

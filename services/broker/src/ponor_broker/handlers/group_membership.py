@@ -24,6 +24,7 @@ from ponor_broker.handlers.registry import ApiHandler, RequestContext
 REBALANCE_TIMEOUT_FROM: Final = 1
 KNOWN_MEMBER_ID_FROM: Final = 4
 """KIP-394: a member takes its id in a first round, so that a client that retries leaves no ghosts behind."""
+PROTOCOL_NAMED_FROM: Final = 5
 NULL_PROTOCOL_FROM: Final = 7
 SKIP_ASSIGNMENT_FROM: Final = 9
 LEAVE_BATCHED_FROM: Final = 3
@@ -69,8 +70,10 @@ class GroupMembershipHandlers:
         return _join_response(answer, version)
 
     async def sync(self, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
-        """SyncGroup."""
-        del context
+        """SyncGroup. From version 5 on the protocol must be named (KIP-559)."""
+        is_named = request.protocol_type is not None and request.protocol_name is not None
+        if context.api_version >= PROTOCOL_NAMED_FROM and not is_named:
+            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         answer = await self._coordinator.sync_group(
             request.group_id,
             SyncRequest(

@@ -6,8 +6,7 @@ deleted topic from being taken for those of a new one with the same name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -43,8 +42,12 @@ from ponor_broker.handlers.registry import ApiHandler, RequestContext
 TOPIC_IDS_FROM: Final = 10
 GROUPS_FROM: Final = 8
 GROUP_ERROR_FROM: Final = 2
+GROUP_NOT_FOUND_FROM: Final = 9
+"""Below it, a commit by a member of a group that does not exist has an ILLEGAL_GENERATION."""
 NOTHING: Final = CommittedOffset(offset=-1)
 """What a partition without a commit is answered with: no error."""
+
+_EXISTS: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE})
 
 Found: TypeAlias = tuple[TopicPartition, CommittedOffset | None]
 
@@ -68,11 +71,15 @@ class GroupOffsetsHandlers:
     # --- OffsetCommit
 
     async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-        """OffsetCommit. Partitions that do not exist are refused one by one, the others are committed together."""
+        """OffsetCommit. Partitions that do not exist are refused one by one, the others are committed together.
+
+        As in Kafka the group's verdict on the client goes before that on a partition's metadata, and the group is not asked, nor made, for
+        partitions none of which exist.
+        """
         by_id = context.api_version >= TOPIC_IDS_FROM
         commits: dict[TopicPartition, CommittedOffset] = {}
         answers: list[OffsetCommitResponseTopic] = []
-        accepted: list[OffsetCommitResponsePartition] = []
+        existing: list[OffsetCommitResponsePartition] = []
         for topic in request.topics:
             name = self._name_of(topic.topic_id) if by_id else topic.name
             answer = OffsetCommitResponseTopic(topic.name, topic.topic_id, partitions=[])
@@ -81,21 +88,32 @@ class GroupOffsetsHandlers:
                 error = self._refusal_of(name, partition)
                 row = OffsetCommitResponsePartition(partition.partition_index, error)
                 rows.append(row)
+                if error in _EXISTS:
+                    existing.append(row)
                 if error is ErrorCode.NONE:
                     assert name is not None
                     commits[name, partition.partition_index] = self._committed(
                         name, partition, request.retention_time_ms
                     )
-                    accepted.append(row)
             answer.partitions = rows
             answers.append(answer)
+        if existing:
+            error = await self._commit(request, commits, context.api_version)
+            if error is not ErrorCode.NONE:
+                for row in existing:
+                    row.error_code = error
+        return OffsetCommitResponse(topics=answers)
+
+    async def _commit(
+        self, request: OffsetCommitRequest, commits: Mapping[TopicPartition, CommittedOffset], version: int
+    ) -> ErrorCode:
         claim = MemberClaim(
             request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
         )
         error = await self._coordinator.commit_offsets(request.group_id, claim, commits)
-        for row in accepted:
-            row.error_code = error
-        return OffsetCommitResponse(topics=answers)
+        if error is ErrorCode.GROUP_ID_NOT_FOUND and version < GROUP_NOT_FOUND_FROM:
+            return ErrorCode.ILLEGAL_GENERATION
+        return error
 
     def _refusal_of(self, name: str | None, partition: OffsetCommitRequestPartition) -> ErrorCode:
         if name is None:
@@ -104,7 +122,7 @@ class GroupOffsetsHandlers:
         if count is None or not 0 <= partition.partition_index < count:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         metadata = partition.committed_metadata or ""
-        if len(metadata.encode()) > self._coordinator.settings.offset_metadata_bytes_max:
+        if _utf16_units(metadata) > self._coordinator.settings.offset_metadata_bytes_max:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
@@ -191,11 +209,17 @@ class GroupOffsetsHandlers:
         return ZERO_UUID if topic_id is None else topic_id.bytes
 
 
+def _utf16_units(text: str) -> int:
+    """Length as Java counts it, which is how Kafka applies its bound."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
 def _by_topic(found: Iterable[Found]) -> Iterator[tuple[str, list[Found]]]:
-    """Rows grouped by topic; the order within a topic is kept."""
-    by_name = sorted(found, key=lambda row: row[0][0])
-    for name, rows in groupby(by_name, key=lambda row: row[0][0]):
-        yield name, list(rows)
+    """Rows grouped by topic, in the order in which topics and rows came first."""
+    by_name: dict[str, list[Found]] = {}
+    for row in found:
+        by_name.setdefault(row[0][0], []).append(row)
+    yield from by_name.items()
 
 
 def _old_topics(found: Iterable[Found], error: ErrorCode) -> list[OffsetFetchResponseTopic]:

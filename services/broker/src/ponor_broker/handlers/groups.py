@@ -1,6 +1,6 @@
 """The APIs of consumer groups, as the dispatcher wants them.
 
-What lives here: the list alone. `find_coordinator.py`, `group_membership.py`, `group_offsets.py` and `group_admin.py` translate between the wire
+What lives here: the list alone. `find_coordinator.py`, `group_membership.py`, `group_offsets.py`, `offset_delete.py` and `group_admin.py` translate between the wire
 and `ponor_broker.groups`, which does not know the wire.
 """
 
@@ -14,14 +14,16 @@ from ponor_broker.handlers.find_coordinator import FindCoordinatorHandler
 from ponor_broker.handlers.group_admin import GroupAdminHandlers
 from ponor_broker.handlers.group_membership import GroupMembershipHandlers
 from ponor_broker.handlers.group_offsets import GroupOffsetsHandlers
+from ponor_broker.handlers.offset_delete import OffsetDeleteHandler
 from ponor_broker.handlers.registry import ApiHandler
 
 
 def group_handlers(coordinator: GroupCoordinator, topics: TopicDirectory, clock: Clock) -> list[ApiHandler]:
-    """Handlers of the ten APIs of classic groups."""
+    """Handlers of the eleven APIs of classic groups."""
     return [
         FindCoordinatorHandler(coordinator).api,
         *GroupMembershipHandlers(coordinator).apis,
         *GroupOffsetsHandlers(coordinator, topics, clock).apis,
         *GroupAdminHandlers(coordinator).apis,
+        OffsetDeleteHandler(coordinator, topics).api,
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ponor_kafka.record_batch import NO_PRODUCER_ID
 
 from ponor_broker.handlers.registry import ApiHandler, RequestContext
 from ponor_broker.partitions.errors import PartitionError
@@ -30,8 +31,10 @@ class InitProducerIdHandler:
         return ApiHandler(ApiKey.INIT_PRODUCER_ID, 0, 5, self.handle)
 
     async def handle(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
-        """A new id at epoch 0."""
+        """A new id at epoch 0. An id without an epoch, or the other way round, is a mistake of the client."""
         del context
+        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH)
         if request.transactional_id is not None:
             code = ErrorCode.UNSUPPORTED_VERSION if request.transactional_id else ErrorCode.INVALID_REQUEST
             return InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)

@@ -7,6 +7,7 @@ that data lies in object storage makes it no less local.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 from ponor_kafka.api import ApiKey
@@ -16,6 +17,7 @@ from ponor_kafka.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 from s3stream.errors import S3StreamError
@@ -60,15 +62,19 @@ class ListOffsetsHandler:
     async def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         """One answer per partition."""
         topics = [
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=await asyncio.gather(
-                    *(self._answer(topic.name, wanted, context.api_version) for wanted in topic.partitions)
-                ),
-            )
+            ListOffsetsTopicResponse(topic.name, await self._answers(topic, context.api_version))
             for topic in request.topics
         ]
         return ListOffsetsResponse(topics=topics)
+
+    async def _answers(self, topic: ListOffsetsTopic, version: int) -> list[ListOffsetsPartitionResponse]:
+        """Of one topic. A partition that is asked for twice is refused once: nobody knows which question was meant."""
+        asked = Counter(wanted.partition_index for wanted in topic.partitions)
+        once = [wanted for wanted in topic.partitions if asked[wanted.partition_index] == 1]
+        answers = await asyncio.gather(*(self._answer(topic.name, wanted, version) for wanted in once))
+        twice = [index for index, count in asked.items() if count > 1]
+        refused = [ListOffsetsPartitionResponse(index, ErrorCode.INVALID_REQUEST) for index in twice]
+        return [*answers, *refused]
 
     async def _answer(
         self, topic: str, wanted: ListOffsetsPartition, version: int

@@ -1,7 +1,7 @@
 """Metadata: brokers, topics and leaders, and topics that are made because a client asked for them.
 
 What lives here: the answer from the image. Encoded answers are kept until the image changes in a way that shows: a reconnect storm asks the same
-over and over. The replication factor is a fiction by design: replicas = ISR = the leader (docs/compatibility.md).
+over and over, and the answer about ten thousand partitions costs no more than its bytes. The replication factor is a fiction by design: replicas = ISR = the leader (docs/compatibility.md).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from ponor_kafka.codec import decode_as, encode_buffers
+from ponor_kafka.codec import decode_as, encode
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.headers import RequestHeader
 from ponor_kafka.message import ZERO_UUID
@@ -22,11 +22,16 @@ from ponor_kafka.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from ponor_metadata.rows import PartitionRow, TopicRow
+from ponor_metadata.rows import NO_LEADER, PartitionRow, TopicRow
 from ponor_runtime.disk import Buffer
 
 from ponor_broker.connection import Response
 from ponor_broker.dispatch import Reply
+from ponor_broker.handlers.authorized_operations import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_UNKNOWN,
+    TOPIC_OPERATIONS,
+)
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_names import is_valid_name
@@ -34,15 +39,12 @@ from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics
 
 LOG: Final = logging.getLogger("ponor.broker.metadata")
 CACHED_ANSWERS_MAX: Final = 256
+KEPT_BYTES_MAX: Final = 16 << 20
 CREATIONS_MAX: Final = 256
 AUTO_CREATE_FLAG_MIN: Final = 4
 """Older requests have no flag and mean yes."""
-NULL_NAME_MIN: Final = 12
-NO_LEADER: Final = -1
-OPERATIONS_UNKNOWN: Final = -(1 << 31)
-TOPIC_OPERATIONS: Final = 3576
-"""Bits of every operation on a topic: nobody is forbidden anything while there are no ACLs."""
-CLUSTER_OPERATIONS: Final = 8096
+IDS_MIN: Final = 12
+"""Versions 10 and 11 have a field for topic ids, which clients must leave alone (KAFKA-12728)."""
 
 Spawn = Callable[[Any, str], object]
 
@@ -62,6 +64,7 @@ class MetadataHandler:
         node_id: int,
         auto_create: bool,
         partitions_of_new: Callable[[str], int],
+        kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
         self._topics = topics
         self._admin = admin
@@ -71,10 +74,13 @@ class MetadataHandler:
         self._partitions_of_new = partitions_of_new
         self._creating: dict[str, None] = {}
         self._answers: dict[tuple[int, bytes], list[Buffer]] = {}
+        self._answers_bytes = 0
+        self._kept_bytes_max = kept_bytes_max
 
     def invalidate(self) -> None:
         """What was kept may be wrong by now."""
         self._answers.clear()
+        self._answers_bytes = 0
 
     def start(self, frame: bytearray, header: RequestHeader, reply: Reply) -> Response:
         """Answer at once, from what is kept if an equal request was answered since the last change.
@@ -89,23 +95,38 @@ class MetadataHandler:
             return reply(kept)
         request, _ = decode_as(MetadataRequest, version, frame, header.body_position)
         response = self.describe(request, version)
-        answer = encode_buffers(response, version)
+        # One piece: the encoder's thousands of small ones would be counted and joined again with every answer.
+        answer: list[Buffer] = [encode(response, version)]
         if all(topic.error_code == ErrorCode.NONE for topic in response.topics):
-            if len(self._answers) >= CACHED_ANSWERS_MAX:
-                self._answers.clear()
-            self._answers[key] = answer
+            self._keep(key, answer)
         return reply(answer)
+
+    def _keep(self, key: tuple[int, bytes], answer: list[Buffer]) -> None:
+        size_bytes = len(key[1]) + sum(map(len, answer))
+        if (
+            len(self._answers) >= CACHED_ANSWERS_MAX
+            or self._answers_bytes + size_bytes > self._kept_bytes_max
+        ):
+            self.invalidate()
+        self._answers[key] = answer
+        self._answers_bytes += size_bytes
 
     def describe(self, request: MetadataRequest, version: int) -> MetadataResponse:
         """All topics for a null list (an empty one in version 0), else those asked for."""
         wanted = request.topics
         if wanted is None or (version == 0 and not wanted):
             return self._respond(request, [self._describe(row, request) for row in self._topics.all()])
+        if version < IDS_MIN and any(topic.topic_id != ZERO_UUID for topic in wanted):
+            return _refused(wanted, ErrorCode.INVALID_REQUEST)
         may_create = self._auto_create and (
             request.allow_auto_topic_creation or version < AUTO_CREATE_FLAG_MIN
         )
         return self._respond(
-            request, [self._find(topic, request, version, may_create=may_create) for topic in wanted]
+            request,
+            [
+                self._find(topic, request, may_create=may_create)
+                for topic in {(topic.name, topic.topic_id): topic for topic in wanted}.values()
+            ],
         )
 
     def _respond(self, request: MetadataRequest, topics: Sequence[MetadataResponseTopic]) -> MetadataResponse:
@@ -121,13 +142,12 @@ class MetadataHandler:
         )
 
     def _find(
-        self, wanted: MetadataRequestTopic, request: MetadataRequest, version: int, *, may_create: bool
+        self, wanted: MetadataRequestTopic, request: MetadataRequest, *, may_create: bool
     ) -> MetadataResponseTopic:
         if wanted.topic_id != ZERO_UUID:
             row = self._topics.by_id(wanted.topic_id)
             if row is None:
-                name = wanted.name if version >= NULL_NAME_MIN else wanted.name or ""
-                return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, topic_id=wanted.topic_id, name=name)
+                return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, topic_id=wanted.topic_id, name=None)
             return self._describe(row, request)
         name = wanted.name
         if name is None or not is_valid_name(name):
@@ -138,9 +158,9 @@ class MetadataHandler:
         if not may_create:
             return MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
         self._create(name)
-        # Retriable for every client, and true: the topic is being made. The next refresh finds it.
+        # What Kafka says while the topic is being made. Every client asks again, and the next answer has it.
         return MetadataResponseTopic(
-            ErrorCode.LEADER_NOT_AVAILABLE, name=name, is_internal=name in INTERNAL_TOPICS
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=name in INTERNAL_TOPICS
         )
 
     def _create(self, name: str) -> None:
@@ -180,3 +200,14 @@ class MetadataHandler:
             isr_nodes=list(row.replicas),
             offline_replicas=() if has_leader else list(row.replicas),
         )
+
+
+def _refused(wanted: Sequence[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
+    """Nothing is told but that the request makes no sense."""
+    return MetadataResponse(
+        brokers=(),
+        cluster_id=None,
+        topics=[
+            MetadataResponseTopic(code, name=topic.name or "", topic_id=topic.topic_id) for topic in wanted
+        ],
+    )

@@ -26,7 +26,7 @@ class RequestContext:
     @property
     def client_host(self) -> str:
         """Address of the client without its port."""
-        return self.connection.peer.rpartition(":")[0]
+        return self.connection.host
 
 
 Handle: TypeAlias = Callable[[Any, RequestContext], Awaitable[Message | None]]

@@ -1,107 +1,149 @@
-"""What a producer's record batch must fulfil before a partition takes it (docs/decisions/0005-header-only-validation.md).
+"""What a producer's record batch must fulfil before a partition takes it (docs/decisions/0008-full-record-validation.md).
 
-What lives here: Kafka's rules for one partition's records of a Produce request, in Kafka's order, with Kafka's error codes. Pure.
-
-Every batch is checked by its header and its CRC. Records are looked at one by one in small batches and for compacted topics; Kafka does it
-for all. In Python that walk would cost more than everything else a broker does with a large batch.
+What lives here: Kafka's rules for one partition's records of a Produce request (`LogValidator` of Apache Kafka 4.3), in Kafka's order, with Kafka's
+error codes, and what Kafka changes in the batch: its codec and its timestamps. Pure but for one scratch buffer.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Final
 
 from ponor_kafka.compression import Codec
 from ponor_kafka.errors import ErrorCode, KafkaWireError
+from ponor_kafka.primitives import Buffer
+from ponor_kafka.recompression import recompressed
 from ponor_kafka.record_batch import (
     CODEC_MASK,
     CONTROL_BIT,
-    HEADER_BYTES,
     NO_PRODUCER_ID,
+    TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchView,
     OldRecordFormatError,
     split_batches,
 )
-from ponor_kafka.records import RECORD_BYTES_MIN
+from ponor_kafka.record_rules import INT64_MAX, INT64_MIN, RecordFault, RecordWalk
+from ponor_kafka.record_walk import walk_records
 
-from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.errors import PartitionError, RecordError
 from ponor_broker.partitions.topic_config import TopicConfig
 
 ZSTD_PRODUCE_VERSION_MIN: Final = 7
-_UNCOMPRESSED: Final = int(Codec.NONE)
+RECORD_ERRORS_MAX: Final = 1_000
+"""Records that an answer speaks of one by one; the message counts all."""
+SCRATCH_BYTES: Final = 1 << 20
+"""Batches that decompress to less need no memory of their own."""
 _ZSTD: Final = int(Codec.ZSTD)
-DECOMPRESSED_BYTES_MAX: Final = 64 << 20
-"""What a checked batch may grow to; only small or compacted ones are decompressed at all."""
+_CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
+_PRODUCER: Final = "producer"
+_LEVELED: Final = bytes((Codec.GZIP, Codec.LZ4, Codec.ZSTD))
+"""In the order of `TopicConfig.compression_levels`."""
 
 
 class BatchValidator:
     """Rules that are the same for every partition of this broker."""
 
-    def __init__(self, *, validate_records_max: int) -> None:
-        self._validate_records_max = validate_records_max
+    def __init__(self, *, decompressed_batch_bytes_max: int) -> None:
+        self._decompressed_bytes_max = decompressed_batch_bytes_max
+        self._scratch = bytearray(min(SCRATCH_BYTES, decompressed_batch_bytes_max))
 
     def validate(
         self, records: memoryview | None, version: int, config: TopicConfig, now_ms: int
     ) -> BatchView:
-        """The one batch of a partition's records.
+        """The one batch of a partition's records, as it is to be appended: in place, or a new one under the topic's codec.
 
         Raises:
-            PartitionError: with the code that Kafka answers.
+            PartitionError: with the code that Kafka answers, and the records it is about.
         """
         batch = _only_batch(records)
-        if batch.size_bytes > config.message_bytes_max:
-            raise PartitionError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of {batch.size_bytes} bytes is above max.message.bytes, {config.message_bytes_max}",
-            )
+        if batch.base_offset != 0:
+            raise _invalid(f"a producer's batch has base offset 0, not {batch.base_offset}")
+        _check_size(batch, config)
         try:
             batch.check_crc()
         except KafkaWireError as error:
             raise PartitionError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-        codec = _checked_codec(batch, version)
-        _check_header(batch, codec)
-        if batch.record_count <= self._validate_records_max or config.is_compacted:
-            _check_records(batch, is_compacted=config.is_compacted)
+        codec = batch.attributes & CODEC_MASK
+        if codec:
+            _check_codec(codec, version)
+        _check_header(batch)
+        data, walk = self._walk(batch, config, now_ms)
+        if walk.faults or (batch.attributes & TIMESTAMP_TYPE_BIT and config.is_log_append_time):
+            raise _refused_records(batch, walk, config, now_ms)
+        if config.compression != _PRODUCER and (target := _CODECS[config.compression]) != codec:
+            batch = recompressed(batch, data, target, _level(target, config))
+            _check_size(batch, config)
+        if batch.size_bytes > config.segment_bytes:
+            raise PartitionError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"a batch of {batch.size_bytes} bytes is above segment.bytes, {config.segment_bytes}",
+            )
         if config.is_log_append_time:
             batch.set_log_append_time(now_ms)
         else:
-            _check_timestamps(batch, config, now_ms)
+            batch.set_create_time(walk.max_timestamp)
         return batch
+
+    def _walk(self, batch: BatchView, config: TopicConfig, now_ms: int) -> tuple[Buffer, RecordWalk]:
+        """Every record's bytes, key and time; the records uncompressed, which may lie in the scratch buffer."""
+        is_fixed = bool(batch.attributes & TIMESTAMP_TYPE_BIT)
+        timestamp_min, timestamp_max = _timestamp_bounds(config, now_ms)
+        try:
+            data = batch.uncompressed(self._decompressed_bytes_max, self._scratch)
+            walk = walk_records(
+                data,
+                batch.record_count,
+                batch.max_timestamp if is_fixed else batch.first_timestamp,
+                is_fixed,
+                config.is_compacted,
+                timestamp_min,
+                timestamp_max,
+                RECORD_ERRORS_MAX,
+            )
+        except KafkaWireError as error:
+            raise _invalid(str(error)) from error
+        return data, walk
 
 
 def _only_batch(records: memoryview | None) -> BatchView:
+    if records:
+        with contextlib.suppress(KafkaWireError):
+            return BatchView(records)  # it fills the field, so it is the only one
     try:
         batches = list(split_batches(records)) if records else []
     except OldRecordFormatError as error:
-        raise PartitionError(ErrorCode.INVALID_RECORD, str(error)) from error
+        raise _invalid(str(error)) from error
     except KafkaWireError as error:
         raise PartitionError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     if len(batches) != 1:
-        raise PartitionError(
-            ErrorCode.INVALID_RECORD,
-            f"exactly one record batch per partition is expected, found {len(batches)}",
-        )
+        raise _invalid(f"exactly one record batch per partition is expected, found {len(batches)}")
     return batches[0]
 
 
-def _checked_codec(batch: BatchView, version: int) -> int:
-    codec = batch.attributes & CODEC_MASK
+def _check_size(batch: BatchView, config: TopicConfig) -> None:
+    if batch.size_bytes > config.message_bytes_max:
+        raise PartitionError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {batch.size_bytes} bytes is above max.message.bytes, {config.message_bytes_max}",
+        )
+
+
+def _check_codec(codec: int, version: int) -> None:
     if codec > _ZSTD:
         raise PartitionError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"no codec has the number {codec}")
     if codec == _ZSTD and version < ZSTD_PRODUCE_VERSION_MIN:
         raise PartitionError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_PRODUCE_VERSION_MIN} or newer"
         )
-    return codec
 
 
-def _check_header(batch: BatchView, codec: int) -> None:
+def _check_header(batch: BatchView) -> None:
     if batch.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
         if batch.is_control:
             raise _invalid("a client may not write control batches")
         raise PartitionError(ErrorCode.INVALID_TXN_STATE, "there are no transactions on this broker yet")
-    if batch.base_offset != 0:
-        raise _invalid(f"a producer's batch has base offset 0, not {batch.base_offset}")
     count = batch.record_count
     if count <= 0 or count != batch.last_offset_delta + 1:
         raise _invalid(f"{count} records do not take {batch.last_offset_delta + 1} offsets")
@@ -110,30 +152,48 @@ def _check_header(batch: BatchView, codec: int) -> None:
         and min(batch.producer_id, batch.base_sequence, batch.producer_epoch) < 0
     ):
         raise _invalid(f"producer {batch.producer_id}: epoch or sequence is negative")
-    if codec == _UNCOMPRESSED and count * RECORD_BYTES_MIN > len(batch.view) - HEADER_BYTES:
-        raise _invalid(f"{batch.size_bytes} bytes cannot hold {count} records")
 
 
-def _check_records(batch: BatchView, *, is_compacted: bool) -> None:
-    try:
-        batch.check_records(DECOMPRESSED_BYTES_MAX)
-        if is_compacted and any(record.key is None for record in batch.records(DECOMPRESSED_BYTES_MAX)):
-            raise _invalid("a record of a compacted topic has no key")
-    except KafkaWireError as error:
-        raise _invalid(str(error)) from error
+def _level(codec: Codec, config: TopicConfig) -> int | None:
+    at = _LEVELED.find(codec)
+    return None if at < 0 else config.compression_levels[at]
 
 
-def _check_timestamps(batch: BatchView, config: TopicConfig, now_ms: int) -> None:
-    ahead_ms = batch.max_timestamp - now_ms
-    if ahead_ms > config.timestamp_after_ms_max:
-        raise PartitionError(
-            ErrorCode.INVALID_TIMESTAMP, f"a timestamp is {ahead_ms} ms ahead of the broker's clock"
+def _timestamp_bounds(config: TopicConfig, now_ms: int) -> tuple[int, int]:
+    if config.is_log_append_time:
+        return INT64_MIN, INT64_MAX
+    return (
+        max(now_ms - config.timestamp_before_ms_max, INT64_MIN),
+        min(now_ms + config.timestamp_after_ms_max, INT64_MAX),
+    )
+
+
+def _refused_records(batch: BatchView, walk: RecordWalk, config: TopicConfig, now_ms: int) -> PartitionError:
+    """The error for records that are well-formed and may not be here: one line for each, and what they have in common."""
+    if batch.attributes & TIMESTAMP_TYPE_BIT and config.is_log_append_time:
+        wrong_type = "only the broker sets the timestamp type LogAppendTime"
+        errors = [
+            RecordError(index, wrong_type) for index in range(min(batch.record_count, RECORD_ERRORS_MAX))
+        ]
+        return PartitionError(ErrorCode.INVALID_TIMESTAMP, wrong_type, errors)
+    errors = _describe(walk.faults, _timestamp_bounds(config, now_ms))
+    if walk.bad_timestamps:
+        message = f"{walk.bad_timestamps} of {batch.record_count} records have timestamps out of range"
+        return PartitionError(ErrorCode.INVALID_TIMESTAMP, message, errors)
+    message = f"{walk.missing_keys} of {batch.record_count} records have no key, and the topic is compacted"
+    return PartitionError(ErrorCode.INVALID_RECORD, message, errors)
+
+
+def _describe(faults: Sequence[RecordFault], bounds: tuple[int, int]) -> list[RecordError]:
+    return [
+        RecordError(
+            fault.record,
+            "a record of a compacted topic needs a key"
+            if fault.lacks_key
+            else f"timestamp {fault.timestamp} is not within {bounds[0]}..{bounds[1]}",
         )
-    behind_ms = now_ms - batch.first_timestamp
-    if behind_ms > config.timestamp_before_ms_max:
-        raise PartitionError(
-            ErrorCode.INVALID_TIMESTAMP, f"a timestamp is {behind_ms} ms behind the broker's clock"
-        )
+        for fault in faults
+    ]
 
 
 def _invalid(message: str) -> PartitionError:

@@ -20,7 +20,7 @@ NO_TIMESTAMP: Final = -1
 @dataclass(slots=True)
 class PartitionCheckpoint:
     """Offsets are Kafka's. `max_timestamp` is the largest of all records below `recover_offset`, in the batch at `max_timestamp_offset`;
-    `active_bytes` counts the active segment up to there.
+    the `active_*` fields say the same of the active segment alone, and count its bytes.
     """
 
     start_offset: int = 0
@@ -29,6 +29,8 @@ class PartitionCheckpoint:
     max_timestamp: int = NO_TIMESTAMP
     max_timestamp_offset: int = -1
     active_bytes: int = 0
+    active_max_timestamp: int = NO_TIMESTAMP
+    active_max_timestamp_offset: int = -1
 
     @property
     def key(self) -> MetaKey:
@@ -43,6 +45,8 @@ class PartitionCheckpoint:
             "max_timestamp": self.max_timestamp,
             "max_timestamp_offset": self.max_timestamp_offset,
             "active_bytes": self.active_bytes,
+            "active_max_timestamp": self.active_max_timestamp,
+            "active_max_timestamp_offset": self.active_max_timestamp_offset,
         }
         return json.dumps(content, separators=(",", ":")).encode()
 
@@ -55,6 +59,8 @@ class PartitionCheckpoint:
             self.max_timestamp = int(content.get("max_timestamp", NO_TIMESTAMP))
             self.max_timestamp_offset = int(content.get("max_timestamp_offset", -1))
             self.active_bytes = int(content.get("active_bytes", 0))
+            self.active_max_timestamp = int(content.get("active_max_timestamp", NO_TIMESTAMP))
+            self.active_max_timestamp_offset = int(content.get("active_max_timestamp_offset", -1))
         except (ValueError, KeyError, TypeError) as error:
             raise PartitionCorruptError(
                 f"PARTITION value {value[:80]!r} is not a checkpoint: {error}"

@@ -6,6 +6,7 @@ written as of the confirmed end: what is in flight may still fail.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Final
 
@@ -19,6 +20,7 @@ from ponor_broker.partitions import meta_entry
 from ponor_broker.partitions.checkpoint import PartitionCheckpoint
 from ponor_broker.partitions.errors import PartitionCorruptError
 from ponor_broker.partitions.leader_epochs import LeaderEpochs
+from ponor_broker.partitions.log_meta import Content
 from ponor_broker.partitions.meta_entry import MetaKey, MetaValues
 from ponor_broker.partitions.meta_stream import MetaStream
 from ponor_broker.partitions.partition_log import PartitionLog, observe
@@ -37,7 +39,8 @@ class DurableState:
         self.epochs = LeaderEpochs()
         self._meta = meta
         self._log = log
-        self._epochs_are_dirty = False
+        self.epochs_are_dirty = False
+        """Whether `persist_epochs` has something to do."""
         self._noted_timestamp = self.checkpoint.max_timestamp
         self._snapshot_changes = 0
 
@@ -54,11 +57,12 @@ class DurableState:
                 state.restore(value.whole)
         self._noted_timestamp = self.checkpoint.max_timestamp
         self._snapshot_changes = self.producers.changes
+        self.epochs.forget_before(self.checkpoint.start_offset)
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """A leader's epoch starts at the log's end; persisted before its first batch."""
         if self.epochs.assign(leader_epoch, self._log.end_offset):
-            self._epochs_are_dirty = True
+            self.epochs_are_dirty = True
 
     def persist_epochs(self) -> None:
         """Called before each append.
@@ -66,9 +70,9 @@ class DurableState:
         Raises:
             S3StreamError: the Meta stream did not take it.
         """
-        if self._epochs_are_dirty:
+        if self.epochs_are_dirty:
             observe(self._meta.put(meta_entry.LEADER_EPOCHS, self.epochs.snapshot()))
-            self._epochs_are_dirty = False
+            self.epochs_are_dirty = False
 
     def note_timestamp(self, max_timestamp: int, batch_offset: int) -> None:
         """A batch is readable."""
@@ -90,9 +94,16 @@ class DurableState:
             S3StreamError: the log cannot be read.
             PartitionCorruptError: the Data stream holds something that is no record batch.
         """
-        offset = self.checkpoint.recover_offset
+        checkpoint = self.checkpoint
+        offset = checkpoint.recover_offset
         if offset > self._log.log_meta.active.base_offset:  # at the base it counted the segment before
-            self._log.active_bytes = self.checkpoint.active_bytes
+            self._log.set_active_content(
+                Content(
+                    checkpoint.active_bytes,
+                    checkpoint.active_max_timestamp,
+                    checkpoint.active_max_timestamp_offset,
+                )
+            )
         now_ms = clock.wall_ms()
         batches = 0
         while offset < end_offset:
@@ -105,7 +116,7 @@ class DurableState:
 
     def _replay(self, batch: BatchView, base_offset: int, record: StreamRecord, now_ms: int) -> None:
         if base_offset >= self._log.log_meta.active.base_offset:
-            self._log.active_bytes += len(record.payload)
+            self._log.note_content(len(record.payload), batch.max_timestamp, base_offset)
         if batch.producer_id != NO_PRODUCER_ID and batch.base_sequence >= 0:
             self.producers.replay(producer_batch(batch), base_offset, base_offset + record.count, now_ms)
         self.note_timestamp(batch.max_timestamp, base_offset)
@@ -146,9 +157,25 @@ class DurableState:
                 recover_offset=confirmed_offset,
                 clean_shutdown=clean,
                 active_bytes=self._log.active_bytes,
+                active_max_timestamp=self._log.active_max_timestamp,
+                active_max_timestamp_offset=self._log.active_max_timestamp_offset,
             )
             observe(self._meta.put(meta_entry.PARTITION, written.snapshot()))
             self.checkpoint = written
+
+    def advance_start(self, start_offset: int, confirmed_offset: int) -> asyncio.Future[None]:
+        """The log begins at `start_offset` from now on. The future resolves when a later open will find it so.
+
+        Raises:
+            S3StreamError: the Meta stream did not take it; nothing changed.
+        """
+        assert self.checkpoint.start_offset < start_offset <= confirmed_offset
+        self.write_checkpoint(confirmed_offset, clean=False)  # `recover` may not lie below the start
+        written = replace(self.checkpoint, start_offset=start_offset)
+        durable = self._meta.put(meta_entry.PARTITION, written.snapshot())
+        self.checkpoint = written
+        self.epochs.forget_before(start_offset)
+        return durable
 
     def _snapshots(self, confirmed_offset: int) -> dict[MetaKey, bytes]:
         return {

@@ -6,6 +6,9 @@ Kafka's retriable codes; UNKNOWN_SERVER_ERROR is never used, since producers tak
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from ponor_kafka.errors import ErrorCode
 from s3stream.errors import (
     AppendBackpressureError,
@@ -17,12 +20,20 @@ from s3stream.errors import (
 )
 
 
-class PartitionError(Exception):
-    """A request that a partition refused, with the code for the client and one line for people."""
+class RecordError(NamedTuple):
+    """What is wrong with one record of a refused batch; `record` counts from 0."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    record: int
+    message: str
+
+
+class PartitionError(Exception):
+    """A request that a partition refused, with the code for the client and one line for people; `record_errors` where single records are why."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: Sequence[RecordError] = ()) -> None:
         super().__init__(message)
         self.code = code
+        self.record_errors = record_errors
 
 
 class PartitionCorruptError(Exception):

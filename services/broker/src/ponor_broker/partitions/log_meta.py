@@ -13,7 +13,7 @@ import json
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ponor_runtime.identity import StreamId
 
@@ -41,14 +41,26 @@ class Slice:
         return self.start <= stream_offset and (self.end == OPEN_END or stream_offset < self.end)
 
 
+class Content(NamedTuple):
+    """What a segment holds: bytes of its batches, the largest timestamp and the base offset of the first batch that has it (−1: none)."""
+
+    size_bytes: int = 0
+    max_timestamp: int = -1
+    max_timestamp_offset: int = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of Kafka offsets from `base_offset` on; `slices` names only streams that exist when it was made or grew."""
+    """A run of Kafka offsets from `base_offset` on; `slices` names only streams that exist when it was made or grew.
+
+    `content` is None while the segment is open.
+    """
 
     base_offset: int
     suffix: str
     slices: tuple[tuple[str, Slice], ...]
     created_ms: int = 0
+    content: Content | None = None
 
     def slice(self, name: str) -> Slice | None:
         """The segment's part of a stream (`log`, `time`, `txn`), None if it has none."""
@@ -107,9 +119,12 @@ class LogMeta:
         return _encode({"stream": name, "id": stream_id})
 
     @staticmethod
-    def roll_change(base_offset: int, ends: dict[str, int], created_ms: int) -> bytes:
-        """Close the active segment (if any) at stream offsets `ends` and start a new one there, at Kafka offset `base_offset`."""
-        return _encode({"roll": base_offset, "ends": ends, "created_ms": created_ms})
+    def roll_change(
+        base_offset: int, ends: dict[str, int], created_ms: int, content: Content | None = None
+    ) -> bytes:
+        """Close the active segment (if any), of that content, at stream offsets `ends` and start a new one there, at Kafka offset `base_offset`."""
+        closed = {} if content is None else {"closed": list(content)}
+        return _encode({"roll": base_offset, "ends": ends, "created_ms": created_ms, **closed})
 
     @staticmethod
     def drop_change(before_offset: int) -> bytes:
@@ -136,17 +151,19 @@ class LogMeta:
                 if name in SLICED and self.segments and self.active.slice(name) is None:
                     self.segments[-1] = replace(self.active, slices=(*self.active.slices, (name, Slice(0))))
             case {"roll": int(base_offset), "ends": dict(ends), "created_ms": int(created_ms)}:
-                self._apply_roll(base_offset, ends, created_ms)
+                self._apply_roll(base_offset, ends, created_ms, _content(change.get("closed")))
             case {"drop_before": int(before_offset)}:
                 first = self.segment_of(before_offset).base_offset
                 self.segments = [segment for segment in self.segments if segment.base_offset >= first]
             case _:
                 raise KeyError("unknown kind of change")
 
-    def _apply_roll(self, base_offset: int, ends: dict[str, int], created_ms: int) -> None:
+    def _apply_roll(
+        self, base_offset: int, ends: dict[str, int], created_ms: int, content: Content | None
+    ) -> None:
         if self.segments:
             slices = tuple((name, replace(part, end=ends[name])) for name, part in self.active.slices)
-            self.segments[-1] = replace(self.active, slices=slices)
+            self.segments[-1] = replace(self.active, slices=slices, content=content)
         starts = tuple((name, Slice(end)) for name, end in ends.items())
         self.segments.append(Segment(base_offset, "", starts, created_ms))
 
@@ -156,6 +173,7 @@ class LogMeta:
                 "base": segment.base_offset,
                 "suffix": segment.suffix,
                 "created_ms": segment.created_ms,
+                **({} if segment.content is None else {"content": list(segment.content)}),
                 **{name: [part.start, part.end] for name, part in segment.slices},
             }
             for segment in self.segments
@@ -207,7 +225,18 @@ def _base_offset(segment: Segment) -> int:
 
 def _segment(row: dict[str, Any]) -> Segment:
     slices = tuple((name, Slice(int(row[name][0]), int(row[name][1]))) for name in SLICED if name in row)
-    return Segment(int(row["base"]), str(row["suffix"]), slices, int(row.get("created_ms", 0)))
+    return Segment(
+        int(row["base"]),
+        str(row["suffix"]),
+        slices,
+        int(row.get("created_ms", 0)),
+        _content(row.get("content")),
+    )
+
+
+def _content(row: list[int] | None) -> Content | None:
+    """None for a segment that is open, or was closed before contents were noted."""
+    return None if row is None else Content(*map(int, row))
 
 
 def _encode(content: dict[str, Any]) -> bytes:

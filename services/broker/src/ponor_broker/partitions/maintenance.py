@@ -1,7 +1,8 @@
 """Housekeeping of open partitions, outside the request path.
 
-What lives here: one loop that looks at every open partition from time to time: Time streams that are wanted by now, Meta streams whose
-rewrite may be trimmed, producers that were silent for too long. Everything in it may be late without harm.
+What lives here: one loop that looks at the partitions to which something happened or whose time has come (`maintenance_schedule`): retention,
+streams to be trimmed, Time streams that are wanted by now, Meta streams whose rewrite may be trimmed, producers that were silent for too long.
+Everything in it may be late without harm, and it has no other work than what it is told of: idle partitions cost nothing.
 """
 
 from __future__ import annotations
@@ -10,14 +11,20 @@ import logging
 from typing import Final
 
 from ponor_runtime.clock import Clock
+from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import S3StreamError
 
+from ponor_broker.partitions import retention
+from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
+from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.partition_opener import PartitionOpener
+from ponor_broker.partitions.topics import INTERNAL_TOPICS
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
-INTERVAL_S: Final = 5.0
 TIME_STREAMS_PER_ROUND_MAX: Final = 500
+PARTITIONS_PER_TURN: Final = 100
+"""After so many others get the loop: after a start every partition is looked at."""
 
 
 class PartitionMaintenance:
@@ -27,42 +34,97 @@ class PartitionMaintenance:
         self,
         partitions: PartitionManager,
         opener: PartitionOpener,
+        schedule: MaintenanceSchedule,
         clock: Clock,
+        telemetry: Telemetry,
         *,
+        interval_ms: int,
         producer_expiration_ms: int,
     ) -> None:
         self._partitions = partitions
         self._opener = opener
+        self._schedule = schedule
         self._clock = clock
+        self._interval_ms = interval_ms
         self._producer_expiration_ms = producer_expiration_ms
+        self._bytes_deleted = telemetry.counter("ponor_retention_deleted_bytes_total")
 
     async def run(self) -> None:
         """The loop; a background task."""
         while True:
-            await self._clock.sleep(INTERVAL_S)
+            await self._schedule.wait()
             await self.round()
+            await self._clock.sleep(self._interval_ms / 1000)
 
     async def round(self) -> None:
-        """Look at every partition once."""
-        self._partitions.notice_failures()
-        self._expire_producers()
+        """Look at every partition that is due, once."""
+        due = self._schedule.take_due(self._clock.wall_ms())
+        serving = [partition for partition in due if partition.is_serving]
+        if len(serving) < len(due):
+            for partition in due:
+                if not partition.is_serving:
+                    self._schedule.forget(partition)
+            self._partitions.notice_failures()
+        await self._add_time_streams(serving)
+        for number, partition in enumerate(serving, 1):
+            if number % PARTITIONS_PER_TURN == 0:
+                await self._clock.sleep(0)
+            try:
+                await self._care_for(partition)
+            except S3StreamError as error:
+                if partition.is_serving:
+                    LOG.warning("maintenance of %s will be tried again: %s", partition.identity, error)
+                    self._schedule.touch(partition)
+
+    async def _care_for(self, partition: Partition) -> None:
+        partition.producers.expire(self._clock.wall_ms() - self._producer_expiration_ms)
+        await self._retain(partition)
+        if not partition.log.is_trimmed(partition.log_start_offset):
+            await partition.log.trim(partition.log_start_offset)
+        if partition.meta_stream.wants_trim and not await partition.trim_meta():
+            self._schedule.touch(partition)  # the rewrite is on its way into an object
+        self._set_deadline(partition)
+
+    async def _retain(self, partition: Partition) -> None:
+        """Drop what is too old or too much.
+
+        Raises:
+            S3StreamError: to be tried again.
+        """
+        if partition.identity.topic in INTERNAL_TOPICS:
+            return  # they are compacted: their owners write what they need, and no age makes it useless
+        log, now_ms = partition.log, self._clock.wall_ms()
+        log.drop_before(partition.log_start_offset)  # what is deleted already counts no more
+        start = retention.retained_from(
+            retention.extents(log), partition.high_watermark, partition.config, now_ms
+        )
+        if start <= partition.log_start_offset:
+            return
+        if start > log.log_meta.active.base_offset:
+            log.roll(now_ms)
+        await partition.advance_log_start(start)
+        before_bytes = log.size_bytes
+        log.drop_before(start)
+        self._bytes_deleted.add(before_bytes - log.size_bytes)
+        LOG.info("%s: retention moved the log start to %d", partition.identity, start)
+
+    async def _add_time_streams(self, partitions: list[Partition]) -> None:
+        wanting = [partition for partition in partitions if partition.wants_time_stream]
+        for partition in wanting[TIME_STREAMS_PER_ROUND_MAX:]:
+            self._schedule.touch(partition)
+        if not wanting:
+            return
         try:
-            await self._add_time_streams()
-            await self._trim_meta_streams()
-        except S3StreamError as error:
-            LOG.warning("partition maintenance will be tried again: %s", error)
-
-    def _expire_producers(self) -> None:
-        before_ms = self._clock.wall_ms() - self._producer_expiration_ms
-        for partition in self._partitions.all():
-            partition.producers.expire(before_ms)
-
-    async def _add_time_streams(self) -> None:
-        wanting = [partition for partition in self._partitions.all() if partition.wants_time_stream]
-        if wanting:
             await self._opener.add_time_streams(wanting[:TIME_STREAMS_PER_ROUND_MAX])
+        except S3StreamError as error:
+            LOG.warning("Time streams will be made later: %s", error)
 
-    async def _trim_meta_streams(self) -> None:
-        for partition in self._partitions.all():
-            if partition.is_serving:
-                await partition.trim_meta()
+    def _set_deadline(self, partition: Partition) -> None:
+        deadline_ms = retention.NEVER_MS
+        if partition.identity.topic not in INTERNAL_TOPICS:
+            deadline_ms = retention.next_due_ms(retention.extents(partition.log), partition.config)
+        silent_since_ms = partition.producers.oldest_ms
+        if silent_since_ms is not None:
+            deadline_ms = min(deadline_ms, silent_since_ms + self._producer_expiration_ms + 1)
+        # A deadline in the past waits for something that is under way, such as an append that is not durable yet.
+        self._schedule.at(partition, max(deadline_ms, self._clock.wall_ms() + self._interval_ms))

@@ -96,6 +96,11 @@ class MetaStream:
         live = sum(value.size_bytes for value in self._values.values())
         return self._bytes_on_stream >= COMPACT_RATIO * live
 
+    @property
+    def wants_trim(self) -> bool:
+        """Whether a rewrite waits for being in committed objects, so that what it replaced may go."""
+        return self._compaction is not None
+
     def rewrite(self, snapshots: Mapping[MetaKey, bytes]) -> None:
         """Append the whole value of every key again, from its owner where it has one, as it is where not.
 

@@ -38,8 +38,8 @@ async def first_at_or_after(partition: Partition, timestamp: int) -> TimestampOf
         for record in await partition.read(offset, SCAN_BYTES):
             batch = BatchView(memoryview(record.payload))
             if record.max_timestamp >= timestamp:
-                found = batch.find_timestamp(timestamp, DECOMPRESSED_BYTES_MAX)
-                if found is not None and found[0] >= partition.log_start_offset:
+                found = batch.find_timestamp(timestamp, DECOMPRESSED_BYTES_MAX, partition.log_start_offset)
+                if found is not None:
                     return TimestampOffset(*found)
             offset = batch.next_offset
     return None
@@ -52,10 +52,62 @@ async def largest(partition: Partition) -> TimestampOffset | None:
         As `first_at_or_after`.
     """
     timestamp, batch_offset = partition.max_timestamp
-    if batch_offset < partition.log_start_offset:
-        return None
-    records = await partition.read(batch_offset, 1)
-    batch = BatchView(memoryview(records[0].payload))
-    found = batch.find_timestamp(timestamp, DECOMPRESSED_BYTES_MAX)
-    # A producer may state a larger maximum than any of its records has: then the batch's end is the best answer.
-    return TimestampOffset(batch.last_offset, timestamp) if found is None else TimestampOffset(*found)
+    if batch_offset < partition.log_start_offset:  # it was deleted: the largest of what is left
+        timestamp, batch_offset = await _largest_batch(partition)
+        if batch_offset < 0:
+            return None
+    records = await partition.read(max(batch_offset, partition.log_start_offset), 1)
+    return _largest_record(BatchView(memoryview(records[0].payload)), timestamp, partition.log_start_offset)
+
+
+def _largest_record(batch: BatchView, timestamp: int, start_offset: int) -> TimestampOffset:
+    found = batch.find_timestamp(timestamp, DECOMPRESSED_BYTES_MAX, start_offset)
+    if found is not None:
+        return TimestampOffset(*found)
+    # The log begins within the batch: what is left of it decides.
+    left = [
+        TimestampOffset(record.offset, record.timestamp)
+        for record in batch.records(DECOMPRESSED_BYTES_MAX)
+        if record.offset >= start_offset
+    ]
+    return max(
+        left, key=lambda record: record.timestamp, default=TimestampOffset(batch.last_offset, timestamp)
+    )
+
+
+async def _largest_batch(partition: Partition) -> tuple[int, int]:
+    """Largest timestamp of the readable log and the base offset of the first batch that has it; −1 if there is none.
+
+    A segment whose own maximum is readable says so; the others (the first one, which may be deleted in part, and the active one while its
+    maximum is on its way to the disk) are read header by header.
+    """
+    log, start, end = partition.log, partition.log_start_offset, partition.high_watermark
+    best = (-1, -1)
+    segments = log.log_meta.segments
+    for at, segment in enumerate(segments):
+        is_active = at + 1 == len(segments)
+        segment_end = end if is_active else min(segments[at + 1].base_offset, end)
+        if segment_end <= start or segment_end <= segment.base_offset:
+            continue
+        content = log.active_content if is_active else segment.content
+        if content is not None and start <= content.max_timestamp_offset < end:
+            found = (content.max_timestamp, content.max_timestamp_offset)
+        else:
+            found = await _scan_headers(partition, max(segment.base_offset, start), segment_end)
+        if found[0] > best[0]:
+            best = found
+    return best
+
+
+async def _scan_headers(partition: Partition, offset: int, end: int) -> tuple[int, int]:
+    best = (-1, -1)
+    while offset < end:
+        for record in await partition.read(offset, SCAN_BYTES):
+            batch = BatchView(memoryview(record.payload))
+            timestamp = batch.max_timestamp
+            if batch.base_offset < partition.log_start_offset:
+                timestamp = _largest_record(batch, timestamp, partition.log_start_offset).timestamp
+            if timestamp > best[0]:
+                best = (timestamp, batch.base_offset)
+            offset = batch.next_offset
+    return best

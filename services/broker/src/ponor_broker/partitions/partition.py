@@ -22,40 +22,31 @@ from s3stream.records import StreamRecord
 
 from ponor_broker.partitions.durable_state import DurableState, producer_batch
 from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.in_flight import InFlightAppend, OnSettled
 from ponor_broker.partitions.leader_epochs import LeaderEpochs
+from ponor_broker.partitions.log_start import LogStart
 from ponor_broker.partitions.meta_stream import MetaStream
-from ponor_broker.partitions.partition_log import PartitionLog
+from ponor_broker.partitions.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.producer_state import ProducerBatch, ProducerStates
 from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topics import INTERNAL_TOPICS
 
 ANY_EPOCH: Final = -1
+HIGH_WATERMARK: Final = -1
+"""As an offset of `delete_records`."""
 RECOVER_BYTES: Final = 1 << 20
+COPIED_BYTES_MAX: Final = 2048
+"""A batch up to this size is copied out of its request. The log cache keeps it for a while, and a view keeps the whole request, three more
+objects and the garbage collector's interest in two of them: more than the batch itself."""
 
 Watcher: TypeAlias = Callable[["Partition", int], None]
-"""Called with the bytes by which the readable end grew; 0 when the partition closed or failed."""
+"""Called with the bytes by which the readable end grew; 0 when the log start moved, or the partition closed or failed."""
 
 
 class AppendResult(NamedTuple):
     """What a durable append tells."""
 
     base_offset: int
-
-
-class PendingAppend(NamedTuple):
-    """An append that was taken: its offset, and the future of its durability (None: durable already)."""
-
-    base_offset: int
-    durable: asyncio.Future[None] | None
-
-
-class _InFlight(NamedTuple):
-    """An append that is not durable yet."""
-
-    base_offset: int
-    end_offset: int
-    max_timestamp: int
-    size_bytes: int
-    durable: asyncio.Future[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +76,8 @@ class Partition:
         clock: Clock,
     ) -> None:
         self.identity = identity
+        self.is_internal = identity.topic in INTERNAL_TOPICS
+        """Of a topic that the broker keeps for itself: clients read it, and cannot write."""
         self.leader_epoch = leader_epoch
         self.log = log
         self.config = config
@@ -93,8 +86,11 @@ class Partition:
         self._clock = clock
         self._settled_offset = log.confirmed_offset
         """Producer state, timestamps and watchers have seen the appends below; the log itself may be a moment ahead."""
-        self._in_flight: deque[_InFlight] = deque()
+        self._start = LogStart(state)
+        self._in_flight: deque[InFlightAppend] = deque()
+        self._drained: asyncio.Future[None] | None = None  # what `seal` waits for
         self._watchers: dict[Watcher, None] = {}
+        self._attend: Callable[[Partition], None] = _nobody
         self._closed = False
         self._failure: BaseException | None = None
 
@@ -115,8 +111,8 @@ class Partition:
 
     @property
     def log_start_offset(self) -> int:
-        """First Kafka offset that can be read."""
-        return self._state.checkpoint.start_offset
+        """First Kafka offset that can be read. Never shown before it is durable: no crash takes it back."""
+        return self._start.offset
 
     @property
     def log_end_offset(self) -> int:
@@ -142,6 +138,17 @@ class Partition:
         """Neither closed nor failed."""
         return not self._closed and self._failure is None
 
+    def apply_config(self, config: TopicConfig) -> None:
+        """The topic's settings changed: they hold for everything that happens from now on."""
+        self.config = config
+        self.log.apply_rules(RollRules(config.segment_bytes, config.segment_ms))
+        self._attend(self)
+
+    def attend(self, callback: Callable[[Partition], None]) -> None:
+        """Call back, for housekeeping, when settings or data changed or the partition stops serving; and now."""
+        self._attend = callback
+        callback(self)
+
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Compare the leader epoch a client believes in (−1: no opinion).
 
@@ -160,40 +167,46 @@ class Partition:
 
     # Appends
 
-    def append(self, batch: BatchView) -> PendingAppend:
-        """Take one validated batch; base offset and leader epoch are stamped into it in place.
+    def append(self, batch: BatchView, now_ms: int, on_settled: OnSettled) -> int:
+        """Take one validated batch, stamp base offset and leader epoch into it in place, and return the base offset.
 
-        A repeated batch of an idempotent producer is not appended: the answer is its first append's, once that is durable.
+        A repeated batch of an idempotent producer is not appended: offset and outcome are its first append's, and `on_settled` is called
+        within this call if that is durable already.
 
         Raises:
             PartitionError: the producer's epoch or sequence is refused.
             S3StreamError: the storage did not take it; nothing changed.
         """
-        self._check_serving()
+        if self._closed or self._failure is not None:
+            self._check_serving()
         producer: ProducerBatch | None = None
         if batch.producer_id != NO_PRODUCER_ID:
             producer = producer_batch(batch)
-            taken = self.producers.find_duplicate(producer)
-            if taken is not None:
-                return PendingAppend(taken.base_offset, self._durable_at(taken.end_offset))
-            self._check_sequence(producer)
-        now_ms = self._clock.wall_ms()
-        self.log.roll_if_due(batch.size_bytes, now_ms)
-        self._state.persist_epochs()
-        base_offset = self.log.end_offset
-        batch.set_base_offset(base_offset)
-        batch.set_leader_epoch(self.leader_epoch)
-        end_offset = batch.next_offset
-        durable = self.log.append(
-            batch.view, count=end_offset - base_offset, max_timestamp=batch.max_timestamp
+            if not self._state.producers.is_next(producer):
+                taken = self.producers.find_duplicate(producer)
+                if taken is not None:
+                    self._tell_of_first(taken.end_offset, on_settled)
+                    return taken.base_offset
+                self._check_sequence(producer)
+        log, payload, count = self.log, batch.view, batch.last_offset_delta + 1
+        size_bytes = len(payload)
+        log.roll_if_due(size_bytes, now_ms)
+        if self._state.epochs_are_dirty:
+            self._state.persist_epochs()
+        base_offset = log.end_offset
+        batch.stamp(base_offset, self.leader_epoch)
+        log.append(
+            payload if size_bytes > COPIED_BYTES_MAX else bytes(payload),
+            count=count,
+            max_timestamp=batch.max_timestamp,
+            on_durable=self._settle,
         )
         if producer is not None:
-            self.producers.append(producer, base_offset, end_offset, now_ms)
+            self._state.producers.append(producer, base_offset, base_offset + count, now_ms)
         self._in_flight.append(
-            _InFlight(base_offset, end_offset, batch.max_timestamp, batch.size_bytes, durable)
+            InFlightAppend(base_offset, base_offset + count, batch.max_timestamp, size_bytes, on_settled)
         )
-        durable.add_done_callback(self._settle)
-        return PendingAppend(base_offset, durable)
+        return base_offset
 
     def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
         """`append` for the broker's own batches, which are well-formed; resolves when durable, in the order of the calls.
@@ -201,21 +214,17 @@ class Partition:
         Raises:
             S3StreamError: the storage did not take it; nothing changed.
         """
-        pending = self.append(BatchView(memoryview(batch)))
         result: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
 
-        def settle(done: asyncio.Future[None]) -> None:
+        def settled(error: BaseException | None) -> None:
             if result.done():
                 return
-            if done.cancelled():
-                result.cancel()
-            elif (error := done.exception()) is not None:
+            if error is not None:
                 result.set_exception(error)
             else:
-                result.set_result(AppendResult(pending.base_offset))
+                result.set_result(AppendResult(base_offset))
 
-        assert pending.durable is not None, "only producers' batches can be repeats"
-        pending.durable.add_done_callback(settle)
+        base_offset = self.append(BatchView(memoryview(batch)), self._clock.wall_ms(), settled)
         return result
 
     def _check_serving(self) -> None:
@@ -235,35 +244,41 @@ class Partition:
                 ) from error
             raise
 
-    def _durable_at(self, end_offset: int) -> asyncio.Future[None] | None:
+    def _tell_of_first(self, end_offset: int, on_settled: OnSettled) -> None:
+        """The append that ends here was taken before: tell what became, or becomes, of it."""
         for append in self._in_flight:
             if append.end_offset >= end_offset:
-                return append.durable
-        return None
-
-    def _settle(self, _: asyncio.Future[None] | None = None) -> None:
-        """Take what is durable from the oldest append on: the order of callbacks is the loop's, that of offsets is ours."""
-        while self._in_flight and self._in_flight[0].durable.done():
-            append = self._in_flight.popleft()
-            durable = append.durable
-            failure = asyncio.CancelledError() if durable.cancelled() else durable.exception()
-            if failure is not None:
-                self.producers.roll_back(append.base_offset)
-                self._in_flight.clear()
-                self._fail(failure)
+                append.tell_also(on_settled)
                 return
+        on_settled(None)
+
+    def _settle(self, failure: BaseException | None) -> None:
+        """The oldest append is durable, or will never be: the stream tells of them in their order."""
+        append = self._in_flight.popleft()
+        if failure is None and self._failure is None:
             assert append.base_offset >= self._settled_offset, (
                 f"{self.identity}: append {append.base_offset} was confirmed out of order"
             )
             self._settled_offset = append.end_offset
-            self.producers.confirm(append.end_offset)
-            self._state.note_timestamp(append.max_timestamp, append.base_offset)
-            self._wake(append.size_bytes)
+            state = self._state
+            state.producers.confirm(append.end_offset)
+            state.note_timestamp(append.max_timestamp, append.base_offset)
+            if self._watchers:
+                self._wake(append.size_bytes)
+        else:
+            failure = failure or self._failure
+            assert failure is not None
+            self.producers.roll_back(append.base_offset)
+            self._fail(failure)
+        append.tell(failure)
+        if self._drained is not None and not self._in_flight and not self._drained.done():
+            self._drained.set_result(None)
 
     def _fail(self, failure: BaseException) -> None:
         """A stream is dead after a failed append: the partition answers NOT_LEADER until it is opened again."""
         if self._failure is None:
             self._failure = failure
+            self._attend(self)
             self._wake(0)
 
     # Reads
@@ -274,12 +289,13 @@ class Partition:
         Raises:
             PartitionError: OFFSET_OUT_OF_RANGE.
         """
-        self._check_serving()
-        if offset >= self.high_watermark:
-            self.check_offset(offset)
-            return []
+        if self._closed or self._failure is not None:
+            self._check_serving()
+        log = self.log
+        if self.log_start_offset <= offset < log.confirmed_offset:
+            return log.read_cached(offset, max_bytes)
         self.check_offset(offset)
-        return self.log.read_cached(offset, max_bytes)
+        return []
 
     async def read(self, offset: int, max_bytes: int) -> list[StreamRecord]:
         """The same, from objects too.
@@ -311,9 +327,41 @@ class Partition:
         self._watchers.pop(watcher, None)
 
     def _wake(self, size_bytes: int) -> None:
-        if self._watchers:
-            for watcher in list(self._watchers):
-                watcher(self, size_bytes)
+        for watcher in list(self._watchers):
+            watcher(self, size_bytes)
+
+    # The start of the log
+
+    async def delete_records(self, offset: int) -> int:
+        """Move the log start up to `offset` (−1: the high watermark), for a client; returns the new start, which is durable then.
+
+        Raises:
+            PartitionError: OFFSET_OUT_OF_RANGE; POLICY_VIOLATION for a topic that is only compacted.
+            S3StreamError: the storage did not take it.
+        """
+        if not self.config.deletes_old:
+            raise PartitionError(
+                ErrorCode.POLICY_VIOLATION, f"{self.identity}: its cleanup.policy does not have delete"
+            )
+        end = self.high_watermark
+        wanted = end if offset == HIGH_WATERMARK else offset
+        if not 0 <= wanted <= end:
+            raise PartitionError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.identity}: offset {offset} is not within 0..{end}"
+            )
+        await self.advance_log_start(wanted)
+        self._attend(self)
+        return self.log_start_offset
+
+    async def advance_log_start(self, offset: int) -> None:
+        """The log begins at `offset`; returns when that is durable. Segments and streams are trimmed later (`PartitionLog.trim`).
+
+        Raises:
+            S3StreamError: the storage did not take it.
+        """
+        self._check_serving()
+        assert offset <= self._settled_offset, f"{self.identity}: {offset} is not readable yet"
+        await self._start.advance(offset, self._settled_offset)
 
     # What survives
 
@@ -331,6 +379,7 @@ class Partition:
         """The hook of the Data stream; see `DurableState.before_upload`."""
         if self.is_serving:
             self._state.before_upload(self._settled_offset)
+            self._attend(self)
 
     @property
     def wants_time_stream(self) -> bool:
@@ -351,10 +400,11 @@ class Partition:
         if self._closed:
             return
         self._closed = True
+        self._attend(self)
         self._wake(0)
         if self._in_flight:
-            await asyncio.wait([append.durable for append in self._in_flight])
-            self._settle()  # whether its callbacks have run yet is the loop's affair
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
         if self._failure is None:
             # Refused (the cache is full): the next open then reads more batch headers, and loses nothing.
             with contextlib.suppress(AppendBackpressureError):
@@ -370,6 +420,11 @@ class Partition:
     def abandon(self) -> None:
         """The streams are gone (the topic was deleted): refuse requests and forget the streams, without a word to the controller."""
         self._closed = True
+        self._attend(self)
         self._wake(0)
         for stream in (*self.log.streams.values(), self._meta.stream):
             stream.abandon()
+
+
+def _nobody(_: Partition) -> None:
+    """Before anybody attends."""

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
 from s3stream.records import StreamRecord
 
 from ponor_broker.partitions.errors import PartitionError
-from ponor_broker.partitions.log_meta import DATA, OPEN_END, TIME, LogMeta, Segment, StreamName
+from ponor_broker.partitions.log_meta import DATA, OPEN_END, TIME, Content, LogMeta, Segment, StreamName
 from ponor_broker.partitions.meta_stream import MetaStream
 from ponor_broker.partitions.stream_port import PartitionStream
 from ponor_broker.partitions.stream_reading import fetch
 
+OnDurable: TypeAlias = Callable[[BaseException | None], None]
+TIME_MAX_MS: Final = (1 << 63) - 1
 TIME_ENTRY: Final = struct.Struct(">qq")
 """Largest timestamp so far, Kafka base offset of the batch that brought it; one Time stream record of count 1 each."""
 
@@ -51,6 +54,9 @@ class PartitionLog:
         )  # Kafka offset minus stream offset in the active segment
         self.active_bytes = 0
         """Bytes of the active segment."""
+        self.active_max_timestamp = -1
+        self.active_max_timestamp_offset = -1
+        self._roll_due_ms = self._age_limit_ms()
 
     @property
     def streams(self) -> dict[StreamName, PartitionStream]:
@@ -67,23 +73,33 @@ class PartitionLog:
         """Every Kafka offset below is durable and readable."""
         return self._data.confirmed_offset + self._shift
 
+    def apply_rules(self, rules: RollRules) -> None:
+        """When to roll from now on."""
+        self._rules = rules
+        self._roll_due_ms = self._age_limit_ms()
+
+    def _age_limit_ms(self) -> int:
+        """When the active segment is too old to grow; the end of time for one that was made before segments had a birthday."""
+        created_ms = self.log_meta.active.created_ms
+        return created_ms + self._rules.segment_ms if created_ms > 0 else TIME_MAX_MS
+
     # Appends
 
     def append(
-        self, batch: memoryview | bytearray, *, count: int, max_timestamp: int
-    ) -> asyncio.Future[None]:
-        """Append a batch that carries `end_offset` as its base offset. The future resolves when it is durable and readable.
+        self, batch: memoryview | bytes, *, count: int, max_timestamp: int, on_durable: OnDurable
+    ) -> None:
+        """Append a batch that carries `end_offset` as its base offset; `on_durable` as in `s3stream.stream.Stream.append_nowait`.
 
         Raises:
             s3stream.errors.S3StreamError: it was not taken.
             PartitionError: MESSAGE_TOO_LARGE: it will never be taken, the log cache is smaller.
         """
+        base_offset = self.end_offset
         try:
-            durable = self._data.append(batch, count=count, max_timestamp=max_timestamp)
+            self._data.append_nowait(batch, count=count, max_timestamp=max_timestamp, on_durable=on_durable)
         except ValueError as error:
             raise PartitionError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
-        self.active_bytes += len(batch)
-        return durable
+        self.note_content(len(batch), max_timestamp, base_offset)
 
     def roll_if_due(self, batch_bytes: int, now_ms: int) -> None:
         """Start a new segment if the next batch would overfill the active one, or if that is too old.
@@ -93,20 +109,83 @@ class PartitionLog:
         Raises:
             s3stream.errors.S3StreamError: the Meta stream took no change; nothing was rolled.
         """
+        if self.active_bytes + batch_bytes <= self._rules.segment_bytes and now_ms < self._roll_due_ms:
+            return
         if self.end_offset == self.log_meta.active.base_offset:
             return  # it is empty: after a roll whose batch was refused, or lost with the power
-        is_full = self.active_bytes + batch_bytes > self._rules.segment_bytes
-        created_ms = self.log_meta.active.created_ms
-        is_old = 0 < created_ms <= now_ms - self._rules.segment_ms
-        if is_full or is_old:
-            ends = {
-                name: stream.next_offset for name, stream in self._streams.items() if name in {DATA, TIME}
-            }
-            change = LogMeta.roll_change(self.end_offset, ends, now_ms)
+        self.roll(now_ms)
+
+    def roll(self, now_ms: int) -> None:
+        """Start a new segment at the log's end; the active one is not empty.
+
+        Raises:
+            s3stream.errors.S3StreamError: as `roll_if_due`.
+        """
+        assert self.end_offset > self.log_meta.active.base_offset, "an empty segment is not rolled"
+        ends = {name: stream.next_offset for name, stream in self._streams.items() if name in {DATA, TIME}}
+        change = LogMeta.roll_change(self.end_offset, ends, now_ms, self.active_content)
+        observe(self._meta.change(self.log_meta.key, change))
+        self.log_meta.apply_change(change)
+        self._shift = self.log_meta.active.kafka_offset(0)
+        self.set_active_content(Content())
+        self._roll_due_ms = self._age_limit_ms()
+
+    # What the segments hold
+
+    @property
+    def active_content(self) -> Content:
+        """Of the active segment, appends in flight included."""
+        return Content(self.active_bytes, self.active_max_timestamp, self.active_max_timestamp_offset)
+
+    def set_active_content(self, content: Content) -> None:
+        """The active segment holds this: after a roll, and after an open."""
+        self.active_bytes, self.active_max_timestamp, self.active_max_timestamp_offset = content
+
+    def note_content(self, size_bytes: int, max_timestamp: int, base_offset: int) -> None:
+        """The active segment has a batch more."""
+        self.active_bytes += size_bytes
+        if max_timestamp > self.active_max_timestamp:
+            self.active_max_timestamp = max_timestamp
+            self.active_max_timestamp_offset = base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments. A segment that lies in part below the log start counts whole, as in Kafka."""
+        closed = (segment.content.size_bytes for segment in self.log_meta.segments if segment.content)
+        return self.active_bytes + sum(closed)
+
+    # The start of the log
+
+    def drop_before(self, offset: int) -> None:
+        """Forget the segments that lie wholly below an offset, if there are any.
+
+        Raises:
+            s3stream.errors.S3StreamError: the Meta stream took no change.
+        """
+        if self.log_meta.segment_of(offset) is not self.log_meta.segments[0]:
+            change = LogMeta.drop_change(offset)
             observe(self._meta.change(self.log_meta.key, change))
             self.log_meta.apply_change(change)
-            self._shift = self.log_meta.active.kafka_offset(0)
-            self.active_bytes = 0
+
+    def is_trimmed(self, start_offset: int) -> bool:
+        """Whether segments and Data stream begin at the log start."""
+        if self.log_meta.segment_of(start_offset) is not self.log_meta.segments[0]:
+            return False
+        return self._data.start_offset >= self.log_meta.segment_of(start_offset).stream_offset(start_offset)
+
+    async def trim(self, start_offset: int) -> None:
+        """Give up what segments and streams hold below the log start, so that objects become garbage.
+
+        Raises:
+            s3stream.errors.S3StreamError: to be tried again.
+        """
+        self.drop_before(start_offset)
+        segment = self.log_meta.segment_of(start_offset)
+        await self._streams[segment.data_stream].trim(segment.stream_offset(start_offset))
+        time = segment.slice(TIME)
+        if time is not None:  # entries that are not uploaded yet go the next time: they are worth no upload
+            stream = self._streams[TIME]
+            await stream.trim(min(time.start, stream.committed_offset))
 
     # Reads
 
@@ -115,6 +194,9 @@ class PartitionLog:
 
         None: some of it has to come from objects (`read`).
         """
+        segments = self.log_meta.segments
+        if offset >= segments[-1].base_offset:  # nearly always: the active segment, which nothing bounds
+            return self._data.fetch_cached(offset - self._shift, max_bytes)
         segment = self.log_meta.segment_of(offset)
         stream = self._streams[segment.data_stream]
         records = stream.fetch_cached(segment.stream_offset(offset), max_bytes)

@@ -23,6 +23,7 @@ from ponor_broker.partitions.errors import PartitionCorruptError, PartitionError
 from ponor_broker.partitions.partition import Partition, PartitionId
 from ponor_broker.partitions.partition_opener import OpenRequest, PartitionOpener
 from ponor_broker.partitions.topic_admin import TopicAdmin
+from ponor_broker.partitions.topic_configs import TopicConfigs
 from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
@@ -31,6 +32,7 @@ OPEN_BATCH_MAX: Final = 64
 OPENS_IN_FLIGHT_MAX: Final = 4
 RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 5.0
+_CONFIG_RECORDS: Final = frozenset({"topic_configs_set", "broker_configs_set"})
 _RELEVANT: Final = frozenset(
     {
         "partition_changed",
@@ -54,6 +56,7 @@ class PartitionManager:
         topics: Topics,
         admin: TopicAdmin,
         opener: PartitionOpener,
+        configs: TopicConfigs,
         *,
         node_id: NodeId,
         clock: Clock,
@@ -62,6 +65,7 @@ class PartitionManager:
         self.topics = topics
         self._admin = admin
         self._opener = opener
+        self._configs = configs
         self._node_id = node_id
         self._clock = clock
         self._tasks = tasks
@@ -145,10 +149,31 @@ class PartitionManager:
 
     def image_changed(self, batch: RecordBatch | None) -> bool:
         """A batch was applied (None: the image was replaced). Returns whether it speaks of topics, partitions or nodes."""
-        is_relevant = batch is None or any(record.WhichOneof("kind") in _RELEVANT for record in batch.records)
+        kinds = None if batch is None else {record.WhichOneof("kind") for record in batch.records}
+        if kinds is None or not kinds.isdisjoint(_CONFIG_RECORDS):
+            self._apply_configs(batch)
+        is_relevant = kinds is None or not kinds.isdisjoint(_RELEVANT)
         if is_relevant:
             self._changed.set()
         return is_relevant
+
+    def _apply_configs(self, batch: RecordBatch | None) -> None:
+        """Settings changed: those of the topics that are named, or of all where a broker's did."""
+        records = () if batch is None else batch.records
+        of_all = batch is None or any(record.HasField("broker_configs_set") for record in records)
+        topic_ids = {
+            record.topic_configs_set.topic_id for record in records if record.HasField("topic_configs_set")
+        }
+        for (topic_id, _), partition in self._open.items():
+            if of_all or topic_id in topic_ids:
+                self._apply_config(partition)
+
+    def _apply_config(self, partition: Partition) -> None:
+        topic = self.topics.image.topics.get(partition.identity.topic_id)
+        if topic is not None:
+            config = self._configs.of(topic)
+            if config is not partition.config:
+                partition.apply_config(config)
 
     async def run(self) -> None:
         """Reconcile for ever; a background task."""
@@ -259,6 +284,7 @@ class PartitionManager:
             self._opening.pop(key, None)
             self._open[key] = partition
             self._open_by_name[identity.topic, identity.index] = partition
+            self._apply_config(partition)  # the image may have moved on while it opened
             for callback in self._opened_callbacks.get(identity.topic, ()):
                 callback(partition)
         self._changed.set()  # the image may have moved on meanwhile

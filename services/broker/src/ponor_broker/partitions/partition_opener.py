@@ -55,6 +55,7 @@ class PartitionOpener:
         *,
         config: TopicConfig,
         producers_max: int,
+        attend: Callable[[Partition], None],
     ) -> None:
         self._streams = streams
         self._topics = topics
@@ -62,6 +63,7 @@ class PartitionOpener:
         self._clock = clock
         self._config = config
         self._producers_max = producers_max
+        self._attend = attend
 
     async def open(self, requests: Sequence[OpenRequest]) -> list[Partition]:
         """Open partitions, all or none (the controller opens streams so).
@@ -173,6 +175,7 @@ class PartitionOpener:
     def _serve(self, partition: Partition) -> None:
         data = partition.log.streams[partition.log.log_meta.active.data_stream]
         self._streams.on_upload(data.stream_id, partition.before_upload)
+        partition.attend(self._attend)
 
 
 def _log_meta(values: MetaValues) -> LogMeta:

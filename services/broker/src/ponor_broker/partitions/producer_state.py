@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
@@ -55,8 +55,7 @@ class ProducerBatch(NamedTuple):
         return (self.first_sequence + self.record_count - 1) % SEQUENCE_MODULUS
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerEntry:
+class ProducerEntry(NamedTuple):
     """One producer: immutable, so that undoing an append is putting the previous one back.
 
     `run_first_sequence` is the first sequence of the unbroken run that ends at the newest batch.
@@ -104,9 +103,27 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the most silent producer was heard last (wall clock); None without producers."""
+        return next((entry.updated_ms for entry in self._entries.values()), None)
+
+    def active(self) -> Iterator[tuple[int, ProducerEntry]]:
+        """Every producer that is known, by id."""
+        return iter(self._entries.items())
+
     def entry(self, producer_id: int) -> ProducerEntry | None:
         """What is known of a producer."""
         return self._entries.get(producer_id)
+
+    def is_next(self, batch: ProducerBatch) -> bool:
+        """Whether the batch goes on exactly where its producer's newest one ended, as nearly all do: then it is no repeat, and in order."""
+        entry = self._entries.get(batch.producer_id)
+        return (
+            entry is not None
+            and entry.epoch == batch.producer_epoch
+            and batch.first_sequence == (entry.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
+        )
 
     def find_duplicate(self, batch: ProducerBatch) -> TakenBatch | None:
         """The retained batch that this one repeats, if any."""

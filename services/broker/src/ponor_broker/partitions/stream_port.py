@@ -34,6 +34,15 @@ class PartitionStream(Protocol):
 
     def append(self, payload: Buffer, *, count: int, max_timestamp: int) -> asyncio.Future[None]: ...
 
+    def append_nowait(
+        self,
+        payload: Buffer,
+        *,
+        count: int,
+        max_timestamp: int,
+        on_durable: Callable[[BaseException | None], None],
+    ) -> None: ...
+
     def fetch_cached(self, start_offset: int, max_bytes: int) -> list[StreamRecord] | None: ...
 
     async def fetch(self, start_offset: int, max_bytes: int) -> list[StreamRecord]: ...

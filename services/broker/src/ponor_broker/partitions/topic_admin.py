@@ -1,4 +1,4 @@
-"""Making and deleting topics: what the broker asks of the controller for its clients.
+"""Making, changing and deleting topics, and changing settings: what the broker asks of the controller for its clients.
 
 What lives here: the operations, the wait until this broker's own image shows their effect, and the translation of refusals into Kafka's
 errors. The rules of names, counts and settings are the controller's.
@@ -7,11 +7,24 @@ errors. The rules of names, counts and settings are the controller's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from ponor.common.v1 import error_pb2
-from ponor.controller.v1.session_service_pb2 import CreateTopic, DeleteTopic, Operation, OperationResult
+from ponor.controller.v1.session_service_pb2 import (
+    AlterBrokerConfigs,
+    AlterTopicConfigs,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    Operation,
+    OperationResult,
+)
+from ponor.controller.v1.session_service_pb2 import (
+    ConfigChange as WireChange,
+)
+from ponor_kafka.configs.changes import ChangeKind, ConfigChange
 from ponor_kafka.errors import ErrorCode
 from ponor_metadata.errors import (
     MetadataLagError,
@@ -36,6 +49,14 @@ _KAFKA_CODES: Final = {
     error_pb2.ERROR_CODE_INVALID_REPLICATION_FACTOR: ErrorCode.INVALID_REPLICATION_FACTOR,
     error_pb2.ERROR_CODE_INVALID_CONFIG: ErrorCode.INVALID_CONFIG,
 }
+_CHANGE_KINDS: Final = MappingProxyType(
+    {
+        ChangeKind.SET: WireChange.KIND_SET,
+        ChangeKind.DELETE: WireChange.KIND_DELETE,
+        ChangeKind.APPEND: WireChange.KIND_APPEND,
+        ChangeKind.SUBTRACT: WireChange.KIND_SUBTRACT,
+    }
+)
 
 
 class Session(Protocol):
@@ -101,6 +122,41 @@ class TopicAdmin:
         """Delete a topic; returns once this broker's image shows it."""
         await self._submit(Operation(delete_topic=DeleteTopic(topic_id=topic_id)), deadline_ms)
 
+    async def create_partitions(
+        self, topic_id: bytes, count: int, *, validate_only: bool = False, deadline_ms: int | None = None
+    ) -> None:
+        """Give a topic `count` partitions; returns once this broker's image shows them."""
+        body = CreatePartitions(topic_id=topic_id, count=count, validate_only=validate_only)
+        await self._submit(Operation(create_partitions=body), deadline_ms)
+
+    async def alter_topic_configs(
+        self,
+        topic_id: bytes,
+        changes: Iterable[ConfigChange],
+        *,
+        replace: bool = False,
+        validate_only: bool = False,
+    ) -> None:
+        """Change a topic's own settings, all or none; returns once this broker's image shows it."""
+        body = AlterTopicConfigs(
+            topic_id=topic_id, changes=_wire_changes(changes), replace=replace, validate_only=validate_only
+        )
+        await self._submit(Operation(alter_topic_configs=body), None)
+
+    async def alter_broker_configs(
+        self,
+        node_id: int,
+        changes: Iterable[ConfigChange],
+        *,
+        replace: bool = False,
+        validate_only: bool = False,
+    ) -> None:
+        """Change dynamic settings of a broker, or of all (`ponor_metadata.rows.ALL_BROKERS`); otherwise as for topics."""
+        body = AlterBrokerConfigs(
+            node_id=node_id, changes=_wire_changes(changes), replace=replace, validate_only=validate_only
+        )
+        await self._submit(Operation(alter_broker_configs=body), None)
+
     async def ensure(self, name: str, *, partitions: int = DEFAULT_COUNT) -> None:
         """Return once the topic exists. Callers at the same time share one operation."""
         if self._topics.by_name(name) is not None:
@@ -136,3 +192,10 @@ class TopicAdmin:
         except (OperationTimeoutError, MetadataLagError, SessionClosedError) as error:
             raise PartitionError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
         return result
+
+
+def _wire_changes(changes: Iterable[ConfigChange]) -> list[WireChange]:
+    return [
+        WireChange(name=change.name, kind=_CHANGE_KINDS[change.kind], value=change.value)
+        for change in changes
+    ]

@@ -1,6 +1,6 @@
 """Kafka's rule for topic names (org.apache.kafka.common.internals.Topic).
 
-What lives here: the check that Metadata makes before it asks the controller for a topic; the controller checks again, and for collisions.
+What lives here: the check that is made before the controller is asked; the controller checks again, and for collisions.
 """
 
 from __future__ import annotations
@@ -8,9 +8,25 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+LENGTH_MAX: Final = 249
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def is_valid_name(name: str) -> bool:
     """Whether a topic may have this name."""
-    return name not in {".", ".."} and _LEGAL.fullmatch(name) is not None
+    return name_problem(name) is None
+
+
+def name_problem(name: str) -> str | None:
+    """Why a name cannot be a topic's, in Kafka's words; None when it can."""
+    if not name:
+        problem = "the empty string is not allowed"
+    elif name in {".", ".."}:
+        problem = f"'{name}' is not allowed"
+    elif len(name) > LENGTH_MAX:
+        problem = f"the length of '{name}' is longer than the max allowed length {LENGTH_MAX}"
+    elif _LEGAL.fullmatch(name) is None:
+        problem = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    else:
+        return None
+    return f"Topic name is invalid: {problem}"

@@ -75,6 +75,10 @@ class Topics:
         """Registered brokers that are not fenced, by node id."""
         return [_address(row) for row in self.image.nodes if row.role is NodeRole.BROKER and not row.fenced]
 
+    def fenced_brokers(self) -> list[Broker]:
+        """Brokers that lost their rights and did not come back, by node id."""
+        return [_address(row) for row in self.image.nodes if row.role is NodeRole.BROKER and row.fenced]
+
     def broker(self, node_id: int) -> Broker | None:
         """One broker, if it is registered and not fenced."""
         row = self.image.nodes.get(NodeId(node_id))

@@ -1,0 +1,1 @@
+"""Settings as Kafka's clients see them: where each value comes from, and how it is described."""

@@ -1,0 +1,86 @@
+"""Where the value of a setting comes from: the layers that Kafka knows, the strongest first.
+
+What lives here: the order of sources and synonyms (kafka.server.ConfigHelper), over what the broker was started with and what the image holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
+from itertools import dropwhile
+from typing import NamedTuple
+
+from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS, TOPIC_SYNONYMS, broker_synonyms
+from ponor_metadata.rows import ALL_BROKERS
+from ponor_metadata.view import View
+from ponor_runtime.identity import NodeId
+
+
+class Source(IntEnum):
+    """Numbers of DescribeConfigs."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class SourcedValue(NamedTuple):
+    """A value, under the name it was given, and who gave it."""
+
+    name: str
+    value: str
+    source: Source
+
+
+class ConfigSources:
+    """The layers of one broker. `image` is asked anew at every look-up."""
+
+    def __init__(self, image: Callable[[], View], node_id: NodeId, static: Mapping[str, str]) -> None:
+        self._image = image
+        self._node_id = node_id
+        self._static = static
+
+    def dynamic(self, node_id: NodeId) -> Mapping[str, str]:
+        """What was set while brokers run, for one of them or for all."""
+        row = self._image().broker_configs.get(node_id)
+        return {} if row is None else row.configs
+
+    def of_broker(self, name: str) -> list[SourcedValue]:
+        """The values that a broker setting has, its own name first: the first one holds."""
+        names = broker_synonyms(name)
+        found = (
+            SourcedValue(each, value, source)
+            for source, layer in self._layers()
+            for each in names
+            if (value := layer(each)) is not None
+        )
+        return list(dropwhile(lambda sourced: sourced.name != name, found))
+
+    def of_topic(self, name: str, own: Mapping[str, str]) -> list[SourcedValue]:
+        """The values that a topic setting has, given the topic's own ones."""
+        found = [SourcedValue(name, own[name], Source.DYNAMIC_TOPIC)] if name in own else []
+        synonyms = TOPIC_SYNONYMS.get(name)
+        return found if synonyms is None else found + self.of_broker(synonyms[0].name)
+
+    def topic_value(self, name: str, own: Mapping[str, str]) -> str | None:
+        """What holds for a topic. It may come from a synonym in another unit, which `of_topic` does not show (nor does Kafka)."""
+        if name in own:
+            return own[name]
+        for synonym in TOPIC_SYNONYMS.get(name, ()):
+            for _, layer in self._layers():
+                value = layer(synonym.name)
+                if value is not None:
+                    return value if synonym.factor == 1 else str(int(value) * synonym.factor)
+        return TOPIC_CONFIGS[name].default
+
+    def _layers(self) -> Iterator[tuple[Source, Callable[[str], str | None]]]:
+        yield Source.DYNAMIC_BROKER, self.dynamic(self._node_id).get
+        yield Source.DYNAMIC_DEFAULT_BROKER, self.dynamic(ALL_BROKERS).get
+        yield Source.STATIC_BROKER, self._static.get
+        yield Source.DEFAULT, _default
+
+
+def _default(name: str) -> str | None:
+    return BROKER_CONFIGS[name].default

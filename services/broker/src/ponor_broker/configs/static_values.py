@@ -1,0 +1,74 @@
+"""What Kafka's broker settings are on this broker, as far as it was started with them.
+
+What lives here: the table from Kafka's names to Ponor's settings. A value that equals Kafka's default is none of this broker's own and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from ponor_kafka.configs.catalogue import BROKER_CONFIGS
+from ponor_runtime.identity import NodeId
+
+from ponor_broker.settings import BrokerSettings
+
+NUMBERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "connections.max.idle.ms": "connection_idle_ms_max",
+        "fetch.max.bytes": "fetch_bytes_max",
+        "group.initial.rebalance.delay.ms": "groups.group_initial_rebalance_delay_ms",
+        "group.max.session.timeout.ms": "groups.group_max_session_timeout_ms",
+        "group.max.size": "groups.group_members_max",
+        "group.min.session.timeout.ms": "groups.group_min_session_timeout_ms",
+        "log.message.timestamp.after.max.ms": "timestamp_after_ms_max",
+        "log.roll.ms": "segment_ms",
+        "log.segment.bytes": "segment_bytes",
+        "max.connections": "connections_max",
+        "max.incremental.fetch.session.cache.slots": "fetch_session_slots_max",
+        "message.max.bytes": "message_bytes_max",
+        "offset.metadata.max.bytes": "groups.offset_metadata_bytes_max",
+        "offsets.commit.timeout.ms": "groups.coordinator_write_timeout_ms",
+        "offsets.load.buffer.size": "groups.offsets_load_bytes_max",
+        "offsets.retention.check.interval.ms": "groups.offsets_retention_check_interval_ms",
+        "offsets.topic.num.partitions": "groups.offsets_topic_partitions",
+        "producer.id.expiration.ms": "producer_expiration_ms",
+        "socket.request.max.bytes": "request_bytes_max",
+    }
+)
+"""Kafka's name and the setting's, of numbers in the same unit."""
+_UNSET: Final = MappingProxyType({"log.roll.ms": str(7 * 86_400_000)})
+"""What a setting without a default in Kafka is worth while nobody sets it."""
+_MINUTE_MS: Final = 60_000
+
+
+def static_values(settings: BrokerSettings, node_id: NodeId, *, host: str, port: int) -> dict[str, str]:
+    """Kafka's broker settings that differ from Kafka's defaults, and who and where the broker is."""
+    groups = settings.groups
+    given = {name: str(_setting(settings, path)) for name, path in NUMBERS.items()}
+    given["auto.create.topics.enable"] = str(settings.auto_create_topics).lower()
+    given["offsets.retention.minutes"] = str(max(groups.offsets_retention_ms // _MINUTE_MS, 1))
+    if settings.num_partitions > 0:
+        given["num.partitions"] = str(settings.num_partitions)
+    address = f"PLAINTEXT://{host}:{port}"
+    return {
+        "advertised.listeners": address,
+        "broker.id": str(node_id),
+        "listeners": address,
+        "node.id": str(node_id),
+        "process.roles": "broker",
+        **{name: value for name, value in given.items() if value != _default(name)},
+    }
+
+
+def _default(name: str) -> str | None:
+    default = BROKER_CONFIGS[name].default
+    return _UNSET.get(name) if default is None else default
+
+
+def _setting(settings: BrokerSettings, path: str) -> object:
+    value: object = settings
+    for field in path.split("."):
+        value = getattr(value, field)
+    return value

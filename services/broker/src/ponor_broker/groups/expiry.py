@@ -1,0 +1,52 @@
+"""Which committed offsets have had their time (KIP-211, KIP-496).
+
+What lives here: the rule alone, a pure function of a group and the wall clock. What happens with the offsets is in `removal.py`.
+
+    group                                    an offset's time begins with
+    simple (never had members)               its commit
+    empty                                    the later of its commit and the last member's leaving
+    stable, of consumers, topic not read     its commit
+    anything else                            never
+
+An explicit retention time (OffsetCommit 2 to 4) counts instead, in the first three rows. Kafka 4.3.1 lets the time of an empty group's offset begin with the
+last member's leaving even when it was committed later, so that an administrator's reset of an old group's offsets can be gone within
+minutes; here a commit always has its whole retention time. The wall clock decides, as in Kafka, since retention has to span restarts: a
+clock that jumps forward by an hour ends offsets an hour early and no more, one that jumps back lets them live longer.
+"""
+
+from __future__ import annotations
+
+from ponor_broker.groups.group import Group
+from ponor_broker.groups.offsets import TopicPartition
+from ponor_broker.groups.rebalance import GroupState
+from ponor_broker.groups.records import NO_TIMESTAMP, CommittedOffset
+
+
+def expired_offsets(group: Group, *, now_ms: int, retention_ms: int) -> tuple[TopicPartition, ...]:
+    """The partitions whose commits are over. Those with a commit under way are not: it begins their time anew."""
+    membership = group.membership
+    read_topics: frozenset[str] = frozenset()
+    not_before_ms = NO_TIMESTAMP
+    if membership.state is GroupState.EMPTY:
+        if not group.is_simple:
+            not_before_ms = group.quiet_since_ms
+    elif membership.state is GroupState.STABLE:
+        topics = membership.subscribed_topics()
+        if topics is None:
+            return ()
+        read_topics = topics
+    else:
+        return ()
+    return tuple(
+        (topic, index)
+        for (topic, index), committed in group.offsets.items()
+        if topic not in read_topics
+        and not group.offsets.is_in_flight((topic, index))
+        and _is_over(committed, now_ms=now_ms, not_before_ms=not_before_ms, retention_ms=retention_ms)
+    )
+
+
+def _is_over(committed: CommittedOffset, *, now_ms: int, not_before_ms: int, retention_ms: int) -> bool:
+    if committed.expire_timestamp_ms >= 0:
+        return committed.expire_timestamp_ms <= now_ms
+    return max(committed.commit_timestamp_ms, not_before_ms) + retention_ms <= now_ms

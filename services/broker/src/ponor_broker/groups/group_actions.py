@@ -1,0 +1,133 @@
+"""Carries out what the state machines of a shard's groups ask for: answers, timers, writes.
+
+What lives here: the way from an instruction to the world and back, and waiting for a write no longer than the client is asked to. Every change is
+one synchronous step; the log ends writes in its own order, so that memory changes in the order of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from ponor_kafka.errors import ErrorCode
+from ponor_runtime.clock import Clock
+
+from ponor_broker.groups.group import Group
+from ponor_broker.groups.group_table import GroupTable
+from ponor_broker.groups.instructions import (
+    Answer,
+    AnswerBody,
+    CancelTimer,
+    Instruction,
+    SetTimer,
+    Timer,
+    WriteGroup,
+)
+from ponor_broker.groups.member import RequestId
+from ponor_broker.groups.offsets_log import OffsetsLog
+from ponor_broker.groups.records import Entry, GroupEntry, GroupKey, GroupRecord
+from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.groups.timers import TimerQueue
+from ponor_broker.groups.waiting import WaitingRequests
+
+
+class GroupActions:
+    """Of one shard."""
+
+    def __init__(
+        self,
+        log: OffsetsLog,
+        table: GroupTable,
+        *,
+        settings: GroupSettings,
+        clock: Clock,
+        timers: TimerQueue,
+    ) -> None:
+        self._log = log
+        self._table = table
+        self._settings = settings
+        self._clock = clock
+        self._timers = timers
+        self._waiting = WaitingRequests()
+        self._writes = 0
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests without an answer."""
+        return len(self._waiting)
+
+    def open_request(self) -> tuple[RequestId, asyncio.Future[AnswerBody]]:
+        """A number for a new request, and where its answer will be."""
+        return self._waiting.open()
+
+    def run(self, group: Group, instructions: list[Instruction]) -> None:
+        """Carry out in order; then the group is counted anew."""
+        for instruction in instructions:
+            match instruction:
+                case Answer(request, body):
+                    self._waiting.settle(request, body)
+                case SetTimer(timer, delay_ms):
+                    self._timers.set((self, group, timer), delay_ms, partial(self._timer_fired, group, timer))
+                case CancelTimer(timer):
+                    self._timers.cancel((self, group, timer))
+                case WriteGroup(write_id, record):
+                    self._keep(group, write_id, record)
+        self.recount(group)
+
+    def recount(self, group: Group) -> None:
+        """What the group holds has changed."""
+        if group in self._table:
+            self._table.budget.recount(group)
+
+    def _timer_fired(self, group: Group, timer: Timer) -> None:
+        self.run(group, group.membership.timer_fired(timer))
+
+    def _keep(self, group: Group, write_id: int, record: GroupRecord) -> None:
+        stamped = replace(record, state_timestamp_ms=self._clock.wall_ms())
+        group.quiet_since_ms = stamped.state_timestamp_ms
+        membership = group.membership
+        key = (self, group, write_id)
+
+        def tell(error: ErrorCode) -> None:
+            # The second of time-out and outcome finds that the state machine does not wait for it any more.
+            self.run(group, membership.written(write_id, error))
+
+        def ended(error: ErrorCode) -> None:
+            self._timers.cancel(key)
+            if error is ErrorCode.NONE:
+                group.durable = stamped
+            # Too large: as Kafka, since there is nothing that members could do about it.
+            tell(ErrorCode.UNKNOWN_SERVER_ERROR if error is ErrorCode.MESSAGE_TOO_LARGE else error)
+
+        timeout_ms = self._settings.coordinator_write_timeout_ms
+        self._timers.set(key, timeout_ms, partial(tell, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        self._log.append([GroupEntry(GroupKey(group.group_id), stamped)], ended)
+
+    async def write(self, entries: Sequence[Entry], apply: Callable[[ErrorCode], None]) -> ErrorCode:
+        """Append one batch, apply the outcome to memory whenever it comes, and wait for it so long as the client is asked to.
+
+        Returns:
+            The outcome, or COORDINATOR_NOT_AVAILABLE after the time-out (as Kafka: clients look the coordinator up and try again); then the
+            entries may still become durable, and be applied, later.
+        """
+        answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def settle(error: ErrorCode) -> None:
+            if not answer.done():
+                answer.set_result(error)
+
+        def ended(error: ErrorCode) -> None:
+            apply(error)
+            settle(error)
+
+        self._writes += 1
+        key = (self, "write", self._writes)
+        timeout_ms = self._settings.coordinator_write_timeout_ms
+        self._timers.set(key, timeout_ms, partial(settle, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        self._log.append(entries, ended)
+        try:
+            return await answer
+        finally:
+            self._timers.cancel(key)

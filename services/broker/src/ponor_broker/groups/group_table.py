@@ -1,0 +1,145 @@
+"""The groups of one shard by id, and what the groups of all shards of a broker hold together.
+
+What lives here: counting, and the bounds that follow from it. Counts are kept by difference, so that no request pays for the number of groups.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from ponor_runtime.telemetry import Counter
+
+from ponor_broker.groups.group import NO_HOLDING, Group, Holding
+from ponor_broker.groups.membership import Membership
+from ponor_broker.groups.rebalance import GroupState
+from ponor_broker.groups.settings import GroupSettings
+
+GROUP_BYTES: Final = 4_000
+"""What a group without members and offsets takes in memory: measured, rounded up."""
+ROOM_AGAIN: Final = 0.9
+"""Below this share of the bounds the next refusal is worth another line in the log."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class GroupBudget:
+    """One per broker: what its groups hold, against `groups_max` and `groups_memory_bytes_max`."""
+
+    def __init__(self, settings: GroupSettings, refused: Counter) -> None:
+        self._settings = settings
+        self._refused = refused
+        self._is_full = False
+        self.by_state = dict.fromkeys(GroupState, 0)
+        self.members = 0
+        self.offsets = 0
+        self.size_bytes = 0
+
+    @property
+    def groups(self) -> int:
+        """Groups in any state."""
+        return sum(self.by_state.values())
+
+    def admits_group(self) -> bool:
+        """May one group more be held? A refusal is counted, and said once until there is room again."""
+        if self.groups >= self._settings.groups_max:
+            self._refuse(f"{self.groups} groups are held, groups_max")
+            return False
+        return self.admits(GROUP_BYTES)
+
+    def admits(self, more_bytes: int) -> bool:
+        """May groups grow by so much? What replaces as much or more is always admitted."""
+        if more_bytes <= 0 or self.size_bytes + more_bytes <= self._settings.groups_memory_bytes_max:
+            return True
+        self._refuse(f"groups take {self.size_bytes} bytes, groups_memory_bytes_max would be exceeded")
+        return False
+
+    def _refuse(self, why: str) -> None:
+        self._refused.add()
+        if not self._is_full:
+            self._is_full = True
+            _LOG.warning(
+                "new groups, members or offsets are refused: %s; delete groups or raise the bound", why
+            )
+
+    def _note_room(self) -> None:
+        settings = self._settings
+        if (
+            self._is_full
+            and self.groups < ROOM_AGAIN * settings.groups_max
+            and self.size_bytes < ROOM_AGAIN * settings.groups_memory_bytes_max
+        ):
+            self._is_full = False
+
+    def recount(self, group: Group) -> None:
+        """A group may have changed: replace what was counted for it by what it holds now."""
+        old, new = group.counted, group.holding
+        if old == new:
+            return
+        if old.state is not None:
+            self.by_state[old.state] -= 1
+        if new.state is not None:
+            self.by_state[new.state] += 1
+        self.members += new.members - old.members
+        self.offsets += new.offsets - old.offsets
+        self.size_bytes += new.size_bytes - old.size_bytes
+        if old.state is None:
+            self.size_bytes += GROUP_BYTES
+        group.counted = new
+        self._note_room()
+
+    def forget(self, group: Group) -> None:
+        """A group is not held here any more."""
+        old: Holding = group.counted
+        assert old.state is not None
+        self.by_state[old.state] -= 1
+        self.members -= old.members
+        self.offsets -= old.offsets
+        self.size_bytes -= old.size_bytes + GROUP_BYTES
+        group.counted = NO_HOLDING
+        self._note_room()
+
+
+class GroupTable:
+    """The groups of one shard."""
+
+    def __init__(self, settings: GroupSettings, budget: GroupBudget) -> None:
+        self._settings = settings
+        self._groups: dict[str, Group] = {}
+        self.budget = budget
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(list(self._groups.values()))
+
+    def __contains__(self, group: Group) -> bool:
+        return self._groups.get(group.group_id) is group
+
+    def get(self, group_id: str) -> Group | None:
+        """A group, by id."""
+        return self._groups.get(group_id)
+
+    def create(self, group_id: str) -> Group | None:
+        """A new group, or None at the broker's bound."""
+        return self.add(group_id) if self.budget.admits_group() else None
+
+    def add(self, group_id: str) -> Group:
+        """A new group, whatever the bound: the log has it already."""
+        assert group_id not in self._groups
+        group = self._groups[group_id] = Group(group_id, Membership(self._settings))
+        self.budget.recount(group)
+        return group
+
+    def remove(self, group: Group) -> None:
+        """The group is gone."""
+        assert group in self
+        del self._groups[group.group_id]
+        self.budget.forget(group)
+
+    def clear(self) -> None:
+        """All groups are gone from this broker."""
+        for group in self:
+            self.remove(group)

@@ -1,0 +1,270 @@
+"""A fetch handler over real partitions on memory streams, asked and answered in Kafka's bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from ponor_broker.answer_backlog import AnswerBacklog
+from ponor_broker.connection import Response
+from ponor_broker.dispatch import Reply
+from ponor_broker.handlers.cold_reads import ColdReadLimits, ColdReads
+from ponor_broker.handlers.fetch import FetchHandler
+from ponor_broker.handlers.fetch_parking import FetchParking
+from ponor_broker.handlers.fetch_session_cache import FetchSessionCache, SessionLimits
+from ponor_broker.partitions.log_meta import DATA
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.partition_manager import PartitionManager
+from ponor_broker.partitions.partition_opener import PartitionOpener
+from ponor_broker.partitions.topic_admin import TopicAdmin
+from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topic_configs import TopicConfigs
+from ponor_broker.partitions.topics import Topics
+from ponor_broker.settings import BrokerSettings
+from ponor_kafka.codec import decode_as, encode
+from ponor_kafka.headers import RequestHeader
+from ponor_kafka.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import KeyRow, NodeRole, NodeRow, PartitionRow, TopicRow
+from ponor_runtime.identity import DEFAULT_TENANT, NodeEpoch, NodeId
+from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.telemetry import Telemetry
+
+from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
+from services.broker.tests.partition_rig import SteppedClock, batch
+
+NODE = NodeId(7)
+OTHER_NODE = NodeId(8)
+Key = tuple[str, int]
+"""Topic name and partition."""
+
+
+class SeededRandomness:
+    """Chance of a test."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(1)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+    def below(self, bound: int) -> int:
+        return self._random.randrange(bound)
+
+    def token(self, length: int) -> bytes:
+        return self._random.randbytes(length)
+
+    def uuid(self) -> uuid.UUID:
+        return uuid.UUID(bytes=self._random.randbytes(16), version=4)
+
+
+def _no_topic_id(name: str) -> bytes:
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name).bytes
+
+
+@dataclass
+class FetchRig:
+    """Brokers' insides from the fetch handler down to memory streams. Topics are made and deleted in the image, as a controller would."""
+
+    version: int = 16
+    slots_max: int = 4
+    settings: BrokerSettings = field(default_factory=BrokerSettings)
+    session_bytes_max: int = 1 << 20
+    sessions_bytes_max: int = 1 << 22
+    image: MetadataImage = field(default_factory=MetadataImage)
+    streams: MemoryStreams = field(default_factory=MemoryStreams)
+    clock: SteppedClock = field(default_factory=SteppedClock)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    topic_ids: dict[str, bytes] = field(default_factory=dict)
+
+    async def __aenter__(self) -> FetchRig:
+        topics = Topics(lambda: self.image)
+        opener = PartitionOpener(
+            self.streams,
+            topics,
+            self._put_key,
+            self.clock,
+            config=TopicConfig(),
+            producers_max=100,
+            attend=lambda _: None,
+        )
+        for node_id in (NODE, OTHER_NODE):
+            self.image.nodes.put(
+                NodeRow(node_id, NodeEpoch(1), NodeRole.BROKER, b"", f"host{node_id}", 9092, 0, False, 0)
+            )
+        self._failed: list[BaseException] = []
+        self.tasks = BackgroundTasks(lambda _, error: self._failed.append(error))
+        self.partitions = PartitionManager(
+            topics,
+            cast("TopicAdmin", None),
+            opener,
+            TopicConfigs(lambda: self.image, NODE),
+            node_id=NODE,
+            clock=self.clock,
+            tasks=self.tasks,
+        )
+        self.tasks.spawn(self.partitions.run(), "partitions")
+        self.backlog = AnswerBacklog(1 << 30)
+        self.sessions = FetchSessionCache(
+            SessionLimits(self.slots_max, self.session_bytes_max, self.sessions_bytes_max),
+            clock=self.clock,
+            randomness=SeededRandomness(),
+            telemetry=self.telemetry,
+        )
+        self.parking = FetchParking(self.settings.parked_fetches_max, self.telemetry)
+        limits = ColdReadLimits(2, 100, 1 << 20, 0, 20_000)
+        self.handler = FetchHandler(
+            self.partitions,
+            self.backlog,
+            ColdReads(limits, clock=self.clock, telemetry=self.telemetry),
+            self.sessions,
+            self.parking,
+            self.settings,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.tasks.close()
+        assert self._failed == []
+
+    async def _put_key(self, key: str, value: bytes) -> bytes:
+        self.image.keys.put(KeyRow(key, value))
+        return value
+
+    # The cluster
+
+    async def create(self, topic: str, partitions: int = 1, *, leader: NodeId = NODE, epoch: int = 0) -> None:
+        """A topic in the image; returns when its partitions serve."""
+        topic_id = uuid.uuid4().bytes if topic in self.topic_ids else _no_topic_id(topic)
+        self.topic_ids[topic] = topic_id
+        self.image.topics.put(TopicRow(topic_id, DEFAULT_TENANT, topic, 1, {}))
+        for index in range(partitions):
+            self.image.partitions.put(PartitionRow(topic_id, index, leader, epoch, (leader,)))
+        await self.follow()
+
+    async def delete(self, topic: str) -> None:
+        """Gone from the image and from this broker."""
+        topic_id = self.topic_ids[topic]
+        for row in [row for row in self.image.partitions if row.topic_id == topic_id]:
+            self.image.partitions.delete((topic_id, row.partition))
+        self.image.topics.delete(topic_id)
+        await self.follow()
+
+    async def move(self, topic: str, index: int, leader: NodeId, epoch: int) -> None:
+        """Another leader, or the same one again at a new epoch."""
+        topic_id = self.topic_ids[topic]
+        self.image.partitions.put(PartitionRow(topic_id, index, leader, epoch, (leader,)))
+        await self.follow()
+
+    async def follow(self) -> None:
+        """Let the broker see the image."""
+        self.partitions.image_changed(None)
+        for _ in range(60):
+            await asyncio.sleep(0)
+
+    def partition(self, topic: str, index: int = 0) -> Partition:
+        """An open partition."""
+        return self.partitions.find(topic, index)
+
+    async def append(self, topic: str, index: int = 0, records: int = 1) -> None:
+        """One batch; returns when it is durable and readable."""
+        durable = asyncio.Event()
+        self.partition(topic, index).append(batch(records), 0, lambda _: durable.set())
+        await durable.wait()
+
+    def data_stream(self, topic: str, index: int = 0) -> MemoryStream:
+        """The stream with a partition's batches."""
+        stream = self.partition(topic, index).log.streams[DATA]
+        assert isinstance(stream, MemoryStream)
+        return stream
+
+    # A client
+
+    def start(
+        self,
+        wanted: Iterable[tuple[Key, int]] = (),
+        *,
+        session_id: int = 0,
+        epoch: int = -1,
+        forgotten: Iterable[Key] = (),
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+        partition_max_bytes: int = 1 << 20,
+        leader_epoch: int = -1,
+        last_fetched_epoch: int = -1,
+        version: int | None = None,
+        topic_ids: Mapping[str, bytes] | None = None,
+    ) -> asyncio.Future[FetchResponse]:
+        """Send a fetch of (partition, offset) pairs; the future of its decoded answer."""
+        version = self.version if version is None else version
+        ids = self.topic_ids if topic_ids is None else topic_ids
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            session_id=session_id if version >= 7 else 0,
+            session_epoch=epoch if version >= 7 else -1,
+        )
+        for (topic, index), offset in wanted:
+            row = FetchPartition(index, fetch_offset=offset, partition_max_bytes=partition_max_bytes)
+            if version >= 9:
+                row.current_leader_epoch = leader_epoch
+            if version >= 12:
+                row.last_fetched_epoch = last_fetched_epoch
+            name, topic_id = (topic, bytes(16)) if version < 13 else ("", ids.get(topic, bytes(16)))
+            request.topics = [*request.topics, FetchTopic(name, topic_id, [row])]
+        for topic, index in forgotten:
+            name, topic_id = (topic, bytes(16)) if version < 13 else ("", ids.get(topic, bytes(16)))
+            request.forgotten_topics_data = [
+                *request.forgotten_topics_data,
+                ForgottenTopic(name, topic_id, [index]),
+            ]
+        frame = bytearray(encode(request, version))
+        answer = self.handler.start(
+            frame, RequestHeader(1, version, 1, None, 0), cast("Reply", lambda body: body)
+        )
+        return asyncio.ensure_future(_decoded(answer, version))
+
+    async def fetch(self, wanted: Iterable[tuple[Key, int]] = (), **options: object) -> FetchResponse:
+        """`start`, and its answer."""
+        return await self.start(wanted, **options)  # type: ignore[arg-type]
+
+    def answers(self, response: FetchResponse) -> dict[Key, PartitionData]:
+        """The partitions of an answer, by topic name."""
+        names = {topic_id: name for name, topic_id in self.topic_ids.items()}
+        return {
+            (topic.topic or names.get(topic.topic_id, "?"), one.partition_index): one
+            for topic in response.responses
+            for one in topic.partitions
+        }
+
+
+async def _decoded(answer: object, version: int) -> FetchResponse:
+    body = await answer if isinstance(answer, Awaitable) else answer
+    whole = b"".join(bytes(part) for part in cast("Iterable[bytes]", cast("Response", body)))
+    response, end = decode_as(FetchResponse, version, whole)
+    assert end == len(whole)
+    return response
+
+
+def base_offsets(data: PartitionData) -> list[int]:
+    """Base offsets of the batches of an answer."""
+    records = bytes(cast("memoryview", data.records or b""))
+    found: list[int] = []
+    at = 0
+    while at < len(records):
+        found.append(int.from_bytes(records[at : at + 8], "big"))
+        at += 12 + int.from_bytes(records[at + 8 : at + 12], "big")
+    return found

@@ -1,0 +1,221 @@
+"""Offsets and groups that are deleted: by an administrator, with their topic, or because memory is full."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.member import JoinProtocol
+from ponor_broker.groups.rebalance import GroupState
+from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.groups.settings import GroupSettings
+from ponor_kafka.errors import ErrorCode
+from s3stream.errors import AppendBackpressureError
+
+NOBODY = MemberClaim("")
+READS_T = b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
+
+
+def joining(*, protocol_type: str = "consumer", metadata: bytes = READS_T, client: str = "c") -> JoinRequest:
+    return JoinRequest(
+        member_id="",
+        instance_id=None,
+        client_id=client,
+        client_host="/h",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type=protocol_type,
+        protocols=(JoinProtocol("range", metadata),),
+        requires_known_member_id=False,
+        supports_skipping_assignment=True,
+    )
+
+
+async def form(world: Any, group_id: str, request: JoinRequest) -> MemberClaim:
+    join = asyncio.ensure_future(world.coordinator.join_group(group_id, request))
+    await world.clock.pass_ms(3_000)
+    joined = await join
+    assert joined.error is ErrorCode.NONE
+    claim = MemberClaim(joined.member_id, None, joined.generation)
+    synced = await world.coordinator.sync_group(group_id, SyncRequest(claim, None, None, {}))
+    assert synced.error is ErrorCode.NONE
+    return claim
+
+
+def committed(world: Any, group_id: str) -> list[tuple[str, int]]:
+    return [place for place, _ in world.coordinator.fetch_offsets(group_id, None)]
+
+
+async def one_group_world(world_type: Any, **settings: int) -> Any:
+    world = world_type(GroupSettings(offsets_topic_partitions=1, **settings))
+    world.topics["__consumer_offsets"] = (UUID(int=99), 1)
+    await world.start()
+    return world
+
+
+async def test_an_administrator_deletes_offsets_of_topics_that_nobody_reads(world: Any) -> None:
+    coordinator = world.coordinator
+    member = await form(world, "g", joining())
+    commits = {("t", 0): CommittedOffset(1), ("left", 0): CommittedOffset(2), ("left", 1): CommittedOffset(3)}
+    assert await coordinator.commit_offsets("g", member, commits) is ErrorCode.NONE
+    world.topics["left"] = (UUID(int=2), 2)
+    answers = await coordinator.delete_offsets("g", [("t", 0), ("left", 0), ("left", 7)])
+    assert answers == {
+        ("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ("left", 0): ErrorCode.NONE,
+        ("left", 7): ErrorCode.NONE,
+    }
+    assert committed(world, "g") == [("t", 0), ("left", 1)]
+    await coordinator.leave_group("g", (member,))
+    assert await coordinator.delete_offsets("g", [("t", 0)]) == {("t", 0): ErrorCode.NONE}
+    await world.clock.settle()
+    await world.kill()
+    await world.start()
+    assert committed(world, "g") == [("left", 1)]
+
+
+async def test_what_members_that_are_no_consumers_read_is_not_known_so_nothing_of_theirs_is_deleted(
+    world: Any,
+) -> None:
+    await form(world, "connect", joining(protocol_type="connect"))
+    coordinator = world.coordinator
+    assert await coordinator.delete_offsets("connect", [("t", 0)]) is ErrorCode.NON_EMPTY_GROUP
+    assert await coordinator.delete_offsets("nowhere", [("t", 0)]) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert await coordinator.delete_offsets("", [("t", 0)]) is ErrorCode.INVALID_GROUP_ID
+
+
+async def test_a_commit_under_way_is_deleted_with_the_others(world: Any) -> None:
+    coordinator = world.coordinator
+    partition = world.open[coordinator.partition_of("g")]
+    partition.is_slow = True
+    late = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)}))
+    await world.clock.settle()
+    delete = asyncio.ensure_future(coordinator.delete_offsets("g", [("t", 0)]))
+    await world.clock.settle()
+    partition.sync()
+    assert await late is ErrorCode.NONE
+    assert await delete == {("t", 0): ErrorCode.NONE}
+    assert committed(world, "g") == []
+
+
+async def test_offsets_of_a_deleted_topic_go_with_it(world: Any) -> None:
+    coordinator = world.coordinator
+    world.topics["old"] = (UUID(int=7), 1)
+    commits = {
+        ("old", 0): CommittedOffset(1, topic_id=UUID(int=7).bytes),
+        ("t", 0): CommittedOffset(2, topic_id=UUID(int=1).bytes),
+    }
+    assert await coordinator.commit_offsets("g", NOBODY, commits) is ErrorCode.NONE
+    del world.topics["old"]
+    coordinator.topics_deleted()
+    await world.clock.settle()
+    assert committed(world, "g") == [("t", 0)]
+    world.topics["t"] = (UUID(int=8), 4)  # deleted, and another of the same name made
+    coordinator.topics_deleted()
+    await world.clock.settle()
+    assert committed(world, "g") == []
+    await world.kill()
+    await world.start()
+    assert committed(world, "g") == []
+
+
+async def test_offsets_of_a_topic_that_was_deleted_while_the_broker_was_down_go_when_it_is_back(
+    world: Any,
+) -> None:
+    world.topics["old"] = (UUID(int=7), 1)
+    commits = {("old", 0): CommittedOffset(1, topic_id=UUID(int=7).bytes), ("t", 0): CommittedOffset(2)}
+    assert await world.coordinator.commit_offsets("g", NOBODY, commits) is ErrorCode.NONE
+    await world.kill()
+    del world.topics["old"]
+    await world.start()
+    await world.clock.settle()
+    assert committed(world, "g") == [("t", 0)]
+
+
+async def test_a_commit_that_was_under_way_when_its_topic_was_deleted_goes_too(world: Any) -> None:
+    coordinator = world.coordinator
+    world.topics["old"] = (UUID(int=7), 1)
+    partition = world.open[coordinator.partition_of("g")]
+    partition.is_slow = True
+    late = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("old", 0): CommittedOffset(1)}))
+    await world.clock.settle()
+    del world.topics["old"]
+    coordinator.topics_deleted()
+    await world.clock.settle()
+    partition.is_slow = False
+    partition.sync()
+    assert await late is ErrorCode.NONE
+    await world.clock.settle()
+    assert committed(world, "g") == []
+
+
+@pytest.mark.parametrize("end", ["deleted", "expired"])
+async def test_a_group_with_more_offsets_than_one_batch_holds_ends_whole(world_type: Any, end: str) -> None:
+    world = await one_group_world(
+        world_type,
+        coordinator_batch_bytes_max=4_096,
+        offsets_retention_ms=1,
+        offsets_rewrite_log_bytes_min=1 << 30,
+    )
+    coordinator = world.coordinator
+    for index in range(300):
+        assert (
+            await coordinator.commit_offsets("g", NOBODY, {("t", index): CommittedOffset(1)})
+            is ErrorCode.NONE
+        )
+    if end == "deleted":
+        assert await coordinator.delete_group("g") is ErrorCode.NONE
+    else:
+        await world.clock.pass_ms(700_000)
+    assert coordinator.list_groups() == (ErrorCode.NONE, [])
+    await world.kill()
+    coordinator = await world.start()
+    assert coordinator.list_groups() == (ErrorCode.NONE, [])
+    await coordinator.close()
+
+
+async def test_a_deletion_that_the_log_refuses_leaves_the_group_usable(world_type: Any) -> None:
+    world = await one_group_world(world_type, coordinator_batch_bytes_max=4_096)
+    coordinator = world.coordinator
+    for index in range(100):
+        await coordinator.commit_offsets("g", NOBODY, {("t", index): CommittedOffset(1)})
+    world.open[0].refusal = AppendBackpressureError("full")
+    assert await coordinator.delete_group("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.open[0].refusal = None
+    assert len(committed(world, "g")) == 100
+    assert await coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(2)}) is ErrorCode.NONE
+    assert await coordinator.delete_group("g") is ErrorCode.NONE
+    await coordinator.close()
+
+
+async def test_when_memory_is_full_new_things_are_refused_and_old_ones_go_on(
+    world_type: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await one_group_world(world_type, groups_memory_bytes_max=1 << 16)
+    coordinator = world.coordinator
+    member = await form(world, "g", joining())
+    taken = 0
+    while True:
+        error = await coordinator.commit_offsets(f"h{taken}", NOBODY, {("t", 0): CommittedOffset(1)})
+        if error is not ErrorCode.NONE:
+            break
+        taken += 1
+    assert error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert 5 < taken < 20
+    refused = await coordinator.join_group("new", joining())
+    assert refused.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    greedy = await coordinator.join_group("g", joining(metadata=READS_T + bytes(1 << 16), client="d"))
+    assert greedy.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    long = {("t", 1): CommittedOffset(1, metadata="x" * 4_000)}
+    assert await coordinator.commit_offsets("h0", NOBODY, long) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert await coordinator.commit_offsets("h0", NOBODY, {("t", 0): CommittedOffset(2)}) is ErrorCode.NONE
+    assert await coordinator.heartbeat("g", member) is ErrorCode.NONE
+    assert coordinator.describe_group("g").state is GroupState.STABLE
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "groups_memory_bytes_max" in said
+    assert await coordinator.delete_group("h1") is ErrorCode.NONE
+    assert await coordinator.commit_offsets("new", NOBODY, {("t", 0): CommittedOffset(1)}) is ErrorCode.NONE
+    await coordinator.close()

@@ -1,0 +1,64 @@
+"""An image without a controller: what the tests of handlers that only read it stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from ponor_broker.connection import ConnectionContext
+from ponor_broker.handlers.registry import RequestContext
+from ponor_broker.partitions.topics import Topics
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import (
+    BrokerConfigsRow,
+    FeatureRow,
+    NodeRole,
+    NodeRow,
+    PartitionRow,
+    TenantRow,
+    TopicRow,
+)
+from ponor_runtime.identity import DEFAULT_TENANT, NodeEpoch, NodeId
+
+NODE, OTHER_NODE = NodeId(7), NodeId(8)
+CLUSTER_ID = "the-cluster"
+
+
+class ImageKit:
+    """Two brokers, of which one may be fenced, and topics that are put into the image row by row."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage()
+        self.image.tenants.put(TenantRow(DEFAULT_TENANT, CLUSTER_ID))
+        self.image.features.put(FeatureRow("metadata.level", 1))
+        for node_id in (NODE, OTHER_NODE):
+            self.put_broker(node_id)
+        self.topics = Topics(lambda: self.image)
+
+    def put_broker(self, node_id: NodeId, *, fenced: bool = False) -> None:
+        row = NodeRow(node_id, NodeEpoch(1), NodeRole.BROKER, b"", f"host{node_id}", 9092, 0, fenced, 0)
+        self.image.nodes.put(row)
+
+    def put_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        leader: NodeId = NODE,
+        configs: Mapping[str, str] | None = None,
+    ) -> TopicRow:
+        row = TopicRow(name.encode().ljust(16, b"-"), DEFAULT_TENANT, name, -1, dict(configs or {}))
+        self.image.topics.put(row)
+        for number in range(partitions):
+            self.image.partitions.put(PartitionRow(row.topic_id, number, leader, 0, (leader,)))
+        return row
+
+    def set_broker(self, node_id: NodeId, **configs: str) -> None:
+        """Dynamic settings; dots of their names are written as two underscores."""
+        named = {name.replace("__", "."): value for name, value in configs.items()}
+        self.image.broker_configs.put(BrokerConfigsRow(node_id, named))
+
+
+def context(version: int) -> RequestContext:
+    """A request of some client, over a connection that no handler of these tests touches."""
+    return RequestContext(version, "client", cast("ConnectionContext", None))

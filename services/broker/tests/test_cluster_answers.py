@@ -1,0 +1,228 @@
+"""Answers that come from the image alone: metadata, features, elections, moves, what has settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+from ponor_broker.dispatch import Reply
+from ponor_broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
+from ponor_broker.handlers.api_versions import ApiVersionsHandler
+from ponor_broker.handlers.describe_cluster import DescribeClusterHandler
+from ponor_broker.handlers.describe_log_dirs import LOG_DIR
+from ponor_broker.handlers.elect_leaders import ElectLeadersHandler
+from ponor_broker.handlers.list_config_resources import ListConfigResourcesHandler
+from ponor_broker.handlers.metadata import MetadataHandler
+from ponor_broker.handlers.partition_reassignments import PartitionReassignmentsHandler
+from ponor_broker.partitions.topic_admin import TopicAdmin
+from ponor_kafka.codec import decode_as, encode
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.headers import RequestHeader
+from ponor_kafka.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from ponor_kafka.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from ponor_kafka.messages.api_versions import ApiVersionsRequest
+from ponor_kafka.messages.describe_cluster import DescribeClusterRequest
+from ponor_kafka.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from ponor_kafka.messages.list_config_resources import ListConfigResourcesRequest
+from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ponor_runtime.disk import Buffer
+
+from services.broker.tests.image_kit import CLUSTER_ID, NODE, OTHER_NODE, ImageKit, context
+
+VERSION = 12
+
+
+class Bodies:
+    """Stands for `dispatch.Reply`: keeps the body's buffers."""
+
+    def __init__(self) -> None:
+        self.kept: list[Buffer] = []
+
+    def __call__(self, body: list[Buffer]) -> None:
+        self.kept = body
+
+
+def metadata_handler(kit: ImageKit, **bounds: int) -> MetadataHandler:
+    return MetadataHandler(
+        kit.topics,
+        cast("TopicAdmin", None),
+        lambda _coroutine, _name: None,
+        node_id=NODE,
+        auto_create=False,
+        partitions_of_new=lambda _: 1,
+        **bounds,
+    )
+
+
+def ask_metadata(handler: MetadataHandler, request: MetadataRequest) -> tuple[MetadataResponse, Buffer]:
+    bodies = Bodies()
+    frame = bytearray(encode(request, VERSION))
+    handler.start(frame, RequestHeader(3, VERSION, 1, "client", 0), cast("Reply", bodies))
+    (body,) = bodies.kept
+    return decode_as(MetadataResponse, VERSION, body)[0], body
+
+
+def test_a_kept_answer_is_the_very_bytes_until_the_image_changes() -> None:
+    kit = ImageKit()
+    kit.put_topic("t", 50)
+    handler = metadata_handler(kit)
+    everything = MetadataRequest(topics=None)
+    answer, body = ask_metadata(handler, everything)
+    assert [len(topic.partitions) for topic in answer.topics] == [50]
+    assert ask_metadata(handler, everything)[1] is body
+    kit.put_topic("u", 2)
+    handler.invalidate()
+    answer, other = ask_metadata(handler, everything)
+    assert other is not body
+    assert [topic.name for topic in answer.topics] == ["t", "u"]
+
+
+def test_kept_answers_are_bounded_by_their_bytes_and_errors_are_not_kept() -> None:
+    kit = ImageKit()
+    kit.put_topic("t", 100)
+    names = [kit.put_topic(f"u-{number}").name for number in range(9)]
+    handler = metadata_handler(kit, kept_bytes_max=10_000)
+
+    def ask(*wanted: str) -> Buffer:
+        topics = [MetadataRequestTopic(name=name) for name in wanted]
+        return ask_metadata(handler, MetadataRequest(topics=topics, allow_auto_topic_creation=False))[1]
+
+    first = ask("t", names[0])
+    assert ask("t", names[0]) is first
+    for name in names[1:]:
+        ask("t", name)
+    assert ask("t", names[0]) is not first, "nine answers of 3 kB are more than 10 kB"
+    assert ask("missing") is not ask("missing")
+
+
+def test_topics_by_id_twice_and_not_at_all() -> None:
+    kit = ImageKit()
+    topic_id = kit.put_topic("t").topic_id
+    handler = metadata_handler(kit)
+    wanted = [
+        MetadataRequestTopic(topic_id=topic_id, name=None),
+        MetadataRequestTopic(topic_id=topic_id, name=None),
+        MetadataRequestTopic(topic_id=b"\7" * 16, name=None),
+        MetadataRequestTopic(name="bad name"),
+    ]
+    answer = handler.describe(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), VERSION)
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+        ("t", ErrorCode.NONE),
+        (None, ErrorCode.UNKNOWN_TOPIC_ID),
+        ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ]
+    assert handler.describe(MetadataRequest(topics=[]), VERSION).topics == []
+    (refused,) = handler.describe(MetadataRequest(topics=wanted[:1]), 11).topics
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "code"),
+    [
+        (None, -1, ErrorCode.NONE),
+        (CLUSTER_ID, NODE, ErrorCode.NONE),
+        ("another", NODE, ErrorCode.REBOOTSTRAP_REQUIRED),
+        (CLUSTER_ID, OTHER_NODE, ErrorCode.REBOOTSTRAP_REQUIRED),
+    ],
+)
+async def test_who_the_client_takes_this_broker_for(
+    cluster_id: str | None, node_id: int, code: ErrorCode
+) -> None:
+    kit = ImageKit()
+    handler = ApiVersionsHandler(list, kit.topics, node_id=NODE)
+    connection = type("Connection", (), {})()
+    request_context = context(5)
+    object.__setattr__(request_context, "connection", connection)
+    answer = await handler.handle(ApiVersionsRequest("a", "1", cluster_id, node_id), request_context)
+    assert answer.error_code == code
+    if code is ErrorCode.NONE:
+        (feature,) = answer.finalized_features
+        assert (feature.name, feature.max_version_level) == ("ponor.metadata.level", 1)
+
+
+async def test_elections_and_moves_where_there_is_one_replica() -> None:
+    kit = ImageKit()
+    kit.put_topic("t", 2)
+    elections = ElectLeadersHandler(kit.topics)
+    asked = ElectLeadersRequest(0, [TopicPartitions("t", [0, 9]), TopicPartitions("none", [0])])
+    results = (await elections.handle(asked, context(2))).replica_election_results
+    assert [[each.error_code for each in result.partition_result] for result in results] == [
+        [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+        [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+    ]
+    assert (
+        await elections.handle(ElectLeadersRequest(9, [TopicPartitions("t", [0])]), context(2))
+    ).error_code == (ErrorCode.INVALID_REQUEST)
+    moves = PartitionReassignmentsHandler(kit.topics)
+
+    async def move(replicas: Sequence[int] | None, partition: int = 0) -> int:
+        wanted = ReassignableTopic("t", [ReassignablePartition(partition, replicas)])
+        answer = await moves.alter(AlterPartitionReassignmentsRequest(topics=[wanted]), context(1))
+        return answer.responses[0].partitions[0].error_code
+
+    assert await move([NODE]) == ErrorCode.NONE
+    for replicas in ([OTHER_NODE], [NODE, OTHER_NODE], [], [99], [NODE, NODE]):
+        assert await move(replicas) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert await move(None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    assert await move([NODE], 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_fenced_brokers_are_told_when_asked_for() -> None:
+    kit = ImageKit()
+    kit.put_broker(OTHER_NODE, fenced=True)
+    handler = DescribeClusterHandler(kit.topics, node_id=NODE)
+    alive = await handler.handle(DescribeClusterRequest(), context(2))
+    assert [(broker.broker_id, broker.is_fenced) for broker in alive.brokers] == [(NODE, False)]
+    everyone = await handler.handle(DescribeClusterRequest(include_fenced_brokers=True), context(2))
+    assert [(broker.broker_id, broker.is_fenced) for broker in everyone.brokers] == [
+        (NODE, False),
+        (OTHER_NODE, True),
+    ]
+    for kind, code in (
+        (2, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+        (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+    ):
+        refused = await handler.handle(DescribeClusterRequest(endpoint_type=kind), context(2))
+        assert (refused.error_code, refused.controller_id, list(refused.brokers)) == (code, -1, [])
+
+
+async def test_what_has_settings() -> None:
+    kit = ImageKit()
+    kit.put_topic("t")
+    handler = ListConfigResourcesHandler(kit.topics)
+
+    async def listed(*kinds: int, version: int = 1) -> list[tuple[str, int]]:
+        answer = await handler.handle(ListConfigResourcesRequest(kinds), context(version))
+        return [(each.resource_name, each.resource_type) for each in answer.config_resources]
+
+    assert await listed() == [("7", 4), ("8", 4), ("t", 2)]
+    assert await listed(2) == [("t", 2)]
+    assert await listed(16, 32) == []
+    assert await listed(version=0) == []
+    answer = await handler.handle(ListConfigResourcesRequest((99,)), context(1))
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+async def test_there_is_one_log_directory() -> None:
+    kit = ImageKit()
+    kit.put_topic("t")
+    moved = [
+        AlterReplicaLogDir(path, [AlterReplicaLogDirTopic(name, [0])])
+        for path, name in ((LOG_DIR, "t"), ("/elsewhere", "u"), (LOG_DIR, "none"))
+    ]
+    handler = AlterReplicaLogDirsHandler(kit.topics)
+    answer = await handler.handle(AlterReplicaLogDirsRequest(moved), context(2))
+    assert {each.topic_name: each.partitions[0].error_code for each in answer.results} == {
+        "t": ErrorCode.NONE,
+        "u": ErrorCode.LOG_DIR_NOT_FOUND,
+        "none": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }

@@ -1,0 +1,207 @@
+"""The bounds on reads of old data: slots that go round, a waiting room, a speed, a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor_broker.handlers.cold_reads import ColdReadLimits, ColdReads, FairSlots, ReadSpeed
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.partition import Partition
+from ponor_kafka.errors import ErrorCode
+from ponor_runtime.telemetry import Telemetry
+from s3stream.records import StreamRecord
+
+from services.broker.tests.memory_streams import MemoryStream
+from services.broker.tests.partition_rig import PartitionRig, SteppedClock, batch
+
+
+async def turns(number: int = 5) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Owner:
+    """Somebody with work for slots; `served` is shared by all."""
+
+    name: str
+    served: list[str] = field(default_factory=list)
+
+    __hash__ = object.__hash__
+
+    async def work(self, slots: FairSlots, gate: asyncio.Semaphore) -> None:
+        async with slots.slot(self):
+            self.served.append(self.name)
+            await gate.acquire()
+
+
+class TestSlots:
+    async def test_they_go_round_over_owners(self) -> None:
+        slots, gate, served = FairSlots(1), asyncio.Semaphore(0), list[str]()
+        many, one, two = Owner("many", served), Owner("one", served), Owner("two", served)
+        tasks = [asyncio.create_task(many.work(slots, gate)) for _ in range(5)]
+        await turns()
+        tasks += [asyncio.create_task(owner.work(slots, gate)) for owner in (one, two, two)]
+        await turns()
+        assert slots.waiting == 7
+        for _ in range(8):
+            gate.release()
+            await turns()
+        await asyncio.gather(*tasks)
+        assert served == ["many", "many", "one", "two", "many", "two", "many", "many"]
+
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from("abc"), st.sampled_from(["enter", "leave", "cancel"])), max_size=60
+        )
+    )
+    async def test_slots_are_never_lost_nor_given_twice(self, steps: list[tuple[str, str]]) -> None:
+        slots, gate = FairSlots(2), asyncio.Semaphore(0)
+        inside: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[None]] = []
+        holding = 0
+
+        async def hold(owner: str) -> None:
+            nonlocal holding
+            async with slots.slot(owner):
+                holding += 1
+                try:
+                    await gate.acquire()
+                finally:
+                    holding -= 1
+
+        for owner, step in steps:
+            if step == "enter":
+                tasks.append(asyncio.create_task(hold(owner)))
+            elif step == "cancel" and tasks:
+                tasks.pop(len(tasks) // 2).cancel()  # at once, without a turn: grants and cancellations meet
+            elif holding:
+                gate.release()
+            if len(inside) % 3 == 0:
+                await asyncio.sleep(0)
+            assert holding <= 2
+        await turns()
+        waiting_or_inside = [task for task in tasks if not task.done()]
+        assert holding == min(2, len(waiting_or_inside))
+        for _ in waiting_or_inside:
+            gate.release()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert slots.waiting == 0
+        async with slots.slot("x"), slots.slot("y"):
+            pass
+
+
+class TestSpeed:
+    async def test_what_was_read_is_what_counts(self) -> None:
+        clock = RecordingClock()
+        speed = ReadSpeed(1000, clock)
+        await speed.wait_for(1000)
+        speed.give_back(500)
+        assert clock.slept == []
+        await speed.wait_for(100)
+        assert [round(seconds, 3) for seconds in clock.slept] == [0.25], (
+            "a quarter of a second may be made up for"
+        )
+
+    async def test_zero_is_any(self) -> None:
+        clock = RecordingClock()
+        speed = ReadSpeed(0, clock)
+        for _ in range(10):
+            await speed.wait_for(1 << 40)
+        assert clock.slept == []
+
+
+@dataclass
+class RecordingClock(SteppedClock):
+    """Notes how long everybody wanted to sleep."""
+
+    slept: list[float] = field(default_factory=list)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+
+class SlowStream:
+    """Makes the objects behind a stream as slow as the test wants."""
+
+    def __init__(self, stream: MemoryStream) -> None:
+        self.gate = asyncio.Event()
+        self.reads = 0
+        self._fetch = stream.fetch
+        stream.is_cold = True
+        stream.fetch = self.fetch  # type: ignore[method-assign]
+
+    async def fetch(self, start_offset: int, max_bytes: int) -> list[StreamRecord]:
+        self.reads += 1
+        await self.gate.wait()
+        return await self._fetch(start_offset, max_bytes)
+
+
+@contextmanager
+def reads(**limits: int) -> Iterator[tuple[ColdReads, Telemetry]]:
+    telemetry = Telemetry()
+    whole = {
+        "in_flight_max": 1,
+        "waiting_max": 10,
+        "read_bytes_max": 1 << 20,
+        "bytes_per_s_max": 0,
+        "ms_max": 20_000,
+    }
+    yield (
+        ColdReads(ColdReadLimits(**{**whole, **limits}), clock=SteppedClock(), telemetry=telemetry),
+        telemetry,
+    )
+
+
+async def cold_partition(batches: int = 3) -> tuple[Partition, SlowStream]:
+    rig = PartitionRig()
+    partition = await rig.open()
+    for _ in range(batches):
+        partition.append(batch(), 0, lambda _: None)
+    await turns()
+    return partition, SlowStream(rig.stream("log"))
+
+
+async def test_only_so_many_wait() -> None:
+    partition, slow = await cold_partition()
+    with reads(waiting_max=2) as (cold, telemetry):
+        waiting = [asyncio.create_task(cold.read(n, partition, 0, 1000, ms_max=None)) for n in range(3)]
+        await turns()
+        states = {labels[0]: value for labels, value in telemetry.gauges("ponor_cold_reads")}
+        assert states == {"reading": 1, "waiting": 2}
+        refused = await cold.read(3, partition, 0, 1000, ms_max=None)
+        assert isinstance(refused, PartitionError)
+        assert refused.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert dict(telemetry.counters("ponor_cold_reads_refused_total"))[()] == 1
+        slow.gate.set()
+        assert [len(records) for records in await asyncio.gather(*waiting) if isinstance(records, list)] == [
+            3,
+            3,
+            3,
+        ]
+
+
+async def test_a_read_has_a_size() -> None:
+    partition, slow = await cold_partition()
+    slow.gate.set()
+    with reads(read_bytes_max=1) as (cold, _):
+        records = await cold.read(0, partition, 0, 1 << 30, ms_max=None)
+        assert isinstance(records, list)
+        assert len(records) == 1
+
+
+async def test_too_slow_is_an_error_or_nothing() -> None:
+    partition, slow = await cold_partition()
+    with reads(ms_max=1) as (cold, _):
+        alone = await cold.read(0, partition, 0, 1000, ms_max=None)
+        assert isinstance(alone, PartitionError)
+        assert alone.code.retriable
+        assert await cold.read(0, partition, 0, 1000, ms_max=1) == [], "there was something else to answer"
+        slow.gate.set()
+        assert len(await cold.read(0, partition, 0, 1000, ms_max=1000) or []) == 3  # type: ignore[arg-type]

@@ -1,0 +1,173 @@
+"""Fetches that stand for themselves: sizes, waits, errors, diverging logs, old data."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from ponor_broker.settings import BrokerSettings
+from ponor_kafka.errors import ErrorCode, KafkaWireError
+
+from services.broker.tests.fetch_rig import NODE, OTHER_NODE, FetchRig, base_offsets
+
+A, B = ("a", 0), ("b", 0)
+LONG_MS = 60_000
+
+
+class TestSizes:
+    async def test_the_first_batch_of_an_answer_comes_however_big(self) -> None:
+        async with FetchRig() as rig:
+            for topic in "ab":
+                await rig.create(topic)
+                await rig.append(topic)
+                await rig.append(topic)
+            answers = rig.answers(await rig.fetch([(A, 0), (B, 0)], max_bytes=1))
+            assert (base_offsets(answers[A]), base_offsets(answers[B])) == ([0], [])
+            assert answers[B].high_watermark == 2, "a partition without room is described all the same"
+            answers = rig.answers(await rig.fetch([(A, 0), (B, 0)], partition_max_bytes=1))
+            assert (base_offsets(answers[A]), base_offsets(answers[B])) == ([0], [0])
+
+    async def test_an_offset_within_a_batch_brings_the_batch(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a")
+            await rig.append("a", records=10)
+            assert base_offsets(rig.answers(await rig.fetch([(A, 7)]))[A]) == [0]
+
+    async def test_while_clients_do_not_read_answers_are_one_batch(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a")
+            for _ in range(3):
+                await rig.append("a")
+            rig.backlog.replace(0, 1 << 30)
+            assert base_offsets(rig.answers(await rig.fetch([(A, 0)]))[A]) == [0]
+
+    async def test_a_fetch_of_too_many_partitions_is_no_request(self) -> None:
+        async with FetchRig(settings=BrokerSettings(fetch_partitions_max=2)) as rig:
+            with pytest.raises(KafkaWireError, match="raise fetch_partitions_max"):
+                rig.start([(("a", index), 0) for index in range(3)])
+
+
+class TestWaiting:
+    async def test_bytes_of_all_partitions_count(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a")
+            await rig.create("b")
+            waiting = rig.start([(A, 0), (B, 0)], max_wait_ms=LONG_MS, min_bytes=100)
+            await rig.append("a")
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await rig.append("b")
+            answers = rig.answers(await waiting)
+            assert (base_offsets(answers[A]), base_offsets(answers[B])) == ([0], [0])
+
+    async def test_an_error_does_not_wait(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a")
+            response = await rig.fetch([(A, 0), (("nowhere", 0), 0)], max_wait_ms=LONG_MS, version=12)
+            answers = rig.answers(response)
+            assert answers["nowhere", 0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert answers[A].error_code == 0
+
+    async def test_a_full_house_answers_at_once(self) -> None:
+        async with FetchRig(settings=BrokerSettings(parked_fetches_max=1)) as rig:
+            await rig.create("a")
+            waiting = rig.start([(A, 0)], max_wait_ms=LONG_MS)
+            await asyncio.sleep(0)
+            assert dict(rig.telemetry.gauges("ponor_fetches_parked"))[()] == 1
+            assert base_offsets(rig.answers(await rig.fetch([(A, 0)], max_wait_ms=LONG_MS))[A]) == []
+            await rig.append("a")
+            await waiting
+            assert dict(rig.telemetry.gauges("ponor_fetches_parked"))[()] == 0
+
+    async def test_what_was_there_before_the_wait_counts_and_comes_too(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a")
+            await rig.append("a")
+            waiting = rig.start([(A, 0)], max_wait_ms=LONG_MS, min_bytes=200)
+            await rig.append("a")
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await rig.append("a")
+            assert base_offsets(rig.answers(await waiting)[A]) == [0, 1, 2]
+
+
+class TestEpochs:
+    async def test_a_client_with_another_leader_epoch_is_told_where_to_go(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a", epoch=3)
+            for version, has_hint in ((16, True), (15, False)):
+                response = await rig.fetch([(A, 0)], leader_epoch=2, version=version)
+                refused = rig.answers(response)[A]
+                assert refused.error_code == ErrorCode.FENCED_LEADER_EPOCH
+                assert (refused.current_leader is not None) == has_hint
+                assert [one.node_id for one in response.node_endpoints] == ([NODE] if has_hint else [])
+            newer = rig.answers(await rig.fetch([(A, 0)], leader_epoch=4))[A]
+            assert (newer.error_code, newer.current_leader) == (ErrorCode.UNKNOWN_LEADER_EPOCH, None)
+            assert rig.answers(await rig.fetch([(A, 0)], leader_epoch=3))[A].error_code == 0
+
+    async def test_a_reader_of_another_history_is_told_where_it_parts(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a", epoch=1)
+            for _ in range(5):
+                await rig.append("a")
+            await rig.move("a", 0, OTHER_NODE, 2)
+            await rig.move("a", 0, NODE, 4)
+            for _ in range(3):
+                await rig.append("a")
+            same = rig.answers(await rig.fetch([(A, 5)], last_fetched_epoch=1))[A]
+            assert (same.diverging_epoch, base_offsets(same)) == (None, [5, 6, 7])
+            ahead = await rig.fetch([(A, 7)], last_fetched_epoch=1, max_wait_ms=LONG_MS)
+            parting = rig.answers(ahead)[A].diverging_epoch
+            assert parting is not None
+            assert (parting.epoch, parting.end_offset) == (1, 5)
+            between = rig.answers(await rig.fetch([(A, 6)], last_fetched_epoch=3))[A].diverging_epoch
+            assert between is not None
+            assert (between.epoch, between.end_offset) == (1, 5)
+            unknown = rig.answers(await rig.fetch([(A, 6)], last_fetched_epoch=5))[A]
+            assert unknown.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            old_version = rig.answers(await rig.fetch([(A, 7)], version=11))[A]
+            assert base_offsets(old_version) == [7]
+
+    async def test_offsets_outside_are_refused(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a")
+            await rig.append("a")
+            answers = {offset: rig.answers(await rig.fetch([(A, offset)]))[A] for offset in (-1, 1, 2)}
+            codes = {offset: answer.error_code for offset, answer in answers.items()}
+            assert codes == {-1: ErrorCode.OFFSET_OUT_OF_RANGE, 1: 0, 2: ErrorCode.OFFSET_OUT_OF_RANGE}
+
+
+class TestOldData:
+    async def test_it_is_read_and_answered_beside_new_data(self) -> None:
+        async with FetchRig() as rig:
+            for topic in "ab":
+                await rig.create(topic)
+                await rig.append(topic)
+            rig.data_stream("a").is_cold = True
+            answers = rig.answers(await rig.fetch([(A, 0), (B, 0)]))
+            assert (base_offsets(answers[A]), base_offsets(answers[B])) == ([0], [0])
+
+    async def test_it_is_read_in_a_session_too(self) -> None:
+        async with FetchRig() as rig:
+            for topic in "ab":
+                await rig.create(topic)
+                await rig.append(topic)
+            rig.data_stream("a").is_cold = True
+            first = await rig.fetch([(A, 0), (B, 0)], epoch=0, max_bytes=1)
+            assert {key: base_offsets(one) for key, one in rig.answers(first).items()} == {A: [], B: [0]}
+            second = await rig.fetch([(B, 1)], session_id=first.session_id, epoch=1)
+            assert {key: base_offsets(one) for key, one in rig.answers(second).items()} == {A: [0]}
+            third = await rig.fetch([(A, 1)], session_id=first.session_id, epoch=2)
+            assert rig.answers(third) == {}
+
+    async def test_a_session_that_went_on_gets_no_batches_of_the_request_before(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a")
+            await rig.append("a")
+            await rig.append("a")
+            session_id = (await rig.fetch([(A, 2)], epoch=0)).session_id
+            rig.data_stream("a").is_cold = True
+            slow = rig.start([(A, 0)], session_id=session_id, epoch=1)
+            next_one = rig.start([(A, 1)], session_id=session_id, epoch=2)
+            assert (await slow).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            assert base_offsets(rig.answers(await next_one)[A]) == [1]

@@ -1,0 +1,137 @@
+"""What clients ask about the ends and the size of a log, answered by the real handlers over a real partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+from ponor_broker.handlers.delete_records import DeleteRecordsHandler
+from ponor_broker.handlers.describe_log_dirs import LOG_DIR, DescribeLogDirsHandler
+from ponor_broker.handlers.describe_producers import DescribeProducersHandler
+from ponor_broker.handlers.list_offsets import ListOffsetsHandler
+from ponor_broker.handlers.registry import RequestContext
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.partition_manager import PartitionManager
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from ponor_kafka.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from ponor_kafka.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from ponor_kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ponor_kafka.record_builder import build_batch
+
+from services.broker.tests.partition_rig import PartitionRig
+
+NONE, UNSUPPORTED = ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION
+
+
+@dataclass
+class OnePartition:
+    """Of the manager, the look-ups."""
+
+    partition: Partition
+
+    def find(self, topic: str, index: int) -> Partition:
+        found = self.get(topic, index)
+        if found is None:
+            raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such partition")
+        return found
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        return self.partition if (topic, index) == ("t", 0) else None
+
+    def all(self) -> list[Partition]:
+        return [self.partition]
+
+
+async def manager() -> PartitionManager:
+    """Offsets 0..4 with timestamps 10, 40, 30, 20, 40, of which the first was deleted; the third batch is producer 7's."""
+    partition = await PartitionRig().open()
+    for timestamps, producer in (((10, 40), -1), ((30,), -1), ((20, 40), 7)):
+        records = [(at, b"k", b"v") for at in timestamps]
+        epoch, sequence = (3, 5) if producer >= 0 else (-1, -1)
+        await partition.append_batch(
+            build_batch(records, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+        )
+    await partition.delete_records(1)
+    return cast("PartitionManager", OnePartition(partition))
+
+
+def context(version: int) -> RequestContext:
+    return RequestContext(version, None, cast("Any", None))
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "version_min", "offset", "found_timestamp"),
+    [
+        (-1, 1, 5, -1),
+        (-2, 1, 1, -1),
+        (-3, 7, 1, 40),
+        (-4, 8, 1, -1),
+        (-5, 9, -1, -1),
+        (-6, 11, -1, -1),
+        (0, 1, 1, 40),
+        (35, 1, 1, 40),
+        (41, 1, -1, -1),
+    ],
+)
+async def test_every_special_timestamp_in_every_version(
+    timestamp: int, version_min: int, offset: int, found_timestamp: int
+) -> None:
+    handler = ListOffsetsHandler(await manager())
+    for version in range(1, 12):
+        partitions = [ListOffsetsPartition(0, timestamp=timestamp)]
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic("t", partitions=partitions)])
+        (row,) = (await handler.handle(request, context(version))).topics[0].partitions
+        if version < version_min:
+            assert (row.error_code, row.offset) == (UNSUPPORTED, -1)
+            continue
+        assert (row.error_code, row.offset, row.timestamp) == (NONE, offset, found_timestamp)
+        knows_epoch = version >= 4 and offset >= 0
+        assert row.leader_epoch == (0 if knows_epoch else -1)
+
+
+@pytest.mark.parametrize(
+    ("topic", "offset", "low_watermark", "code"),
+    [
+        ("t", 3, 3, ErrorCode.NONE),
+        ("t", -1, 5, ErrorCode.NONE),
+        ("t", 6, -1, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ("t", -7, -1, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ("u", 1, -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+async def test_delete_records(topic: str, offset: int, low_watermark: int, code: ErrorCode) -> None:
+    handler = DeleteRecordsHandler(await manager())
+    wanted = DeleteRecordsTopic(topic, [DeleteRecordsPartition(0, offset)])
+    (answer,) = (await handler.handle(DeleteRecordsRequest([wanted], 1_000), context(2))).topics
+    (row,) = answer.partitions
+    assert (row.low_watermark, row.error_code) == (low_watermark, code)
+
+
+async def test_log_dirs_of_all_and_of_some() -> None:
+    partitions = await manager()
+    handler = DescribeLogDirsHandler(partitions)
+    (every,) = (await handler.handle(DescribeLogDirsRequest(None), context(5))).results
+    assert (every.error_code, every.log_dir, every.total_bytes) == (0, LOG_DIR, -1)
+    (row,) = every.topics[0].partitions
+    assert row.partition_size == partitions.find("t", 0).log.size_bytes > 3 * 61
+    assert (row.offset_lag, row.is_future_key) == (0, False)
+    some = DescribeLogDirsRequest([DescribableLogDirTopic("t", [0, 1]), DescribableLogDirTopic("u", [0])])
+    (found,) = (await handler.handle(some, context(1))).results
+    assert [(topic.name, len(topic.partitions)) for topic in found.topics] == [("t", 1)]
+
+
+async def test_producers_are_described() -> None:
+    handler = DescribeProducersHandler(await manager())
+    request = DescribeProducersRequest([TopicRequest("t", [0, 1])])
+    (topic,) = (await handler.handle(request, context(0))).topics
+    known, unknown = topic.partitions
+    (producer,) = known.active_producers
+    assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 3, 6)
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
