@@ -9,9 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ponor_broker.budgets import BUDGETS
 from ponor_cli.settings_routing import SETTINGS_OF_ROLE
 from ponor_runtime.settings import SettingRow, describe
 from ponor_runtime.telemetry_names import METRICS, SPANS
+
+from tools.compatibility import apis_page, configs_page
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = "<!-- Written by `python -m tools.reference`; change the code and run it. -->\n"
@@ -75,10 +78,39 @@ def metrics_page() -> str:
     return "\n".join(lines)
 
 
+def budgets_page() -> str:
+    """docs/operations/budgets.md."""
+    rows = {row.name: row for row in describe(SETTINGS_OF_ROLE["broker"])}
+    lines = [
+        "# Budgets of a broker",
+        "",
+        GENERATED,
+        "Everything that could grow has a bound. Reaching one gives backpressure or an error that clients repeat by themselves, never a lost record. The limit of each is",
+        "also a metric, `ponor_budget_limit{budget=SETTING}`: what is used, divided by it, is the share that an alarm looks at.",
+        "",
+        "| of what | bound (setting) | default | shown by | at the bound |",
+        "|---|---|---|---|---|",
+    ]
+    for budget in BUDGETS:
+        row = rows[budget.setting]
+        default = amount(row.default, row.unit)
+        lines.append(
+            f"| {budget.what} | `{budget.setting}` | {default} | `{budget.used}` | {budget.at_the_bound} |"
+        )
+    lines.append("")
+    return "\n".join(lines)
+
+
 def pages() -> dict[Path, str]:
     """Every generated page."""
     operations = ROOT / "docs" / "operations"
-    return {operations / "settings.md": settings_page(), operations / "metrics.md": metrics_page()}
+    return {
+        operations / "settings.md": settings_page(),
+        operations / "metrics.md": metrics_page(),
+        operations / "budgets.md": budgets_page(),
+        ROOT / "docs" / "compatibility-apis.md": apis_page(GENERATED),
+        ROOT / "docs" / "compatibility-configs.md": configs_page(GENERATED),
+    }
 
 
 def main() -> None:

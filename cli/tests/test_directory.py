@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ponor_cli.cluster_file import ClusterFile, ProcessEntry
-from ponor_cli.control import ControlServer, send_control, socket_path
+from ponor_cli.control import ControlRequest, ControlServer, send_control, socket_path
 from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
 from ponor_cli.errors import CommandError
 
@@ -57,25 +57,27 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
 
 async def test_control_carries_requests_and_refusals(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
-    asked: list[tuple[str, str, int]] = []
+    asked: list[ControlRequest] = []
 
-    async def handle(verb: str, role: str, number: int) -> str:
-        asked.append((verb, role, number))
-        if verb == "stop":
+    async def handle(request: ControlRequest) -> str:
+        asked.append(request)
+        if request.verb == "stop":
             raise CommandError("not now")
         return "done"
 
+    adding = ControlRequest("add", "gc", -1, {"claim_objects_max": "10"})
+    stopping = ControlRequest("stop", "gc", 1)
     server = ControlServer(directory, handle)
     await server.start()
     loop = asyncio.get_running_loop()
-    assert await loop.run_in_executor(None, send_control, directory, "start", "gc", 1) == "done"
+    assert await loop.run_in_executor(None, send_control, directory, adding) == "done"
     with pytest.raises(CommandError, match="not now"):
-        await loop.run_in_executor(None, send_control, directory, "stop", "gc", 1)
+        await loop.run_in_executor(None, send_control, directory, stopping)
     await server.close()
-    assert asked == [("start", "gc", 1), ("stop", "gc", 1)]
+    assert asked == [adding, stopping]
     assert not socket_path(directory).exists()
     with pytest.raises(CommandError, match="no `ponor up` answers"):
-        send_control(directory, "start", "gc", 0)
+        send_control(directory, stopping)
 
 
 def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 from ponor_cli.directory import ClusterDirectory
 from ponor_cli.errors import CommandError
-from ponor_cli.plan import UpOptions, check_options, object_store_url, plan, ports_needed
+from ponor_cli.plan import (
+    ClusterPlaces,
+    UpOptions,
+    check_addition,
+    check_options,
+    export_environment,
+    object_store_url,
+    plan,
+    plan_addition,
+    ports_needed,
+)
 
 
 def options(**changes: object) -> UpOptions:
@@ -66,3 +76,40 @@ def test_a_store_that_is_none_is_refused(url: str) -> None:
 def test_a_directory_store_is_made_absolute() -> None:
     assert object_store_url(options(object_store="file:///some/where")) == "file:///some/where"
     assert object_store_url(options(object_store="file://here")) == f"file://{Path.cwd() / 'here'}"
+
+
+def test_only_roles_that_may_be_several_can_be_added_and_the_refusal_says_why() -> None:
+    check_addition("gc", 1)
+    for role, word in (
+        ("broker", "partitions cannot move"),
+        ("controller", "one voter"),
+        ("compactor", "not built yet"),
+        ("gateway", "no role gateway"),
+    ):
+        with pytest.raises(CommandError, match=word):
+            check_addition(role, 1)
+    with pytest.raises(CommandError, match="ponor node remove gc N"):
+        check_addition("gc", 16)
+
+
+def test_an_added_node_is_told_what_the_planned_ones_are() -> None:
+    planned = plan(options(gcs=2), list(range(7000, 7010)))[-1]
+    places = ClusterPlaces(ClusterDirectory(Path("/d")), "127.0.0.1", ["127.0.0.1:7000"], "file:///d/objects")
+    added = plan_addition(places, "gc", 1, 7004, {"claim_objects_max": "5"})
+    assert added.node_id == planned.node_id
+    assert added.config == {**planned.config, "settings": {"claim_objects_max": "5"}}
+
+
+def test_otlp_options_become_opentelemetrys_own_variables() -> None:
+    assert export_environment(options()) == {}
+    asked = options(otlp="http://127.0.0.1:4318", trace_ratio=0.25)
+    check_options(asked)
+    assert export_environment(asked) == {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318",
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": "0.25",
+    }
+    with pytest.raises(CommandError, match="--otlp 127"):
+        check_options(options(otlp="127.0.0.1:4318"))
+    with pytest.raises(CommandError, match=r"--trace-ratio 1\.5"):
+        check_options(options(trace_ratio=1.5))

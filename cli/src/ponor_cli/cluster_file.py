@@ -24,6 +24,18 @@ class ProcessEntry:
     log_file: str = ""
     restarts: int = 0
 
+    @classmethod
+    def planned(cls, directory: ClusterDirectory, role: str, number: int, node_id: int) -> ProcessEntry:
+        """A process that is about to be started."""
+        name = f"{role}-{number}"
+        return cls(
+            role=role,
+            id=number,
+            node_id=node_id,
+            config_file=str(directory.config_file(name)),
+            log_file=str(directory.log_file(name)),
+        )
+
     @property
     def name(self) -> str:
         """`ROLE-N`, as files and log lines call it."""
@@ -64,6 +76,12 @@ class ClusterFile:
         """Build from the JSON value."""
         processes = [ProcessEntry(**entry) for entry in content["processes"]]
         return cls(**{**content, "processes": processes})
+
+    def add(self, directory: ClusterDirectory, role: str, number: int, node_id: int) -> ProcessEntry:
+        """One more process; it is written at its first change of state."""
+        entry = ProcessEntry.planned(directory, role, number, node_id)
+        self.processes.append(entry)
+        return entry
 
     def process(self, role: str, number: int) -> ProcessEntry:
         """The entry of one process.

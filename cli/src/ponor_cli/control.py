@@ -1,6 +1,6 @@
 """How `ponor node` talks to the running `ponor up`: one JSON line each way over a Unix socket.
 
-Request  {"verb": "start"|"stop"|"kill", "role": ROLE, "id": N}
+Request  {"verb": "start"|"stop"|"kill"|"add"|"remove", "role": ROLE, "id": N, "settings": {NAME: VALUE}}; "add" has no id, the others no settings
 Reply    {"ok": true, "message": "..."} or {"ok": false, "message": "..."}
 """
 
@@ -11,6 +11,7 @@ import hashlib
 import json
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,8 +19,22 @@ from ponor_cli.directory import UNIX_SOCKET_PATH_BYTES_MAX, ClusterDirectory
 from ponor_cli.errors import CommandError
 
 REQUEST_BYTES_MAX = 4096
-ControlHandler: TypeAlias = Callable[[str, str, int], Awaitable[str]]
-"""(verb, role, number) -> message; raises CommandError."""
+NEXT_FREE = -1
+"""As id of "add": the first number that no node of the role has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRequest:
+    """What somebody asks of the running `ponor up`."""
+
+    verb: str
+    role: str
+    number: int
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+ControlHandler: TypeAlias = Callable[[ControlRequest], Awaitable[str]]
+"""Carries a request out and says what became of it; raises CommandError."""
 
 
 def socket_path(directory: ClusterDirectory) -> Path:
@@ -54,20 +69,25 @@ class ControlServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = json.loads(await asyncio.wait_for(reader.readline(), 5))
-            message = await self._handler(str(request["verb"]), str(request["role"]), int(request["id"]))
+            message = await self._handler(
+                ControlRequest(
+                    str(request["verb"]),
+                    str(request["role"]),
+                    int(request.get("id", NEXT_FREE)),
+                    {str(name): str(value) for name, value in request.get("settings", {}).items()},
+                )
+            )
             reply = {"ok": True, "message": message}
         except CommandError as error:
             reply = {"ok": False, "message": str(error)}
-        except (ValueError, KeyError, TypeError, TimeoutError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, TimeoutError) as error:
             reply = {"ok": False, "message": f"malformed control request: {error!r}"}
         writer.write(json.dumps(reply).encode() + b"\n")
         await writer.drain()
         writer.close()
 
 
-def send_control(
-    directory: ClusterDirectory, verb: str, role: str, number: int, timeout_s: float = 60.0
-) -> str:
+def send_control(directory: ClusterDirectory, request: ControlRequest, timeout_s: float = 60.0) -> str:
     """Ask the running supervisor.
 
     Raises:
@@ -77,7 +97,13 @@ def send_control(
         client.settimeout(timeout_s)
         try:
             client.connect(str(socket_path(directory)))
-            client.sendall(json.dumps({"verb": verb, "role": role, "id": number}).encode() + b"\n")
+            body = {
+                "verb": request.verb,
+                "role": request.role,
+                "id": request.number,
+                "settings": request.settings,
+            }
+            client.sendall(json.dumps(body).encode() + b"\n")
             reply: dict[str, Any] = json.loads(client.makefile("r").readline())
         except (OSError, ValueError) as error:
             raise CommandError(

@@ -53,13 +53,17 @@ class KafkaClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
         self._socket.close()
 
-    def call(self, request: Message, response_class: type[R]) -> R:
-        """Send a request in the newest version that both sides know, and wait for its response."""
+    def call(self, request: Message, response_class: type[R], *, version_max: int | None = None) -> R:
+        """Send a request in the newest version that both sides know (and that is at most `version_max`), and wait for its response."""
         key = request.API_KEY
         low, high = self._versions.get(key, (0, -1))
-        version = min(high, request.VERSION_MAX)
+        version = min(high, request.VERSION_MAX if version_max is None else version_max)
         if version < max(low, request.VERSION_MIN):
             raise CommandError(f"the broker at {self._address} does not serve {type(request).__name__}")
         return self._exchange(request, response_class, version)

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from ponor_cli.cluster import cluster_app
-from ponor_cli.control import send_control
 from ponor_cli.directory import ClusterDirectory
+from ponor_cli.doctor import doctor_app
 from ponor_cli.errors import CommandError
+from ponor_cli.node import node_app
 from ponor_cli.objects import object_app
 from ponor_cli.plan import UpOptions
 from ponor_cli.settings_routing import route_settings
@@ -22,22 +23,28 @@ app = typer.Typer(
     name="ponor",
     help="Ponor: Kafka-compatible streaming whose data lives in object storage.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-node_app = typer.Typer(help="Stop, start or kill one process of a running cluster.", no_args_is_help=True)
 app.add_typer(node_app, name="node")
 app.add_typer(topic_app, name="topic")
 app.add_typer(object_app, name="object")
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(doctor_app, name="doctor")
 
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="Data directory of the cluster.")]
-RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="controller, broker or gc")]
-NumberArgument = Annotated[int, typer.Argument(metavar="ID", help="number within the role, from 0")]
 DATA_DEFAULT = Path("data")
+UP_HELP = """Run a cluster on this machine until Ctrl-C.
+
+\b
+Examples:
+  ponor up
+  ponor up --data /var/lib/ponor --kafka-port 9092 --gcs 2 --set upload_interval_ms=2000
+  ponor up --object-store 's3://bucket/prefix?endpoint=http://127.0.0.1:9000'
+  ponor up --otlp http://127.0.0.1:4318 --trace-ratio 0.1
+"""
 
 
-@app.command()
+@app.command(help=UP_HELP)
 def up(
     data: DataOption = DATA_DEFAULT,
     controllers: Annotated[int, typer.Option(help="Number of controllers.")] = 1,
@@ -57,12 +64,25 @@ def up(
     wal: Annotated[str, typer.Option(help="Write-ahead log: file or object.")] = "file",
     ready_file: Annotated[Path | None, typer.Option(help="Written once clients can produce.")] = None,
     no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave dead processes dead.")] = False,
+    otlp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Send traces and metrics to this OpenTelemetry collector (OTLP over HTTP)."
+        ),
+    ] = None,
+    trace_ratio: Annotated[
+        float | None,
+        typer.Option(
+            metavar="R",
+            help="Share of requests that are traced, 0 to 1; default 0.01, or OTEL_TRACES_SAMPLER.",
+        ),
+    ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any setting of any service; repeatable."),
     ] = None,
 ) -> None:
-    """Run a cluster on this machine until Ctrl-C."""
+    """See UP_HELP."""
     options = UpOptions(
         directory=ClusterDirectory(data),
         controllers=controllers,
@@ -72,27 +92,11 @@ def up(
         kafka_port=kafka_port,
         object_store=object_store,
         wal=wal,
+        otlp=otlp,
+        trace_ratio=trace_ratio,
         settings=route_settings(setting or []),
     )
     run_up(options, restart=not no_restart, ready_file=ready_file)
-
-
-@node_app.command("start")
-def node_start(role: RoleArgument, number: NumberArgument, data: DataOption = DATA_DEFAULT) -> None:
-    """Bring a stopped process back."""
-    print(send_control(ClusterDirectory(data), "start", role, number, timeout_s=600.0))
-
-
-@node_app.command("stop")
-def node_stop(role: RoleArgument, number: NumberArgument, data: DataOption = DATA_DEFAULT) -> None:
-    """Stop a process cleanly; it stays down until `ponor node start`."""
-    print(send_control(ClusterDirectory(data), "stop", role, number))
-
-
-@node_app.command("kill")
-def node_kill(role: RoleArgument, number: NumberArgument, data: DataOption = DATA_DEFAULT) -> None:
-    """Kill a process without warning; it is restarted unless the cluster runs with --no-restart."""
-    print(send_control(ClusterDirectory(data), "kill", role, number))
 
 
 def main() -> None:

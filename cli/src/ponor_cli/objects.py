@@ -99,19 +99,21 @@ def verify_object(
     ] = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Read objects whole and check every byte against the format and its checksums."""
     cluster = find_cluster(data, bootstrap)
     keys = [_key_of(cluster, which)] if which is not None else _committed_keys(image_of(cluster))
-    problems = 0
-    for key in keys:
-        found = _reading(cluster, key, verify)
-        problems += len(found)
-        for problem in found:
-            print(f"DAMAGED {key}: {problem}")
-    if problems:
-        raise CommandError(f"{problems} problems in {len(keys)} objects")
-    print(f"{len(keys)} objects are sound")
+    found = [{"key": key, "problem": problem} for key in keys for problem in _reading(cluster, key, verify)]
+    if output is OutputFormat.JSON:
+        print_value({"objects": len(keys), "sound": not found, "problems": found}, output)
+    else:
+        for each in found:
+            print(f"DAMAGED {each['key']}: {each['problem']}")
+    if found:
+        raise CommandError(f"{len(found)} problems in {len(keys)} objects")
+    if output is OutputFormat.TABLE:
+        print(f"{len(keys)} objects are sound")
 
 
 def object_row(image: MetadataImage, row: ObjectRow) -> dict[str, Any]:

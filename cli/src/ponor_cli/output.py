@@ -47,10 +47,18 @@ def print_value(value: Mapping[str, Any], output: OutputFormat) -> None:
     console().print(table)
 
 
-def console() -> Console:
+def print_done(message: str, facts: Mapping[str, Any], output: OutputFormat) -> None:
+    """Say that something was done: a sentence for people, the facts with the sentence for programs."""
+    if output is OutputFormat.JSON:
+        print(json.dumps({"done": True, "message": message, **facts}, indent=2))
+    else:
+        print(message)
+
+
+def console(*, stderr: bool = False) -> Console:
     """A terminal, or a wide page when the output is a pipe (so that rows stay on one line)."""
-    terminal = Console(highlight=False, soft_wrap=False)
-    return terminal if terminal.is_terminal else Console(highlight=False, width=220)
+    terminal = Console(highlight=False, soft_wrap=False, stderr=stderr)
+    return terminal if terminal.is_terminal else Console(highlight=False, width=220, stderr=stderr)
 
 
 def human_bytes(count: int) -> str:

@@ -48,6 +48,28 @@ def route_settings(assignments: Sequence[str]) -> dict[str, dict[str, str]]:
     return routed
 
 
+def settings_of(role: str, assignments: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE texts for one node, checked against its service's types and bounds.
+
+    Raises:
+        CommandError: no such role has settings, not NAME=VALUE, a name of another service, or a value out of bounds.
+    """
+    settings = SETTINGS_OF_ROLE.get(role)
+    if settings is None:
+        if not assignments:
+            return {}
+        raise CommandError(f"there is no role {role}; known are {', '.join(SETTINGS_OF_ROLE)}")
+    routed = route_settings(assignments)[role]
+    known = {row.name for row in describe(settings)}
+    for assignment in assignments:
+        name = assignment.partition("=")[0]
+        if name not in known:
+            raise CommandError(
+                f"--set {name}: no setting of a {role}; `docs/operations/settings.md` lists them"
+            )
+    return routed
+
+
 def _suggestion(name: str, names: Mapping[str, set[str]]) -> str:
     known = sorted(set().union(*names.values()))
     near = difflib.get_close_matches(name, known, n=1)

@@ -15,17 +15,28 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ponor_cli.cluster_file import ClusterFile, ProcessEntry
+from ponor_cli.control import ControlRequest
 from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
 from ponor_cli.errors import CommandError
-from ponor_cli.plan import START_ORDER, ProcessSpec
+from ponor_cli.plan import (
+    REFUSED_ROLES,
+    START_ORDER,
+    ClusterPlaces,
+    ProcessSpec,
+    check_addition,
+    plan_addition,
+)
+from ponor_cli.ports import free_ports
 
 PARENT_PIPE_VARIABLE = "PONOR_PARENT_FD"
+RESOURCE_VARIABLE = "OTEL_RESOURCE_ATTRIBUTES"
+STOP_ONE_GRACE_S = 30.0
 STOP_GRACE_S = {"broker": 3.5, "gc": 1.0, "controller": 1.0}
 """Together below the 5 s in which `ponor up` promises to be gone; what a broker cannot upload in its share stays in its WAL."""
 START_DEADLINE_S = 600.0
@@ -59,11 +70,20 @@ class Supervisor:
     """Runs one cluster until `stop` is called."""
 
     def __init__(
-        self, directory: ClusterDirectory, cluster: ClusterFile, specs: list[ProcessSpec], *, restart: bool
+        self,
+        directory: ClusterDirectory,
+        cluster: ClusterFile,
+        specs: list[ProcessSpec],
+        *,
+        places: ClusterPlaces,
+        restart: bool,
+        environment: Mapping[str, str],
     ) -> None:
         self._directory = directory
         self._cluster = cluster
         self._restart = restart
+        self._places = places
+        self._environment = environment
         self._stopping = False
         self._parent_read, self._parent_write = os.pipe()
         os.set_inheritable(self._parent_read, True)
@@ -99,35 +119,103 @@ class Supervisor:
         self._cluster.supervisor_pid = None
         self._cluster.write(self._directory)
 
-    async def control(self, verb: str, role: str, number: int) -> str:
+    async def control(self, request: ControlRequest) -> str:
         """Carry out `ponor node VERB ROLE N`.
 
         Raises:
             CommandError: unknown process, or it is not in the state the verb needs.
         """
-        self._cluster.process(role, number)
-        child = self._by_key[role, number]
-        if verb == "stop":
-            if not child.wanted:
-                return f"{role} {number} is stopped already"
-            child.wanted = False
-            await self._terminate(child, 30.0)
-            self._set_state(child, "stopped", pid=None)
-            return f"{role} {number} stopped; `ponor node start {role} {number}` brings it back"
-        if verb == "kill":
-            if child.process is None or child.process.returncode is not None:
-                raise CommandError(f"{role} {number} is not running")
-            child.process.kill()
-            return f"{role} {number} (pid {child.process.pid}) killed"
-        if verb == "start":
-            if child.process is not None and child.process.returncode is None:
-                return f"{role} {number} runs already (pid {child.process.pid})"
-            child.wanted = True
-            await self._cancel_watcher(child)
+        if request.verb == "add":
+            return await self._add(request.role, request.settings)
+        self._cluster.process(request.role, request.number)
+        child = self._by_key[request.role, request.number]
+        match request.verb:
+            case "stop":
+                return await self._stop_one(child)
+            case "kill":
+                return self._kill_one(child)
+            case "start":
+                return await self._start_one(child)
+            case "remove":
+                return await self._remove(child)
+        raise CommandError(f"unknown verb {request.verb}; use add, remove, start, stop or kill")
+
+    async def _stop_one(self, child: Child) -> str:
+        if not child.wanted:
+            return f"{_title(child)} is stopped already"
+        child.wanted = False
+        await self._terminate(child, STOP_ONE_GRACE_S)
+        self._set_state(child, "stopped", pid=None)
+        return f"{_title(child)} stopped; `ponor node start {_title(child)}` brings it back"
+
+    def _kill_one(self, child: Child) -> str:
+        if child.process is None or child.process.returncode is not None:
+            raise CommandError(f"{_title(child)} is not running")
+        child.process.kill()
+        return f"{_title(child)} (pid {child.process.pid}) killed"
+
+    async def _start_one(self, child: Child) -> str:
+        if child.process is not None and child.process.returncode is None:
+            return f"{_title(child)} runs already (pid {child.process.pid})"
+        child.wanted = True
+        await self._cancel_watcher(child)
+        await self._spawn(child)
+        await self._await_first_ready(child)
+        return f"{_title(child)} started (pid {child.entry.pid})"
+
+    async def _add(self, role: str, settings: dict[str, str]) -> str:
+        """One more node; one that does not come up is taken out again."""
+        numbers = {child.spec.number for child in self._children if child.spec.role == role}
+        check_addition(role, len(numbers))
+        number = next(each for each in range(len(numbers) + 1) if each not in numbers)
+        (port,) = free_ports(self._places.host, 1)
+        spec = plan_addition(self._places, role, number, port, settings)
+        child = Child(spec, self._cluster.add(self._directory, spec.role, spec.number, spec.node_id))
+        self._children.append(child)
+        self._by_key[role, number] = child
+        write_json_atomically(self._directory.config_file(spec.name), spec.config)
+        try:
             await self._spawn(child)
             await self._await_first_ready(child)
-            return f"{role} {number} started (pid {child.entry.pid})"
-        raise CommandError(f"unknown verb {verb}; use start, stop or kill")
+        except CommandError:
+            await self._forget(child)
+            raise
+        say(f"ponor: {_title(child)} added")
+        more = len(numbers) + 1
+        return (
+            f"{_title(child)} added (pid {child.entry.pid}, node {spec.node_id}); "
+            f"for the next start say `ponor up --{role}s {more}`"
+        )
+
+    async def _remove(self, child: Child) -> str:
+        role = child.spec.role
+        if role in REFUSED_ROLES:
+            raise CommandError(
+                f"{_title(child)} is the cluster's only {role} and cannot be removed; `ponor node stop {_title(child)}` stops it"
+            )
+        child.wanted = False
+        await self._terminate(child, STOP_ONE_GRACE_S)
+        await self._forget(child)
+        say(f"ponor: {_title(child)} removed")
+        left = sum(other.spec.role == role for other in self._children)
+        return f"{_title(child)} removed; {left} {role} left" + (
+            "" if left else ": nothing deletes objects until `ponor node add gc`"
+        )
+
+    async def _forget(self, child: Child) -> None:
+        """Stop following a process and take it out of every list and file but its log."""
+        child.wanted = False
+        await self._cancel_watcher(child)
+        await self._terminate(child, STOP_ONE_GRACE_S)
+        self._children.remove(child)
+        del self._by_key[child.spec.role, child.spec.number]
+        self._cluster.processes.remove(child.entry)
+        self._cluster.write(self._directory)
+        for path in (
+            self._directory.config_file(child.spec.name),
+            self._directory.ready_file(child.spec.name),
+        ):
+            path.unlink(missing_ok=True)
 
     async def _spawn(self, child: Child) -> None:
         """Launch a process and follow it from now on."""
@@ -145,9 +233,17 @@ class Supervisor:
             child.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", f"ponor_{child.spec.role}", "--config", str(self._directory.config_file(name)),
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                pass_fds=(self._parent_read,), env={**os.environ, PARENT_PIPE_VARIABLE: str(self._parent_read)},
+                pass_fds=(self._parent_read,), env=self._environment_of(name),
             )  # fmt: skip
         self._set_state(child, "starting", pid=child.process.pid)
+
+    def _environment_of(self, name: str) -> dict[str, str]:
+        """Ours, and what tells this process from its siblings where its traces and metrics arrive."""
+        environment = {**os.environ, **self._environment}
+        attributes = [environment.get(RESOURCE_VARIABLE, ""), f"service.instance.id={name}"]
+        environment[RESOURCE_VARIABLE] = ",".join(filter(None, attributes))
+        environment[PARENT_PIPE_VARIABLE] = str(self._parent_read)
+        return environment
 
     async def _watch(self, child: Child) -> None:
         """Follow one process through its lives."""

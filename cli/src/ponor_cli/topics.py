@@ -6,7 +6,6 @@ import uuid
 from typing import Annotated
 
 import typer
-from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -22,15 +21,19 @@ from ponor_kafka.messages.list_offsets import (
 )
 from ponor_kafka.messages.metadata import MetadataResponseTopic
 
+from ponor_cli.error_codes import error_name
 from ponor_cli.errors import CommandError
 from ponor_cli.finding import BootstrapOption, DataOption, OutputOption, find_bootstrap
 from ponor_cli.kafka_client import KafkaClient
-from ponor_cli.output import OutputFormat, print_rows
+from ponor_cli.output import OutputFormat, print_done, print_rows
+from ponor_cli.topic_records import register as register_records
 
-topic_app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+topic_app = typer.Typer(
+    help="Create, list, describe and delete topics; write and read records.", no_args_is_help=True
+)
+register_records(topic_app)
 NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
 TIMEOUT_MS = 30_000
-_ERROR_NAMES = {int(code): code.name for code in ErrorCode}
 EARLIEST = -2
 LATEST = -1
 
@@ -44,6 +47,7 @@ def create(
     ] = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Make a topic."""
     configs = [CreatableTopicConfig(name=key, value=value) for key, value in map(_pair, config or [])]
@@ -55,7 +59,11 @@ def create(
         response = client.call(request, CreateTopicsResponse)
     result = response.topics[0]
     _raise_for(result.error_code, f"topic {name}", result.error_message)
-    print(f"topic {name} created with {result.num_partitions} partitions")
+    print_done(
+        f"topic {name} created with {result.num_partitions} partitions",
+        {"topic": name, "partitions": result.num_partitions},
+        output,
+    )
 
 
 @topic_app.command("list")
@@ -104,7 +112,12 @@ def describe(
 
 
 @topic_app.command("delete")
-def delete(name: NameArgument, data: DataOption = None, bootstrap: BootstrapOption = None) -> None:
+def delete(
+    name: NameArgument,
+    data: DataOption = None,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
     """Delete a topic with all its data."""
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=TIMEOUT_MS
@@ -113,7 +126,7 @@ def delete(name: NameArgument, data: DataOption = None, bootstrap: BootstrapOpti
         response = client.call(request, DeleteTopicsResponse)
     result = response.responses[0]
     _raise_for(result.error_code, f"topic {name}", result.error_message)
-    print(f"topic {name} deleted")
+    print_done(f"topic {name} deleted", {"topic": name}, output)
 
 
 def _offsets(client: KafkaClient, topic: MetadataResponseTopic, timestamp: int) -> dict[int, int]:
@@ -131,7 +144,7 @@ def _offsets(client: KafkaClient, topic: MetadataResponseTopic, timestamp: int) 
 
 def _raise_for(code: int, what: str, message: str | None) -> None:
     if code != 0:
-        raise CommandError(f"{what}: {_ERROR_NAMES.get(code, code)}{f' ({message})' if message else ''}")
+        raise CommandError(f"{what}: {error_name(code)}{f' ({message})' if message else ''}")
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -11,7 +11,17 @@ from ponor_cli.cluster_file import ClusterFile, ProcessEntry
 from ponor_cli.control import ControlServer
 from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
 from ponor_cli.errors import CommandError
-from ponor_cli.plan import ProcessSpec, UpOptions, check_options, object_store_url, plan, ports_needed
+from ponor_cli.plan import (
+    ClusterPlaces,
+    ProcessSpec,
+    UpOptions,
+    check_options,
+    export_environment,
+    object_store_url,
+    plan,
+    ports_needed,
+)
+from ponor_cli.ports import free_ports
 from ponor_cli.supervisor import Supervisor, install_stop_signals, say
 
 
@@ -32,11 +42,11 @@ def run_up(options: UpOptions, *, restart: bool, ready_file: Path | None) -> Non
         specs = plan(options, free_ports(options.host, ports_needed(options)))
         cluster = _describe(options, specs, store)
         cluster.write(options.directory)
-        asyncio.run(_serve(options.directory, cluster, specs, restart=restart, ready_file=ready_file))
+        asyncio.run(_serve(options, cluster, specs, restart=restart, ready_file=ready_file))
 
 
 async def _serve(
-    directory: ClusterDirectory,
+    options: UpOptions,
     cluster: ClusterFile,
     specs: list[ProcessSpec],
     *,
@@ -45,8 +55,15 @@ async def _serve(
 ) -> None:
     stop = asyncio.Event()
     install_stop_signals(stop.set)
-    supervisor = Supervisor(directory, cluster, specs, restart=restart)
-    control = ControlServer(directory, supervisor.control)
+    supervisor = Supervisor(
+        options.directory,
+        cluster,
+        specs,
+        places=ClusterPlaces(options.directory, options.host, cluster.controllers, cluster.object_store),
+        restart=restart,
+        environment=export_environment(options),
+    )
+    control = ControlServer(options.directory, supervisor.control)
     await control.start()
     starting = asyncio.create_task(supervisor.start())
     stopping = asyncio.create_task(stop.wait())
@@ -71,14 +88,7 @@ async def _serve(
 
 def _describe(options: UpOptions, specs: list[ProcessSpec], store: str) -> ClusterFile:
     entries = [
-        ProcessEntry(
-            role=spec.role,
-            id=spec.number,
-            node_id=spec.node_id,
-            config_file=str(options.directory.config_file(spec.name)),
-            log_file=str(options.directory.log_file(spec.name)),
-        )
-        for spec in specs
+        ProcessEntry.planned(options.directory, spec.role, spec.number, spec.node_id) for spec in specs
     ]
     return ClusterFile(
         bootstrap=f"{options.host}:{options.kafka_port}",
@@ -111,15 +121,3 @@ def _refuse_taken_kafka_ports(options: UpOptions) -> None:
                 raise CommandError(
                     f"port {port} on {options.host} cannot be used ({error.strerror}); choose another with --kafka-port"
                 ) from error
-
-
-def free_ports(host: str, count: int) -> list[int]:
-    """Ports that nobody listens on now; held open together so that all differ."""
-    probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((host, 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -1,0 +1,108 @@
+"""`ponor node`: the processes of a running cluster, one at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ponor_cli.cluster_file import ClusterFile
+from ponor_cli.control import NEXT_FREE, ControlRequest, send_control
+from ponor_cli.directory import ClusterDirectory
+from ponor_cli.finding import OutputOption
+from ponor_cli.output import OutputFormat, print_done, print_rows
+from ponor_cli.settings_routing import settings_of
+
+START_TIMEOUT_S = 600.0
+"""A broker that recovers a full write-ahead log to a slow store takes its time."""
+DATA_DEFAULT = Path("data")
+COLUMNS = ("role", "id", "node_id", "state", "pid", "restarts", "metrics_url")
+
+DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="Data directory of the cluster.")]
+RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="controller, broker or gc")]
+NumberArgument = Annotated[int, typer.Argument(metavar="ID", help="number within the role, from 0", min=0)]
+SettingOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the new node; repeatable."),
+]
+
+ADD_HELP = """Add a node to the running cluster. Only gc nodes can be several yet.
+
+\b
+Example:
+  ponor node add gc --set poll_interval_ms_min=100
+"""
+
+node_app = typer.Typer(
+    help="Add, remove, stop, start or kill one process of a running `ponor up`.", no_args_is_help=True
+)
+
+
+@node_app.command("list")
+def node_list(data: DataOption = DATA_DEFAULT, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show the cluster's processes."""
+    entries = ClusterFile.read(ClusterDirectory(data)).processes
+    rows = [{column: getattr(entry, column) for column in COLUMNS} for entry in entries]
+    print_rows(rows, COLUMNS, output)
+
+
+@node_app.command("add", help=ADD_HELP)
+def node_add(
+    role: RoleArgument,
+    setting: SettingOption = None,
+    data: DataOption = DATA_DEFAULT,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """See ADD_HELP."""
+    request = ControlRequest("add", role, NEXT_FREE, settings_of(role, setting or []))
+    _carry_out(data, request, output)
+
+
+@node_app.command("remove")
+def node_remove(
+    role: RoleArgument,
+    number: NumberArgument,
+    data: DataOption = DATA_DEFAULT,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Stop a node and take it out of the cluster; its log stays."""
+    _carry_out(data, ControlRequest("remove", role, number), output)
+
+
+@node_app.command("start")
+def node_start(
+    role: RoleArgument,
+    number: NumberArgument,
+    data: DataOption = DATA_DEFAULT,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Bring a stopped process back."""
+    _carry_out(data, ControlRequest("start", role, number), output)
+
+
+@node_app.command("stop")
+def node_stop(
+    role: RoleArgument,
+    number: NumberArgument,
+    data: DataOption = DATA_DEFAULT,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Stop a process cleanly; it stays down until `ponor node start`."""
+    _carry_out(data, ControlRequest("stop", role, number), output)
+
+
+@node_app.command("kill")
+def node_kill(
+    role: RoleArgument,
+    number: NumberArgument,
+    data: DataOption = DATA_DEFAULT,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Kill a process without warning; it is restarted unless the cluster runs with --no-restart."""
+    _carry_out(data, ControlRequest("kill", role, number), output)
+
+
+def _carry_out(data: Path, request: ControlRequest, output: OutputFormat) -> None:
+    message = send_control(ClusterDirectory(data), request, timeout_s=START_TIMEOUT_S)
+    print_done(message, {}, output)

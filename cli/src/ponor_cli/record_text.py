@@ -1,0 +1,151 @@
+"""Records as text: what `ponor topic produce` reads and `ponor topic consume` writes, so that one's output is the other's input. Pure.
+
+Plain     a line is a value; with a key separator, what stands before its first occurrence is the key
+JSON      one object a line: {"key": .., "value": .., "headers": {..} or [[name, value], ..], "partition": N, "timestamp": MS}, all optional.
+          Text is UTF-8; bytes that are none stand as {"base64": ".."}; null is null (a value of null deletes a key in a compacted topic)
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from ponor_kafka.records import Record
+
+from ponor_cli.errors import CommandError
+
+HeaderList: TypeAlias = list[tuple[str, bytes | None]]
+_KNOWN = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+
+class RecordFormat(enum.StrEnum):
+    """How `consume` writes a record."""
+
+    VALUE = "value"
+    TABLE = "table"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class TextRecord:
+    """A record to be written. No partition: the key or the writer decides; no timestamp: now."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: HeaderList
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+def parse_header(text: str) -> tuple[str, bytes]:
+    """NAME=VALUE.
+
+    Raises:
+        CommandError: there is no `=`.
+    """
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise CommandError(f"--header {text}: write NAME=VALUE")
+    return name, value.encode()
+
+
+def parse_plain(line: bytes, separator: bytes | None, headers: HeaderList, key: bytes | None) -> TextRecord:
+    """A line without its end; without the separator in it, it has the `key` given for all."""
+    if separator is None or separator not in line:
+        return TextRecord(key, line, headers)
+    own, _, value = line.partition(separator)
+    return TextRecord(own, value, headers)
+
+
+def parse_json(line: bytes, number: int, headers: HeaderList) -> TextRecord:
+    """One JSON object.
+
+    Raises:
+        CommandError: names the line and what is wrong with it.
+    """
+    try:
+        content = json.loads(line)
+        if not isinstance(content, dict):
+            raise TypeError("it is no object")
+        unknown = [name for name in content if name not in _KNOWN]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is not known; known are {', '.join(_KNOWN)}")
+        own = content.get("headers") or []
+        pairs = list(own.items()) if isinstance(own, dict) else [(name, value) for name, value in own]
+        return TextRecord(
+            _bytes(content.get("key")),
+            _bytes(content.get("value")),
+            [*headers, *((str(name), _bytes(value)) for name, value in pairs)],
+            _whole(content, "partition"),
+            _whole(content, "timestamp"),
+        )
+    except (ValueError, TypeError) as error:
+        raise CommandError(f"line {number}: not a record in JSON: {error}") from error
+
+
+def render(record: Record, topic: str, partition: int, form: RecordFormat, separator: bytes | None) -> bytes:
+    """One record as a line, end included."""
+    if form is RecordFormat.JSON:
+        return _render_json(record, topic, partition)
+    if form is RecordFormat.TABLE:
+        moment = datetime.fromtimestamp(max(record.timestamp, 0) / 1000, UTC).isoformat(
+            timespec="milliseconds"
+        )
+        key = "-" if record.key is None else record.key.decode(errors="replace")
+        value = "-" if record.value is None else record.value.decode(errors="replace")
+        return f"{partition:>5} {record.offset:>12} {moment:<29} {key:<20} {value}\n".encode()
+    value_bytes = record.value if record.value is not None else b""
+    if separator is not None:
+        return (record.key or b"") + separator + value_bytes + b"\n"
+    return value_bytes + b"\n"
+
+
+TABLE_HEAD = f"{'PART':>5} {'OFFSET':>12} {'TIMESTAMP':<29} {'KEY':<20} VALUE\n".encode()
+
+
+def _render_json(record: Record, topic: str, partition: int) -> bytes:
+    content: dict[str, Any] = {
+        "topic": topic,
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _text(record.key),
+        "value": _text(record.value),
+    }
+    if record.headers:
+        content["headers"] = [[header.key, _text(header.value)] for header in record.headers]
+    return json.dumps(content, ensure_ascii=False).encode() + b"\n"
+
+
+def _text(data: bytes | None) -> Any:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, dict) and set(value) == {"base64"}:
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"base64: {error}") from error
+    if isinstance(value, str):
+        return value.encode()
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _whole(content: dict[str, Any], name: str) -> int | None:
+    value = content.get(name)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise ValueError(f"{name} {value!r} is no whole number from 0")
+    return value

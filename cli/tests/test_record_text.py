@@ -1,0 +1,105 @@
+"""Records as lines: what `produce` reads, `consume` writes back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor_cli.errors import CommandError
+from ponor_cli.partitioner import murmur2, partition_of_key
+from ponor_cli.record_text import RecordFormat, parse_header, parse_json, parse_plain, render
+from ponor_kafka.records import Header, Record
+
+SOME_BYTES = st.one_of(st.none(), st.binary(max_size=40), st.text(max_size=20).map(str.encode))
+
+
+@given(
+    key=SOME_BYTES,
+    value=SOME_BYTES,
+    headers=st.lists(st.tuples(st.text(max_size=8), SOME_BYTES), max_size=3),
+    timestamp=st.integers(0, 1 << 50),
+    partition=st.integers(0, 100),
+)
+def test_json_that_consume_writes_is_what_produce_reads(
+    key: bytes | None,
+    value: bytes | None,
+    headers: list[tuple[str, bytes | None]],
+    timestamp: int,
+    partition: int,
+) -> None:
+    record = Record(7, timestamp, key, value, tuple(Header(*header) for header in headers))
+    line = render(record, "t", partition, RecordFormat.JSON, None)
+    assert line.count(b"\n") == 1
+    back = parse_json(line, 1, [])
+    assert (back.key, back.value, back.headers) == (key, value, headers)
+    assert (back.partition, back.timestamp_ms) == (partition, timestamp)
+
+
+@given(key=st.binary(max_size=20).filter(lambda key: b":" not in key), value=st.binary(max_size=40))
+def test_plain_lines_come_back_with_the_same_separator(key: bytes, value: bytes) -> None:
+    line = render(Record(0, 0, key, value), "t", 0, RecordFormat.VALUE, b":")
+    back = parse_plain(line.removesuffix(b"\n"), b":", [], None)
+    assert (back.key, back.value) == (key, value)
+
+
+def test_a_line_without_the_separator_takes_the_key_given_for_all() -> None:
+    assert parse_plain(b"no colon", b":", [], None).key is None
+    assert parse_plain(b"no colon", b":", [], b"k").key == b"k"
+    assert parse_plain(b"a:b:c", b":", [], b"k").value == b"b:c"
+
+
+def test_values_that_are_json_themselves_become_their_text() -> None:
+    assert parse_json(b'{"value": {"a": 1}}', 1, []).value == b'{"a": 1}'
+    assert parse_json(b'{"value": 5}', 1, []).value == b"5"
+    assert parse_json(b'{"key": "k", "value": null}', 1, []).value is None
+    assert parse_json(b'{"value": "v", "headers": {"a": "1"}}', 1, [("b", b"2")]).headers == [
+        ("b", b"2"),
+        ("a", b"1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        (b"{", "line 3"),
+        (b"[]", "no object"),
+        (b'{"worth": 1}', "'worth' is not known"),
+        (b'{"partition": -1}', "partition -1"),
+        (b'{"value": {"base64": "!"}}', "base64"),
+    ],
+)
+def test_what_is_no_record_is_named_with_its_line(line: bytes, word: str) -> None:
+    with pytest.raises(CommandError, match="line 3") as refused:
+        parse_json(line, 3, [])
+    assert word in str(refused.value)
+
+
+def test_a_header_needs_a_name() -> None:
+    assert parse_header("a=b=c") == ("a", b"b=c")
+    with pytest.raises(CommandError, match="NAME=VALUE"):
+        parse_header("ab")
+
+
+def test_a_table_row_shows_nulls_as_a_dash() -> None:
+    row = render(Record(5, 1_700_000_000_000, None, b"v"), "t", 2, RecordFormat.TABLE, None).decode()
+    assert row.split() == ["2", "5", "2023-11-14T22:13:20.000+00:00", "-", "v"]
+    assert json.loads(render(Record(5, 1, None, b"v"), "t", 2, RecordFormat.JSON, None))["offset"] == 5
+
+
+@pytest.mark.parametrize(
+    ("key", "signed"),
+    # The vectors of Apache Kafka's UtilsTest.
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_keys_hash_as_in_kafkas_own_clients(key: bytes, signed: int) -> None:
+    assert murmur2(key) == signed & 0xFFFF_FFFF
+    assert partition_of_key(key, 7) == (signed & 0x7FFF_FFFF) % 7

@@ -1,0 +1,67 @@
+"""What a broker advertises, without running one.
+
+What lives here: the composition of a broker's services over real parts that are built and never started, so that the reference page is written from
+the very registry that ApiVersions answers from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from ponor_broker.answer_backlog import AnswerBacklog
+from ponor_broker.dispatch import AdvertisedApi
+from ponor_broker.services import BrokerServices
+from ponor_broker.settings import BrokerSettings
+from ponor_metadata.rows import NodeRole
+from ponor_metadata.session import NodeIdentity, SessionClient
+from ponor_metadata.subscription import SubscriptionClient
+from ponor_runtime.disk import Disk
+from ponor_runtime.identity import NodeId
+from ponor_runtime.network import Network
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.system import SystemClock, SystemRandomness
+from ponor_runtime.tasks import BackgroundTasks, report_to_loop
+from ponor_runtime.telemetry import Telemetry
+from s3stream.client import StreamClient
+
+
+def advertised_apis() -> list[AdvertisedApi]:
+    """Every API that is handled, by key."""
+    return asyncio.run(_advertised_apis())
+
+
+async def _advertised_apis() -> list[AdvertisedApi]:
+    node_id = NodeId(0)
+    # Nothing is started, so that no disk, network or stream is ever touched.
+    runtime = Runtime(
+        SystemClock(), SystemRandomness(), cast("Disk", None), cast("Network", None), Telemetry()
+    )
+    subscription = SubscriptionClient(
+        network=runtime.network,
+        clock=runtime.clock,
+        randomness=runtime.randomness,
+        telemetry=runtime.telemetry,
+        addresses=["unused:1"],
+    )
+    session = SessionClient(
+        network=runtime.network,
+        clock=runtime.clock,
+        randomness=runtime.randomness,
+        telemetry=runtime.telemetry,
+        identity=NodeIdentity(node_id, NodeRole.BROKER, bytes(16), kafka_host="unused", kafka_port=1),
+        addresses=["unused:1"],
+    )
+    services = BrokerServices(
+        runtime,
+        BrokerSettings(),
+        node_id=node_id,
+        kafka_configs={},
+        own_configs={},
+        session=session,
+        subscription=subscription,
+        streams=cast("StreamClient", None),
+        backlog=AnswerBacklog(1),
+        tasks=BackgroundTasks(report_to_loop),
+    )
+    return services.dispatcher.advertised

@@ -1,0 +1,174 @@
+"""The compatibility pages: every API of Kafka beside what is handled here, and every setting beside what it does.
+
+What lives here: the tables. Kafka's side of the APIs is what a Kafka 4.3.1 answered (tests/oracle/recordings), that of the settings is the catalogue
+(`ponor_kafka.configs`); our side is the broker's own registry. Only the remarks are written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS, TOPIC_SYNONYMS
+from ponor_kafka.configs.definition import ConfigDefinition, Effect, Scope
+
+from tools.advertised_apis import advertised_apis
+
+RECORDING: Final = (
+    Path(__file__).resolve().parents[1] / "tests" / "oracle" / "recordings" / "api_versions.json"
+)
+TRANSACTIONS: Final = "there are no transactions yet"
+SHARE_GROUPS: Final = "there are no share groups yet"
+STREAMS_GROUPS: Final = "there are no streams groups yet"
+SECURITY: Final = "there is no security yet"
+QUOTAS: Final = "there are no quotas yet"
+QUORUM: Final = "controllers are no Kafka quorum; `ponor cluster info` describes them"
+
+REMARKS: Final[Mapping[str, str]] = {
+    "PRODUCE": "0 is advertised because librdkafka reads from it which codecs a broker knows (KAFKA-18659); 0–2 are refused by closing the connection, as Kafka "
+    "does. acks 0, 1 and −1 have the same durability; `timeout_ms` holds for 1 and −1, at least 100 ms",
+    "FETCH": "fetch sessions (KIP-227); nobody is privileged as follower; read_committed equals read_uncommitted as long as there are no transactions",
+    "LIST_OFFSETS": "−4 equals earliest: nothing is local here",
+    "METADATA": "creates topics when the client and `auto_create_topics` allow it",
+    "OFFSET_COMMIT": "kept in `__consumer_offsets` in Kafka's own record format",
+    "JOIN_GROUP": "classic protocol, static members",
+    "API_VERSIONS": "5 is KIP-1242 of Kafka 4.4: a client that took this broker for another one gets REBOOTSTRAP_REQUIRED",
+    "CREATE_TOPICS": "any replication factor is accepted, one replica is made",
+    "INIT_PRODUCER_ID": "idempotent producers; a transactional id is refused: no coordinator",
+    "DESCRIBE_CONFIGS": "topics and brokers, Kafka's settings and those of Ponor (`ponor.*`); no loggers, client metrics or groups",
+    "ALTER_CONFIGS": "topics and brokers",
+    "INCREMENTAL_ALTER_CONFIGS": "topics and brokers; a broker setting that Kafka does not know is refused",
+    "LIST_CONFIG_RESOURCES": "topics and brokers",
+    "ELECT_LEADERS": "never needed: a partition has one replica",
+    "ALTER_PARTITION_REASSIGNMENTS": "to the broker that has the partition: done; elsewhere: INVALID_REPLICA_ASSIGNMENT",
+    "LIST_PARTITION_REASSIGNMENTS": "none",
+    "ALTER_REPLICA_LOG_DIRS": "a broker has one virtual directory: LOG_DIR_NOT_FOUND for any other",
+    "OFFSET_DELETE": "not for topics that a living consumer subscribes to",
+    "DESCRIBE_QUORUM": QUORUM,
+    "UPDATE_FEATURES": "features are the cluster's own (`ponor.*`), no tool raises them yet",
+    "UNREGISTER_BROKER": QUORUM,
+    "ADD_RAFT_VOTER": QUORUM,
+    "REMOVE_RAFT_VOTER": QUORUM,
+    "CONSUMER_GROUP_HEARTBEAT": "there is no KIP-848 protocol yet",
+    "CONSUMER_GROUP_DESCRIBE": "there is no KIP-848 protocol yet",
+    "GET_TELEMETRY_SUBSCRIPTIONS": "advertised by Kafka only with a receiver for them",
+    "PUSH_TELEMETRY": "advertised by Kafka only with a receiver for them",
+}
+_MISSING_BY_WORD: Final[Mapping[str, str]] = {
+    "TXN": TRANSACTIONS,
+    "TRANSACTION": TRANSACTIONS,
+    "SHARE": SHARE_GROUPS,
+    "STREAMS": STREAMS_GROUPS,
+    "SASL": SECURITY,
+    "ACLS": SECURITY,
+    "SCRAM": SECURITY,
+    "DELEGATION": SECURITY,
+    "QUOTAS": QUOTAS,
+}
+
+
+def apis_page(notice: str) -> str:
+    """docs/compatibility-apis.md."""
+    kafka, ours = kafka_ranges(), {row.key: (row.version_min, row.version_max) for row in advertised_apis()}
+    lines = [
+        "# APIs",
+        "",
+        notice,
+        "What a Kafka 4.3.1 advertises to clients, and what this broker handles. Only what is handled is advertised; anything else ends the connection, as in Kafka.",
+        "",
+        f"{len(ours)} of {len(kafka)} APIs.",
+        "",
+        "| key | API | Kafka 4.3.1 | Ponor | remarks |",
+        "|---:|---|---|---|---|",
+    ]
+    for key in sorted(kafka.keys() | ours.keys()):
+        name = ApiKey(key).name
+        mine = _range(ours[key]) if key in ours else "–"
+        lines.append(
+            f"| {key} | {_spoken(name)} | {_range(kafka[key])} | {mine} | {remark(name, handled=key in ours)} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def kafka_ranges() -> dict[int, tuple[int, int]]:
+    """What a Kafka 4.3.1 answered to ApiVersions."""
+    exchanges = json.loads(RECORDING.read_text(encoding="utf-8"))["exchanges"]
+    rows = exchanges[0]["answer"]["body"]["api_keys"]
+    return {row["api_key"]: (row["min_version"], row["max_version"]) for row in rows}
+
+
+def remark(name: str, *, handled: bool) -> str:
+    """What a reader must know about an API."""
+    if name in REMARKS:
+        return REMARKS[name]
+    if handled:
+        return ""
+    return next((why for word, why in _MISSING_BY_WORD.items() if word in name), "not there yet")
+
+
+def configs_page(notice: str) -> str:
+    """docs/compatibility-configs.md."""
+    definitions = [*TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values()]
+    effects = {effect: sum(each.effect is effect for each in definitions) for effect in Effect}
+    lines = [
+        "# Settings",
+        "",
+        notice,
+        "Every topic and broker setting that Kafka 4.3.1 knows is described, and checked when it is set, as Kafka does it. What it does here:",
+        "",
+        f"- **in force** ({effects[Effect.IN_FORCE]}): it does what it does in Kafka;",
+        f"- **no effect** ({effects[Effect.NONE]}): its value is kept and shown, and nothing follows from it;",
+        f"- **fixed** ({effects[Effect.FIXED]}): what it says is always so.",
+        "",
+        "A broker setting that is in force is given at the start under its name in Ponor ([settings](operations/settings.md)), or, where it is dynamic, set with",
+        "`kafka-configs` for one broker or for all. Changes hold within a second. A topic setting falls back to the broker settings that stand beside it.",
+        "",
+        "## Topics",
+        "",
+        "| setting | default | valid | here | broker settings | meaning |",
+        "|---|---|---|---|---|---|",
+        *(_topic_row(definition) for definition in TOPIC_CONFIGS.values()),
+        "",
+        "## Brokers",
+        "",
+        "| setting | default | valid | changes | here | meaning |",
+        "|---|---|---|---|---|---|",
+        *(_broker_row(definition) for definition in BROKER_CONFIGS.values()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _topic_row(definition: ConfigDefinition) -> str:
+    synonyms = ", ".join(f"`{each.name}`" for each in TOPIC_SYNONYMS.get(definition.name, ()))
+    return _row([*_facts(definition), definition.effect.value, synonyms, _meaning(definition)])
+
+
+def _broker_row(definition: ConfigDefinition) -> str:
+    changes = "" if definition.scope is Scope.READ_ONLY else definition.scope.value
+    return _row([*_facts(definition), changes, definition.effect.value, _meaning(definition)])
+
+
+def _facts(definition: ConfigDefinition) -> list[str]:
+    default = f"`{definition.default}`" if definition.default else ""
+    return [f"`{definition.name}`", default, "" if definition.rule is None else str(definition.rule)]
+
+
+def _meaning(definition: ConfigDefinition) -> str:
+    return definition.doc if not definition.note else f"{definition.doc} {definition.note.capitalize()}."
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _range(versions: tuple[int, int]) -> str:
+    low, high = versions
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def _spoken(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
