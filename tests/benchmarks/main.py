@@ -1,156 +1,95 @@
-"""`make bench`: our own figures, honestly: CPU seconds per GB of the broker process before MB/s, medians of several runs.
+"""`make bench`: Ponor beside a real Apache Kafka 4.3.1 in one run: warmed, interleaved, medians, ratios, kept as JSON.
 
-Figures are absolute and of this machine; ratios beside Apache Kafka in one run come with the next step of the roadmap. Durability is on: every
-produce is synced to the write-ahead log before it is answered, and uploaded to the directory store meanwhile.
+    python -m tests.benchmarks.main [WORD ...] [--quick] [--no-kafka] [--rounds N] [--seconds S] [--warm-seconds S]
+
+Only cases whose name contains one of the words run. Every produce of Ponor is synced to the write-ahead log before it is answered, and
+uploaded to the directory store meanwhile; Kafka answers from the page cache, as it is configured by default. Both have one core, the load
+generator the other. Kafka needs Java, and Maven for its jars; without them Ponor is measured alone, and the run says so.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
+import argparse
+import os
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
-import psutil
+from tests.benchmarks.cases import cases
+from tests.benchmarks.report import Report, print_cases
+from tests.benchmarks.rounds import run_rounds, warm
+from tests.benchmarks.subject import GENERATOR_CORE, Subject, kafka_subject, ponor_subject
+from tests.peers.artifacts import KAFKA, PeerMissingError, java
 
-from tests.benchmarks.raw_client import (
-    check_fetch,
-    check_produce,
-    fetch_frame,
-    metadata_frame,
-    partitions_of,
-    produce_frame,
-    run_load,
-)
-from tests.e2e.load.cluster import LocalCluster
-
-ROUNDS = 3
-SECONDS = 5.0
-PARTITIONS = 16
-KIB = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One row of the table: medians over the rounds, with the spread of the first column."""
-
-    name: str
-    requests_per_s: float
-    mb_per_s: float
-    cpu_s_per_gb: float | None
-    cpu_us_per_request: float
-    p50_ms: float
-    p99_ms: float
-    spread: str
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One measured load."""
-
-    name: str
-    frames: Callable[[], list[bytes]]
-    depth: int
-    payload_bytes: int
-    rate: float | None = None
-
-
-def cases() -> list[Case]:
-    """Produce in four sizes, fetch in two, metadata."""
-
-    def produce(batch: int, record: int, connections: int) -> Callable[[], list[bytes]]:
-        return lambda: [
-            produce_frame("bench", n % PARTITIONS, batch, record, f"p{n}") for n in range(connections)
-        ]
-
-    def fetch(size: int) -> Callable[[], list[bytes]]:
-        return lambda: [fetch_frame("bench", n, 0, size, f"f{n}") for n in range(4)]
-
-    return [
-        Case("produce 100 B, 16 connections, depth 1", produce(100, 100, 16), 1, 100),
-        Case("produce 100 B, 4 connections, depth 16", produce(100, 100, 4), 16, 100),
-        Case("produce 100 B, open loop 1,000/s", produce(100, 100, 16), 1, 100, rate=1000),
-        Case("produce 16 KiB, 4 connections, depth 4", produce(16 * KIB, KIB, 4), 4, 16 * KIB),
-        Case("produce 64 KiB, 4 connections, depth 4", produce(64 * KIB, KIB, 4), 4, 64 * KIB),
-        Case("fetch hot 64 KiB, 4 connections", fetch(64 * KIB), 1, 64 * KIB),
-        Case("fetch hot 1 MiB, 4 connections", fetch(1024 * KIB), 1, 1024 * KIB),
-        Case("metadata of 16 partitions, 4 connections", lambda: [metadata_frame("bench", "m")] * 4, 1, 0),
-    ]
-
-
-def measure(cluster: LocalCluster, case: Case) -> Figure:
-    """Several rounds of one case, after a short warm-up."""
-    broker = psutil.Process(cluster.process("broker")["pid"])
-    frames = case.frames()
-    run_load(cluster.bootstrap, frames, depth=case.depth, seconds=1.0, rate=case.rate)
-    rounds = []
-    for _ in range(ROUNDS):
-        before = sum(broker.cpu_times()[:2])
-        result = run_load(cluster.bootstrap, frames, depth=case.depth, seconds=SECONDS, rate=case.rate)
-        cpu = sum(broker.cpu_times()[:2]) - before
-        moved = result.requests * case.payload_bytes
-        rounds.append(
-            (
-                result.requests / result.seconds,
-                moved / result.seconds / 1e6,
-                cpu / (moved / 1e9) if moved else None,
-                1e6 * cpu / result.requests,
-                result.percentile(0.5),
-                result.percentile(0.99),
-            )
-        )
-    columns = list(zip(*rounds, strict=True))
-    per_s, mb_per_s, per_gb, per_request, p50, p99 = [_median(column) for column in columns]
-    spread = f"{min(row[0] for row in rounds):,.0f}-{max(row[0] for row in rounds):,.0f}"
-    return Figure(case.name, per_s or 0, mb_per_s or 0, per_gb, per_request or 0, p50 or 0, p99 or 0, spread)
-
-
-def _median(column: Sequence[float | None]) -> float | None:
-    known = [value for value in column if value is not None]
-    return statistics.median(known) if known else None
-
-
-def print_table(figures: list[Figure]) -> None:
-    """For people."""
-    print(
-        f"{'load':44} {'req/s':>9} {'MB/s':>8} {'CPU s/GB':>9} {'CPU us/req':>10} {'p50 ms':>8} {'p99 ms':>8}  req/s of rounds"
-    )
-    for row in figures:
-        per_gb = "-" if row.cpu_s_per_gb is None else f"{row.cpu_s_per_gb:.2f}"
-        print(
-            f"{row.name:44} {row.requests_per_s:9,.0f} {row.mb_per_s:8.1f} {per_gb:>9} {row.cpu_us_per_request:10.1f} "
-            f"{row.p50_ms:8.2f} {row.p99_ms:8.2f}  {row.spread}"
-        )
+RESULTS: Final = Path("build/bench")
 
 
 def main() -> None:
-    """Run every case against a fresh cluster and keep the results as JSON."""
-    with (
-        tempfile.TemporaryDirectory(prefix="ponor-bench-") as directory,
-        LocalCluster(Path(directory)) as cluster,
-    ):
-        cluster.run("topic", "create", "bench", "--partitions", str(PARTITIONS))
-        while partitions_of(cluster.bootstrap, "bench") < PARTITIONS:
-            time.sleep(0.05)
-        for partition in range(4):
-            for _ in range(32):
-                check_produce(cluster.bootstrap, produce_frame("bench", partition, 64 * KIB, KIB, "fill"))
-            assert check_fetch(cluster.bootstrap, fetch_frame("bench", partition, 0, 1024 * KIB, "check")) > 0
-        wanted = sys.argv[1:] or [""]
-        chosen = [case for case in cases() if any(word in case.name for word in wanted)]
-        # Fetches first: they read what was just filled, while it is hot.
-        chosen.sort(key=lambda case: not case.name.startswith("fetch"))
-        figures = [measure(cluster, case) for case in chosen]
-    print_table(figures)
-    target = Path("build/bench")
-    target.mkdir(parents=True, exist_ok=True)
-    name = target / f"bench-{int(time.time())}.json"
-    name.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
-    print(f"kept as {name}")
+    """See the module's docstring."""
+    options = _options()
+    chosen = [
+        case for case in cases() if not options.words or any(word in case.name for word in options.words)
+    ]
+    if not chosen:
+        raise SystemExit(f"no case has one of {options.words} in its name: {[case.name for case in cases()]}")
+    with ExitStack() as stack:
+        directory = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="ponor-bench-", dir=options.directory))
+        )
+        subjects: list[Subject] = [stack.enter_context(ponor_subject(directory / "ponor"))]
+        missing = "--no-kafka was given" if options.no_kafka else _why_no_kafka()
+        if missing is None:
+            subjects.append(stack.enter_context(kafka_subject(directory / "kafka")))
+        else:
+            _say(f"Apache Kafka is not measured: {missing}")
+        os.sched_setaffinity(0, {GENERATOR_CORE} & os.sched_getaffinity(0) or os.sched_getaffinity(0))
+        for subject in subjects:
+            warm(subject, chosen, options.warm_seconds, _say)
+        report = Report()
+        for case in chosen:
+            report.add(
+                case, run_rounds(subjects, case, rounds=options.rounds, seconds=options.seconds, say=_say)
+            )
+        kept = report.keep(RESULTS)
+        names = [subject.name for subject in subjects]
+    print_cases(report, names)
+    print(f"kept as {kept}")
+
+
+def _why_no_kafka() -> str | None:
+    """None once Apache Kafka can be started; its jars are fetched when they are not there, and that is said."""
+    try:
+        java()
+        if not KAFKA.is_complete():
+            _say(f"fetching {KAFKA.name} with Maven into {KAFKA.directory}")
+            KAFKA.fetch()
+    except PeerMissingError as error:
+        return str(error)
+    return None
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("words", nargs="*", help="only cases with one of these words in their name")
+    parser.add_argument(
+        "--quick", action="store_true", help="a look, no result: 10 s of warm-up, 2 rounds of 3 s"
+    )
+    parser.add_argument("--no-kafka", action="store_true", help="measure Ponor alone")
+    parser.add_argument("--rounds", type=int, help="per case and subject (5)")
+    parser.add_argument("--seconds", type=float, help="per round (6)")
+    parser.add_argument("--warm-seconds", type=float, help="per subject (120)")
+    parser.add_argument("--directory", type=Path, help="where both keep their data; on one disk")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (2 if options.quick else 5)
+    options.seconds = options.seconds or (3.0 if options.quick else 6.0)
+    options.warm_seconds = options.warm_seconds or (10.0 if options.quick else 120.0)
+    return options
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 if __name__ == "__main__":

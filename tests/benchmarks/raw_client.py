@@ -1,6 +1,7 @@
-"""A load generator that costs little: prebuilt Produce and Fetch frames over plain sockets, answers barely looked at.
+"""A load generator that costs little: prebuilt frames over plain sockets, answers skipped by their length.
 
-Real clients measure themselves first; this one leaves the core to the broker.
+What lives here: sockets and time. Real clients measure themselves first; this one leaves the core to the broker. The same generator loads
+every subject, so that a ratio of two subjects says nothing about it.
 """
 
 from __future__ import annotations
@@ -8,33 +9,50 @@ from __future__ import annotations
 import selectors
 import socket
 import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
-from ponor_kafka.codec import decode_as, encode
-from ponor_kafka.headers import decode_response_header, encode_request_header
-from ponor_kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from ponor_kafka.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from ponor_kafka.record_builder import NewRecord, build_batch
-
-PRODUCE_VERSION = 9
-FETCH_VERSION = 12
-METADATA_VERSION = 12
+SCRATCH_BYTES: Final = 1 << 20
+LENGTH_BYTES: Final = 4
+PACING_POLL_S: Final = 0.0005
+"""How finely an open loop looks at the clock."""
 
 
 @dataclass(slots=True)
 class Connection:
-    """One socket with its requests in flight (times of sending, oldest first)."""
+    """One socket with its requests in flight."""
 
     socket: socket.socket
     frame: bytes
-    sent_at: list[float] = field(default_factory=list)
-    received: bytearray = field(default_factory=bytearray)
+    sent_at: deque[float] = field(default_factory=deque)
+    """Times of sending, oldest first."""
+    length: bytearray = field(default_factory=bytearray)
+    """The bytes of an answer's length that have come."""
+    left_bytes: int = 0
+    """What is still to come of the answer whose length is known."""
+
+    def received(self, part: memoryview) -> int:
+        """How many answers ended within these bytes."""
+        answered = position = 0
+        size = len(part)
+        while position < size:
+            if self.left_bytes:
+                step = min(self.left_bytes, size - position)
+                position += step
+                self.left_bytes -= step
+            else:
+                wanted = LENGTH_BYTES - len(self.length)
+                self.length += part[position : position + wanted]
+                position += wanted
+                if len(self.length) < LENGTH_BYTES:
+                    break
+                self.left_bytes = int.from_bytes(self.length, "big")
+                self.length.clear()
+            if not self.left_bytes and not self.length:
+                answered += 1
+        return answered
 
 
 @dataclass(slots=True)
@@ -45,151 +63,90 @@ class LoadResult:
     seconds: float
     latencies: list[float]
     response_bytes: int
+    busy_fraction: float
+    """How much of its core the generator used: near 1 it was the limit, not the subject."""
 
-    def percentile(self, fraction: float) -> float:
-        """In milliseconds."""
+    def percentile_ms(self, fraction: float) -> float:
+        """In milliseconds; 0 without requests."""
         ordered = sorted(self.latencies)
-        return 1000 * ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]
+        return 1000 * ordered[min(len(ordered) - 1, int(fraction * len(ordered)))] if ordered else 0.0
 
 
 def connect(bootstrap: str) -> socket.socket:
     """A plain connection without delays."""
     host, _, port = bootstrap.rpartition(":")
-    connection = socket.create_connection((host, int(port)))
+    connection = socket.create_connection((host, int(port)), timeout=30)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def framed(body: bytes) -> bytes:
-    """With its length in front."""
-    return len(body).to_bytes(4, "big") + body
+def closed_loop(bootstrap: str, frames: list[bytes], *, depth: int, seconds: float) -> LoadResult:
+    """One connection per frame with `depth` requests in flight each: the next is sent when an answer comes."""
+
+    def begin(connections: list[Connection]) -> None:
+        for connection in connections:
+            for _ in range(depth):
+                _send(connection, time.perf_counter())
+
+    return _run(bootstrap, frames, seconds, begin, None)
 
 
-def produce_frame(topic: str, partition: int, batch_bytes: int, record_bytes: int, client: str) -> bytes:
-    """A Produce request with one batch of about `batch_bytes`."""
-    count = max(1, batch_bytes // record_bytes)
-    batch = build_batch([NewRecord(1_700_000_000_000, None, bytes(record_bytes)) for _ in range(count)])
-    data = PartitionProduceData(index=partition, records=batch)
-    request = ProduceRequest(
-        transactional_id=None,
-        acks=-1,
-        timeout_ms=30_000,
-        topic_data=[TopicProduceData(name=topic, partition_data=[data])],
-    )
-    return framed(encode_request_header(0, PRODUCE_VERSION, 1, client) + encode(request, PRODUCE_VERSION))
+def open_loop(bootstrap: str, frames: list[bytes], *, rate: float, seconds: float) -> LoadResult:
+    """`rate` requests a second in all, whether answers come or not. A request that is late counts from when it was due."""
+    return _run(bootstrap, frames, seconds, lambda _: None, rate)
 
 
-def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int, client: str) -> bytes:
-    """A Fetch request of one partition."""
-    wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
-    request = FetchRequest(
-        replica_id=-1,
-        max_wait_ms=500,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        topics=[FetchTopic(topic=topic, partitions=[wanted])],
-    )
-    return framed(encode_request_header(1, FETCH_VERSION, 1, client) + encode(request, FETCH_VERSION))
-
-
-def metadata_frame(topic: str, client: str) -> bytes:
-    """A Metadata request of one topic."""
-    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    return framed(encode_request_header(3, METADATA_VERSION, 1, client) + encode(request, METADATA_VERSION))
-
-
-def run_load(
-    bootstrap: str, frames: list[bytes], *, depth: int, seconds: float, rate: float | None = None
+def _run(
+    bootstrap: str,
+    frames: list[bytes],
+    seconds: float,
+    begin: Callable[[list[Connection]], None],
+    rate: float | None,
 ) -> LoadResult:
-    """One connection per frame, `depth` requests in flight each, for a while; with `rate`, so many per second in all."""
     selector = selectors.DefaultSelector()
     connections = [Connection(connect(bootstrap), frame) for frame in frames]
     for connection in connections:
         selector.register(connection.socket, selectors.EVENT_READ, connection)
-    began = time.perf_counter()
-    end = began + seconds
+    scratch = memoryview(bytearray(SCRATCH_BYTES))
     latencies: list[float] = []
-    response_bytes = 0
-    turn = 0
-    if rate is None:
-        for connection in connections:
-            for _ in range(depth):
-                _send(connection)
-    while True:
-        now = time.perf_counter()
-        if now >= end and not any(connection.sent_at for connection in connections):
-            break
+    response_bytes = turn = 0
+    busy_before = time.process_time()
+    began = now = time.perf_counter()
+    end = began + seconds
+    begin(connections)
+    while now < end or any(connection.sent_at for connection in connections):
         if rate is not None:
             while now < end and turn < (now - began) * rate:
-                _send(connections[turn % len(connections)])
+                _send(connections[turn % len(connections)], began + turn / rate)
                 turn += 1
-        for key, _ in selector.select(0.0005 if rate is not None else 1.0):
+        for key, _ in selector.select(PACING_POLL_S if rate is not None else 1.0):
             connection = key.data
-            answered, size = _receive(connection, latencies)
+            size = connection.socket.recv_into(scratch)
+            assert size, "the subject closed a connection"
             response_bytes += size
-            if rate is None and time.perf_counter() < end:
-                for _ in range(answered):
-                    _send(connection)
+            answered = connection.received(scratch[:size])
+            now = time.perf_counter()
+            for _ in range(answered):
+                latencies.append(now - connection.sent_at.popleft())
+                if rate is None and now < end:
+                    _send(connection, now)
+        now = time.perf_counter()
+    busy = (time.process_time() - busy_before) / (now - began)
     for connection in connections:
         connection.socket.close()
     selector.close()
-    return LoadResult(len(latencies), time.perf_counter() - began, latencies, response_bytes)
+    return LoadResult(len(latencies), now - began, latencies, response_bytes, busy)
 
 
-def _send(connection: Connection) -> None:
-    connection.sent_at.append(time.perf_counter())
+def _send(connection: Connection, due: float) -> None:
+    connection.sent_at.append(due)
     connection.socket.sendall(connection.frame)
-
-
-def _receive(connection: Connection, latencies: list[float]) -> tuple[int, int]:
-    part = connection.socket.recv(1 << 20)
-    assert part, "the broker closed a connection"
-    connection.received += part
-    answered = 0
-    while len(connection.received) >= 4:
-        length = int.from_bytes(connection.received[:4], "big")
-        if len(connection.received) < 4 + length:
-            break
-        del connection.received[: 4 + length]
-        latencies.append(time.perf_counter() - connection.sent_at.pop(0))
-        answered += 1
-    return answered, len(part)
 
 
 def exchange(bootstrap: str, frame: bytes) -> bytes:
     """Send one frame, return the answer's body without its length."""
-    connection = connect(bootstrap)
-    try:
+    with connect(bootstrap) as connection:
         connection.sendall(frame)
         reader = connection.makefile("rb")
-        length = int.from_bytes(reader.read(4), "big")
+        length = int.from_bytes(reader.read(LENGTH_BYTES), "big")
         return reader.read(length)
-    finally:
-        connection.close()
-
-
-def check_produce(bootstrap: str, frame: bytes) -> None:
-    """One Produce must succeed, or the figures would measure errors."""
-    answer = exchange(bootstrap, frame)
-    _, position = decode_response_header(0, PRODUCE_VERSION, answer)
-    response, _ = decode_as(ProduceResponse, PRODUCE_VERSION, answer, position)
-    code = response.responses[0].partition_responses[0].error_code
-    assert code == 0, f"Produce is answered with error {code}"
-
-
-def check_fetch(bootstrap: str, frame: bytes) -> int:
-    """One Fetch must succeed; returns the bytes of records."""
-    answer = exchange(bootstrap, frame)
-    _, position = decode_response_header(1, FETCH_VERSION, answer)
-    response, _ = decode_as(FetchResponse, FETCH_VERSION, answer, position)
-    partition = response.responses[0].partitions[0]
-    assert partition.error_code == 0, f"Fetch is answered with error {partition.error_code}"
-    return len(partition.records or b"")
-
-
-def partitions_of(bootstrap: str, topic: str) -> int:
-    """How many partitions a topic has; 0 while it does not exist."""
-    answer = exchange(bootstrap, metadata_frame(topic, "bench"))
-    _, position = decode_response_header(3, METADATA_VERSION, answer)
-    response, _ = decode_as(MetadataResponse, METADATA_VERSION, answer, position)
-    return len(response.topics[0].partitions)

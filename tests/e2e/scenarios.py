@@ -5,34 +5,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.judge import Acknowledged, judge
-from tests.e2e.load.producers import CLIENT_FAMILIES, COMPRESSIONS, Assignment, Report, produce
+from tests.e2e.load.producers import CLIENT_FAMILIES, COMPRESSIONS, Assignment, produce
 from tests.e2e.load.readers import read_all
-
-
-def spawn_pool(workers: int) -> ProcessPoolExecutor:
-    """Processes for clients; spawned, because client libraries have threads that a fork would break."""
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+from tests.e2e.load.steady import collect, spawn_pool, steady_load
 
 
 def create_topic(cluster: LocalCluster, topic: str, partitions: int) -> None:
     """With the project's own command."""
     cluster.run("topic", "create", topic, "--partitions", str(partitions))
-
-
-def collect(acknowledged: Acknowledged, runs: Iterable[tuple[str, Future[list[Report]]]]) -> None:
-    """Add every producer's delivery reports."""
-    for producer, future in runs:
-        for number, partition, offset in future.result():
-            acknowledged.add(producer, number, partition, offset)
 
 
 def produce_mixed(cluster: LocalCluster, topic: str, *, records: int, partitions: int) -> Acknowledged:
@@ -74,45 +61,13 @@ def produce_through_kills(
 ) -> Acknowledged:
     """Idempotent producers at a steady rate live through kills; each entry of `kills` names the roles that die at the same moment."""
     chance = random.Random(seed)
-    stop_file = cluster.directory / "stop-producing"
-    stop_file.unlink(missing_ok=True)
-    families = [CLIENT_FAMILIES[index % 2] for index in range(producers)]
-    acknowledged = Acknowledged()
-    started: list[Path] = []
-    with spawn_pool(producers) as pool:
-        runs = []
-        for index, family in enumerate(families):
-            name = f"{family}-{index}-{seed}"
-            rate = rate_bytes / producers
-            work = Assignment(
-                cluster.bootstrap,
-                topic,
-                name,
-                0,
-                10_000_000,
-                partitions,
-                COMPRESSIONS[index % 5],
-                rate,
-                str(stop_file),
-            )
-            runs.append((name, pool.submit(produce, family, work)))
-            started.append(work.started_file)
-        _wait_until_all(started, [future for _, future in runs])
+    with steady_load(
+        cluster, topic, partitions=partitions, producers=producers, rate_bytes=rate_bytes, seed=seed
+    ) as load:
         for roles in kills:
             _kill_and_wait(cluster, roles)
             time.sleep(chance.uniform(*pause_s))
-        stop_file.touch()
-        collect(acknowledged, runs)
-    assert acknowledged.places, "the producers sent nothing"
-    return acknowledged
-
-
-def _wait_until_all(started: list[Path], runs: list[Future[list[Report]]]) -> None:
-    while not all(path.exists() for path in started):
-        for run in runs:
-            if run.done():
-                run.result()
-        time.sleep(0.05)
+    return load.acknowledged
 
 
 def _kill_and_wait(cluster: LocalCluster, roles: tuple[str, ...]) -> None:

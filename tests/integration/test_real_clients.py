@@ -338,14 +338,14 @@ def test_a_producer_that_lives_through_a_restart_is_still_recognised(tmp_path: P
 
 
 def test_settings_of_topics_and_brokers_are_shown(cluster: RunningCluster) -> None:
-    create(cluster, "configured", 1, **{"segment.bytes": "100000", "retention.ms": "5000"})
+    create(cluster, "configured", 1, **{"segment.bytes": "2000000", "retention.ms": "5000"})
     admin = AdminClient({"bootstrap.servers": cluster.kafka})
     topic = ConfigResource(ConfigResource.Type.TOPIC, "configured")
     broker = ConfigResource(ConfigResource.Type.BROKER, "65536")
     shown: dict[Any, Any] = {}
     for resource, future in admin.describe_configs([topic, broker]).items():
         shown[resource.restype.name] = {name: entry.value for name, entry in future.result(10).items()}
-    assert shown["TOPIC"]["segment.bytes"] == "100000"
+    assert shown["TOPIC"]["segment.bytes"] == "2000000"
     assert shown["TOPIC"]["retention.ms"] == "5000"
     assert shown["TOPIC"]["max.message.bytes"] == "1048588"
     assert "ponor.object.store" in shown["BROKER"]

@@ -19,6 +19,9 @@ from ponor_simulation.kafka_client import KafkaClient
 from tests.simulation.cluster_history import ClusterHistory, Value
 
 VERSIONS: Final = (4, 11, 12)
+SESSION_VERSIONS: Final = (11, 12)
+SESSION_LOST: Final = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
+"""The broker restarted, or an answer was lost with its connection: the next fetch is a full one."""
 REQUEST_TIMEOUT_S: Final = 30.0
 RECORD_BYTES_MAX: Final = 1 << 20
 RETRIABLE: Final = frozenset(
@@ -47,6 +50,10 @@ class Consumer:
         self.high_watermarks = [-1] * partitions
         self.errors = 0
         self.stop = False
+        self._session_id = 0
+        self._session_epoch = -1
+        self._told_offsets: dict[int, int] = {}
+        """What the broker remembers of us, by partition."""
 
     async def run(self, runtime: Runtime) -> None:
         """Read until stopped."""
@@ -79,10 +86,23 @@ class Consumer:
             log = self.logs[randomness.below(len(self.logs))]
             del log[randomness.below(len(log) + 1) :]
         asked = [len(log) for log in self.logs]
+        version = VERSIONS[randomness.below(len(VERSIONS))]
+        if self._session_id:
+            version = SESSION_VERSIONS[randomness.below(len(SESSION_VERSIONS))]
+        if not self._session_id:
+            self._told_offsets = {}
+            self._session_epoch = 0 if version in SESSION_VERSIONS and randomness.below(2) == 0 else -1
+        changed = [
+            (partition, offset)
+            for partition, offset in enumerate(asked)
+            if self._told_offsets.get(partition) != offset
+        ]
         request = FetchRequest(
             max_wait_ms=(0, 50, 300)[randomness.below(3)],
             min_bytes=(1, 1, 5_000)[randomness.below(3)],
             max_bytes=(1, 3_000, 1 << 20)[randomness.below(3)],
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
             topics=[
                 FetchTopic(
                     self._topic,
@@ -92,13 +112,17 @@ class Consumer:
                             fetch_offset=offset,
                             partition_max_bytes=(1, 4_000, 1 << 20)[randomness.below(3)],
                         )
-                        for partition, offset in enumerate(asked)
+                        for partition, offset in changed
                     ],
                 )
             ],
         )
-        version = VERSIONS[randomness.below(len(VERSIONS))]
         response = await client.ask(request, version, FetchResponse, timeout_s=REQUEST_TIMEOUT_S)
+        self._session_id = response.session_id
+        self._session_epoch += 1
+        self._told_offsets.update(changed)
+        if response.error_code in SESSION_LOST:
+            return
         assert response.error_code == ErrorCode.NONE
         for topic in response.responses:
             for answer in topic.partitions:

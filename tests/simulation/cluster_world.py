@@ -79,10 +79,12 @@ SETTINGS: Final = ClusterSettings(
 class ClusterWorld:
     """One run from one seed."""
 
-    def __init__(self, seed: int, *, store_in_directory: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, store_in_directory: bool = False, settings: ClusterSettings = SETTINGS
+    ) -> None:
         self.simulation = Simulation(seed)
         self.chance = self.simulation.chance
-        self.cluster = SimCluster(self.simulation, SETTINGS, store_in_directory=store_in_directory)
+        self.cluster = SimCluster(self.simulation, settings, store_in_directory=store_in_directory)
         self.history = ClusterHistory()
         self.partitions = self.chance.randint(1, 4)
         self.producers = [

@@ -22,6 +22,7 @@ from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeIdentity, SessionClient
 from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.tables import PARTITIONS_OF
 from ponor_runtime.identity import ClusterOrdinal, StreamId, compose_id, compose_node_id
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.telemetry import Telemetry
@@ -42,6 +43,7 @@ SETTINGS = ControllerSettings(
 )
 WORKERS = 6
 ROUNDS_PER_WORKER = 25
+ROUNDS_PER_CHANGE = 6
 
 
 @dataclass
@@ -52,6 +54,10 @@ class History:
     producer_ids: list[tuple[int, int]] = field(default_factory=list)
     uploads: dict[int, int] = field(default_factory=dict)
     """Stream id -> end offset that was acknowledged."""
+    partitions: dict[bytes, int] = field(default_factory=dict)
+    """Topic id -> number of partitions that was acknowledged."""
+    replicas: dict[bytes, list[str]] = field(default_factory=dict)
+    """Topic id -> items of its list setting that were acknowledged, in order."""
     commit_indices: list[int] = field(default_factory=list)
     crashes: int = 0
     fail_stops: int = 0
@@ -66,7 +72,7 @@ async def _controller(runtime: Runtime) -> None:
 
 
 class Broker:
-    """The session, and workers that each make streams grow, put keys and take producer ids."""
+    """The session, and workers that each make streams grow, put keys, take producer ids and change settings."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -108,6 +114,7 @@ class Broker:
         (stream_id,) = created.streams_created.stream_ids
         opening = wire.OpenStreams(streams=[wire.OpenStream(stream_id=stream_id, stream_epoch=0)])
         await self._submit(open_streams=opening)
+        topic_id = await self._create_topic(number)
         end = 0
         for round_ in range(ROUNDS_PER_WORKER):
             await runtime.clock.sleep(runtime.randomness.uniform(0, 0.05))
@@ -119,6 +126,28 @@ class Broker:
             granted = (await self._submit(allocate_producer_ids=allocate)).producer_ids_granted
             self._history.producer_ids.append((granted.first_producer_id, granted.count))
             end = await self._upload(stream_id, end, runtime)
+            if round_ % ROUNDS_PER_CHANGE == 0:
+                await self._alter_topic(topic_id, number, round_)
+
+    async def _create_topic(self, number: int) -> bytes:
+        wanted = wire.CreateTopic(name=f"topic-{number}", partitions=1, replication_factor=-1)
+        held = (await self._submit(create_topic=wanted)).topic_held
+        self._history.partitions[held.topic_id] = 1
+        return held.topic_id
+
+    async def _alter_topic(self, topic_id: bytes, number: int, round_: int) -> None:
+        """A list grows by one item and the topic by one partition: both show whether a change was done twice, or not at all."""
+        name, item = "leader.replication.throttled.replicas", f"{round_}:{number}"
+        append = wire.ConfigChange(name=name, kind=wire.ConfigChange.KIND_APPEND, value=item)
+        await self._submit(alter_topic_configs=wire.AlterTopicConfigs(topic_id=topic_id, changes=[append]))
+        self._history.replicas.setdefault(topic_id, []).append(item)
+        count = self._history.partitions[topic_id] + 1
+        await self._submit(create_partitions=wire.CreatePartitions(topic_id=topic_id, count=count))
+        self._history.partitions[topic_id] = count
+        setting = wire.ConfigChange(
+            name="log.retention.ms", kind=wire.ConfigChange.KIND_SET, value=str(number * 1_000 + round_)
+        )
+        await self._submit(alter_broker_configs=wire.AlterBrokerConfigs(node_id=-1, changes=[setting]))
 
     async def _upload(self, stream_id: int, end: int, runtime: Runtime) -> int:
         prepare = wire.PrepareObjects(count=1, ttl_ms=3_600_000)
@@ -229,6 +258,13 @@ async def _check(controller: SimProcess, history: History) -> None:
         assert stream.end_offset == end, (
             f"stream {stream_id} ends at {stream.end_offset}, {end} was acknowledged"
         )
+    for topic_id, count in history.partitions.items():
+        topic = image.topics.get(topic_id)
+        assert topic is not None
+        assert len(image.partitions.find(PARTITIONS_OF, topic_id)) == count
+        assert topic.configs == {
+            "leader.replication.throttled.replicas": ",".join(history.replicas[topic_id])
+        }
     _check_once(image, history)
 
 

@@ -11,8 +11,10 @@ The invariants, checked at each open:
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import PurePath
 
@@ -38,6 +40,7 @@ class JournalHistory:
     opens: int = 0
     torn: int = 0
     recycled: int = 0
+    full: int = 0
 
     def check(self, recovered: list[tuple[int, bytes]], journal: Journal) -> None:
         """Judge what a recovery found, and go on from there."""
@@ -156,15 +159,52 @@ class JournalOwner:
             self._history.recycled += journal.retained_bytes < before
 
 
-def run_journal(seed: int) -> tuple[JournalHistory, str]:
-    """Run one seed: several lives with crashes between them. The history, and the trace's hash."""
+def run_journal(seed: int, *, no_space: bool = False) -> tuple[JournalHistory, str]:
+    """Run one seed: several lives with crashes between them. The history, and the trace's hash.
+
+    With `no_space` the disk is full again and again, in the middle of live segments too, and nothing else is wrong with it: no life may
+    end because of that.
+    """
     simulation = Simulation(seed)
     swarm = Swarm.draw(simulation.chance)
     history = JournalHistory()
     process = simulation.process("node", JournalOwner(swarm, history).main)
     process.disk.speed.write_s = (0.00005, swarm.write_s)
+    if no_space:
+        swarm = replace(swarm, faults=False)
+        process.disk.faults = SpaceFaults(f"space {seed}")
     simulation.run(_lives(simulation, swarm, process, history))
+    if isinstance(process.disk.faults, SpaceFaults):
+        history.full = process.disk.faults.met
     return history, simulation.trace.digest
+
+
+class SpaceFaults(list[DiskFault]):
+    """Lack of space for one to three writes or syncs in a row, every now and then, for ever.
+
+    Each starts at an operation on a live segment or on one that is being made; spares are opened under their old names.
+    """
+
+    def __init__(self, seed: str) -> None:
+        super().__init__()
+        self._chance = random.Random(seed)
+        self.met = 0
+
+    def __iter__(self) -> Iterator[DiskFault]:
+        self.met += sum(fault.count == 0 for fault in super().__iter__())
+        self[:] = [fault for fault in super().__iter__() if fault.count > 0]
+        if not self:
+            chance = self._chance
+            self.append(
+                DiskFault(
+                    chance.choice(("write", "sync")),
+                    chance.choice((errno.ENOSPC, errno.EDQUOT)),
+                    path_part=chance.choice(("", "filling-", "spare-", "spare-")),
+                    skip=chance.randrange(30),
+                    count=chance.choice((1, 1, 3)),
+                )
+            )
+        return super().__iter__()
 
 
 class CrashPoint:
@@ -201,7 +241,7 @@ async def _lives(simulation: Simulation, swarm: Swarm, process: SimProcess, hist
         if swarm.faults and not last and chance.random() < 0.5:
             kind = chance.choice(("write", "sync", "rename", "sync_directory"))
             process.disk.faults = [DiskFault(kind, skip=chance.randrange(60))]
-        else:
+        elif not isinstance(process.disk.faults, SpaceFaults):
             process.disk.faults = []
         process.disk.watch = None
         opens = history.opens
@@ -211,7 +251,9 @@ async def _lives(simulation: Simulation, swarm: Swarm, process: SimProcess, hist
         await wait_until(lambda: not process.running, poll_s=0.005)
         if isinstance(process.failure, AssertionError):
             raise process.failure
-        if process.failure is not None and not process.disk.faults:
+        if process.failure is not None and (
+            not process.disk.faults or isinstance(process.disk.faults, SpaceFaults)
+        ):
             raise AssertionError(f"refused without a fault: {process.failure!r}") from process.failure
         if last:
             assert history.opens == opens + 1

@@ -59,7 +59,13 @@ STORAGE = StorageSettings(
     object_block_bytes_max=4 * KIB,
     wal_bytes_max=4 * MIB,
 )
-SETTINGS = GroupSettings(offsets_topic_partitions=OFFSETS_PARTITIONS, group_initial_rebalance_delay_ms=200)
+SETTINGS = GroupSettings(
+    offsets_topic_partitions=OFFSETS_PARTITIONS,
+    group_initial_rebalance_delay_ms=200,
+    # So small that logs are written anew and trimmed several times in every life.
+    offsets_rewrite_log_bytes_min=4 * KIB,
+    offsets_rewrite_ratio=2,
+)
 
 
 class OpenOffsets:
@@ -126,6 +132,7 @@ class GroupWorld:
         self.commits: list[Commit] = []
         self.plans: dict[tuple[str, int], dict[str, bytes]] = {}
         self.next_offset: dict[tuple[str, int], int] = {}
+        self.partitions: list[Partition] = []
         self.quiet = False
         self.told = asyncio.Event()
 
@@ -158,13 +165,15 @@ class GroupWorld:
             runtime.clock,
             config=TopicConfig(),
             producers_max=10,
+            attend=lambda _: None,
         )
         wanted = [
             OpenRequest(PartitionId(bytes(16), OFFSETS_TOPIC, index), self.lives, {})
             for index in range(OFFSETS_PARTITIONS)
         ]
-        broker: Any = OpenOffsets(await opener.open(wanted))
-        coordinator = GroupCoordinator(broker, broker, broker, runtime=runtime, settings=SETTINGS)
+        self.partitions = await opener.open(wanted)
+        broker: Any = OpenOffsets(self.partitions)
+        coordinator = GroupCoordinator(broker, broker, broker, node_id=1, runtime=runtime, settings=SETTINGS)
         coordinator.start()
         requests = self.requests = asyncio.Queue()
         self.coordinator = coordinator
@@ -383,6 +392,8 @@ def test_committed_offsets_survive_and_a_generation_has_one_plan(first: int) -> 
     worlds = [run_groups(seed) for seed in range(first, min(first + BATCH, SEEDS // 10))]
     assert sum(len(world.commits) for world in worlds) > 100 * len(worlds)
     assert sum(len(world.plans) for world in worlds) > 5 * len(worlds)
+    trimmed = [partition.log_start_offset for world in worlds for partition in world.partitions]
+    assert sum(offset > 0 for offset in trimmed) > len(trimmed) // 2, "logs were hardly ever rewritten"
 
 
 def test_a_session_ends_to_the_millisecond() -> None:

@@ -24,6 +24,12 @@ def test_acknowledged_entries_survive_every_crash(first: int) -> None:
         run_journal(seed)
 
 
+@pytest.mark.parametrize("first", range(0, max(SEEDS // 2, BATCH), BATCH))
+def test_a_disk_that_is_full_now_and_then_costs_no_entry_and_no_life(first: int) -> None:
+    histories = [run_journal(seed, no_space=True)[0] for seed in range(first, min(first + BATCH, SEEDS))]
+    assert sum(history.full for history in histories) > len(histories) // 2
+
+
 def test_the_workload_reaches_what_it_is_for() -> None:
     histories = [run_journal(seed)[0] for seed in range(80)]
     assert sum(history.opens for history in histories) > 250

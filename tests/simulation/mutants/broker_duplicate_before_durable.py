@@ -8,4 +8,4 @@ from ponor_broker.partitions.partition import Partition
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the correct code for one test."""
-    monkeypatch.setattr(Partition, "_durable_at", lambda *_: None)
+    monkeypatch.setattr(Partition, "_tell_of_first", lambda _self, _offset, on_settled: on_settled(None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from s3stream.group_commit import GroupCommit
+from s3stream.group_commit import GroupCommit, OnDurable
 from s3stream.open_stream import OpenStream
 from s3stream.records import StreamRecord
 
@@ -15,14 +15,9 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     add = GroupCommit.add
 
     def add_and_acknowledge(
-        self: GroupCommit,
-        stream: OpenStream,
-        record: StreamRecord,
-        size_bytes: int,
-        future: asyncio.Future[None],
+        self: GroupCommit, stream: OpenStream, record: StreamRecord, size_bytes: int, on_durable: OnDurable
     ) -> None:
-        add(self, stream, record, size_bytes, future)
-        if not future.done():
-            future.set_result(None)
+        add(self, stream, record, size_bytes, lambda _: None)
+        asyncio.get_running_loop().call_soon(on_durable, None)
 
     monkeypatch.setattr(GroupCommit, "add", add_and_acknowledge)

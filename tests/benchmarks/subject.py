@@ -1,0 +1,143 @@
+"""What is measured: Ponor and a real Apache Kafka behind one interface, each pinned to the same core.
+
+What lives here: starting, stopping, and reading what a subject has used. CPU is that of all its processes: Kafka's one (broker and
+controller), Ponor's broker, controller, garbage collector and supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+import psutil
+
+from tests.e2e.load.cluster import LocalCluster
+from tests.peers.kafka_peer import KafkaPeer
+
+SUBJECT_CORE: Final = 0
+GENERATOR_CORE: Final = 1
+KAFKA_JVM_FLAGS: Final = (
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
+"""Those of the start script in Kafka's release."""
+
+
+class Subject(Protocol):
+    """One running system under load."""
+
+    @property
+    def name(self) -> str:
+        """For the tables."""
+        ...
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT for clients."""
+        ...
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all processes so far."""
+        ...
+
+    def broker_rss_bytes(self) -> int:
+        """Resident memory of the process that serves clients."""
+        ...
+
+    def topic_configs(self) -> Mapping[str, str]:
+        """Settings of the topics of a benchmark, so that what is deleted goes soon."""
+        ...
+
+
+class PonorSubject:
+    """`ponor up` on a directory, with the directory store."""
+
+    name = "ponor"
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def bootstrap(self) -> str:
+        return self._cluster.bootstrap
+
+    @property
+    def cluster(self) -> LocalCluster:
+        """For what only Ponor has."""
+        return self._cluster
+
+    def pids(self) -> dict[str, int]:
+        """Process ids by role."""
+        return {entry["role"]: int(entry["pid"]) for entry in self._cluster.describe()["processes"]}
+
+    def cpu_seconds(self) -> float:
+        return sum(_cpu_seconds(pid) for pid in self.pids().values())
+
+    def broker_rss_bytes(self) -> int:
+        return int(psutil.Process(self.pids()["broker"]).memory_info().rss)
+
+    def topic_configs(self) -> Mapping[str, str]:
+        return {}
+
+
+class KafkaSubject:
+    """Apache Kafka, one node, as its release is configured: no sync before the answer."""
+
+    name = "kafka"
+
+    def __init__(self, peer: KafkaPeer) -> None:
+        self._peer = peer
+
+    @property
+    def bootstrap(self) -> str:
+        return self._peer.bootstrap
+
+    def cpu_seconds(self) -> float:
+        return self._peer.cpu_s()
+
+    def broker_rss_bytes(self) -> int:
+        return self._peer.rss_bytes()
+
+    def topic_configs(self) -> Mapping[str, str]:
+        return {"file.delete.delay.ms": "1000"}
+
+
+def _cpu_seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """What is started inside, with all its threads, stays on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core} & before or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def ponor_subject(directory: Path, settings: Mapping[str, object] | None = None) -> Iterator[PonorSubject]:
+    """A fresh Ponor on the subjects' core."""
+    # Data of deleted topics is to leave the disk between two rounds, as Kafka's does.
+    cluster = LocalCluster(directory, settings={"destroy_delay_ms": 2_000, **(settings or {})})
+    with on_core(SUBJECT_CORE):
+        cluster.start()
+    try:
+        yield PonorSubject(cluster)
+    finally:
+        cluster.stop()
+
+
+@contextmanager
+def kafka_subject(directory: Path) -> Iterator[KafkaSubject]:
+    """A fresh Apache Kafka on the subjects' core."""
+    with KafkaPeer(directory, cpus={SUBJECT_CORE}, jvm_flags=KAFKA_JVM_FLAGS) as peer:
+        yield KafkaSubject(peer)

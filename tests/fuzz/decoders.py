@@ -1,0 +1,240 @@
+"""Every decoder that reads bytes from outside the process: from clients, from disk, from the object store.
+
+What lives here: the list. Each has valid encodings to begin with and the one exception type that it may raise.
+"""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Final
+
+from crc32c import crc32c
+from ponor_broker.groups.record_codec import OffsetsRecordError
+from ponor_broker.groups.record_codec import decode_entry as decode_offsets_entry
+from ponor_broker.partitions.errors import PartitionCorruptError
+from ponor_broker.partitions.meta_entry import MetaEntry, MetaKey
+from ponor_broker.partitions.meta_entry import decode_entry as decode_meta_entry
+from ponor_kafka.api import APIS
+from ponor_kafka.codec import decode, encode, request_class
+from ponor_kafka.compression import Codec, compress, decompress
+from ponor_kafka.errors import KafkaWireError
+from ponor_kafka.frames import FrameDecoder
+from ponor_kafka.headers import decode_request_header, encode_request_header
+from ponor_kafka.messages.produce import ProduceRequest
+from ponor_kafka.produce_walk import VERSION_MAX, VERSION_MIN, walk_produce
+from ponor_kafka.record_batch import split_batches
+from ponor_kafka.record_builder import NewRecord, build_batch
+from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
+from s3stream.errors import ObjectCorruptError
+from s3stream.objects.block import decode_block
+from s3stream.objects.format import ENTRY, ENTRY_BYTES, FOOTER_BYTES, BlockEntry, Footer
+from s3stream.objects.index import decode_footer, decode_index
+from s3stream.objects.writer import ObjectWriter
+from s3stream.records import StreamRecord, decode_records
+
+from tests.fuzz.instances import random_message
+
+DECOMPRESSED_BYTES_MAX: Final = 1 << 20
+BOMB_BYTES: Final = 64 << 20
+OBJECT_ID: Final = ObjectId(7)
+INSTANCES: Final = 2
+"""Random valid encodings per message and version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """One decoder: valid inputs, and how a refusal looks. `output_bytes_max`: the bound of what it unpacks, 0 if it unpacks nothing."""
+
+    family: str
+    name: str
+    seeds: tuple[bytes, ...]
+    decode: Callable[[bytes], Any]
+    refusal: type[Exception]
+    output_bytes_max: int = 0
+
+
+def all_decoders() -> list[Decoder]:
+    """The list, the same at every call."""
+    rng = random.Random(20)
+    return [
+        *_requests(rng),
+        *_produce_walks(rng),
+        Decoder("envelope", "request header", tuple(_headers(rng)), _decode_header, KafkaWireError),
+        Decoder("envelope", "frames", (b"\0\0\0\3abc\0\0\0\1d", b"\0\0\0\0"), _decode_frames, KafkaWireError),
+        Decoder(
+            "records",
+            "record batches",
+            tuple(_batches()),
+            _decode_batches,
+            KafkaWireError,
+            DECOMPRESSED_BYTES_MAX,
+        ),
+        *_decompressors(),
+        Decoder("objects", "stream records", tuple(_stream_records(rng)), _drain_records, ObjectCorruptError),
+        Decoder("objects", "object index", (_index(),), _decode_index, ObjectCorruptError),
+        Decoder("objects", "object footer", (_object()[-FOOTER_BYTES:],), _decode_footer, ObjectCorruptError),
+        Decoder(
+            "objects", "data block", (_object()[: _index_position()],), _decode_block, ObjectCorruptError
+        ),
+        Decoder("partition state", "meta entries", _meta_entries(), _decode_meta, PartitionCorruptError),
+        Decoder(
+            "partition state",
+            "offsets records",
+            (b"\0\1\0\1g\0\1t\0\0\0\0", b"\0\2\0\1g"),
+            _decode_offsets,
+            OffsetsRecordError,
+        ),
+    ]
+
+
+def _requests(rng: random.Random) -> Iterator[Decoder]:
+    for key in APIS:
+        kind = request_class(key)
+        for version in range(kind.VERSION_MIN, kind.VERSION_MAX + 1):
+            seeds = tuple(encode(random_message(kind, version, rng), version) for _ in range(INSTANCES))
+            yield Decoder(
+                "requests",
+                f"{kind.__name__} v{version}",
+                seeds,
+                partial(decode, key, version),
+                KafkaWireError,
+            )
+
+
+def _produce_walks(rng: random.Random) -> Iterator[Decoder]:
+    for version in range(VERSION_MIN, VERSION_MAX + 1):
+        seeds = tuple(encode(random_message(ProduceRequest, version, rng), version) for _ in range(4))
+        yield Decoder("produce", f"produce walk v{version}", seeds, partial(_walk, version), KafkaWireError)
+
+
+def _walk(version: int, data: bytes) -> None:
+    walk_produce(version, memoryview(bytearray(data)), 0)
+
+
+def _headers(rng: random.Random) -> Iterator[bytes]:
+    for key in APIS:
+        kind = request_class(key)
+        for version in (kind.VERSION_MIN, kind.VERSION_MAX):
+            yield encode_request_header(key, version, rng.getrandbits(31), rng.choice((None, "", "client")))
+
+
+def _decode_header(data: bytes) -> None:
+    decode_request_header(bytearray(data))
+
+
+def _decode_frames(data: bytes) -> None:
+    FrameDecoder(1 << 16).feed(data)
+
+
+def _batches() -> Iterator[bytes]:
+    records = [
+        NewRecord(1_700_000_000_000 + n, b"key" if n % 2 else None, bytes(n), (("h", b"v"), ("n", None)))
+        for n in range(20)
+    ]
+    for codec in Codec:
+        yield bytes(build_batch(records, codec=codec))
+
+
+def _decode_batches(data: bytes) -> None:
+    for batch in split_batches(memoryview(bytearray(data))):
+        batch.check_records(DECOMPRESSED_BYTES_MAX)
+        for _ in batch.records(DECOMPRESSED_BYTES_MAX):
+            pass
+
+
+def _decompressors() -> Iterable[Decoder]:
+    """Also bombs: a few kilobytes that would become 64 MiB."""
+    bomb = bytes(BOMB_BYTES)
+    for codec in Codec:
+        if codec is Codec.NONE:
+            continue
+        seeds = tuple(compress(codec, data) for data in (b"", b"text " * 100, bytes(range(256)) * 40, bomb))
+        yield Decoder(
+            "compression",
+            f"{codec.name.lower()} data",
+            seeds,
+            partial(decompress, codec, output_bytes_max=DECOMPRESSED_BYTES_MAX),
+            KafkaWireError,
+            DECOMPRESSED_BYTES_MAX,
+        )
+    nested = gzip.compress(gzip.compress(bomb))
+    yield Decoder(
+        "compression",
+        "gzip in gzip",
+        (nested, nested * 3),
+        partial(decompress, Codec.GZIP, output_bytes_max=DECOMPRESSED_BYTES_MAX),
+        KafkaWireError,
+        DECOMPRESSED_BYTES_MAX,
+    )
+
+
+def _stream_records(rng: random.Random) -> Iterator[bytes]:
+    for count in (1, 3):
+        encoded = bytearray()
+        for number in range(count):
+            payload = rng.randbytes(rng.randrange(200))
+            record = StreamRecord(StreamId(number), StreamEpoch(1), 10 * number, 10, -1, payload)
+            encoded += record.encode_header() + payload
+        yield bytes(encoded)
+
+
+def _drain_records(data: bytes) -> None:
+    for _ in decode_records(data):
+        pass
+
+
+@cache
+def _object() -> bytes:
+    """A stream set object of one stream."""
+    writer = ObjectWriter(OBJECT_ID)
+    for number in range(5):
+        writer.add(StreamRecord(StreamId(1), StreamEpoch(1), 10 * number, 10, number, bytes(100)))
+    return b"".join(writer.finish().buffers)
+
+
+def _index_position() -> int:
+    return decode_footer("fuzz", OBJECT_ID, _object(), len(_object())).index_position
+
+
+def _index() -> bytes:
+    return _object()[_index_position() : -FOOTER_BYTES]
+
+
+def _decode_footer(data: bytes) -> None:
+    decode_footer("fuzz", OBJECT_ID, data, len(_object()))
+
+
+def _decode_index(data: bytes) -> None:
+    """Entries behind checksums that were made for them: a damaged one is refused before any entry is read."""
+    position = _index_position()
+    tail = Footer(OBJECT_ID, position, len(data), len(data) // ENTRY_BYTES, crc32c(data)).encode()
+    footer = decode_footer("fuzz", OBJECT_ID, tail, position + len(data) + len(tail))
+    decode_index("fuzz", footer, data)
+
+
+def _decode_block(data: bytes) -> None:
+    """Likewise."""
+    entry = BlockEntry(*struct.unpack(ENTRY.format, _index()[:ENTRY_BYTES]))
+    decode_block("fuzz", entry._replace(size_bytes=len(data), crc=crc32c(data)), data)
+
+
+def _meta_entries() -> tuple[bytes, ...]:
+    return (
+        MetaEntry(MetaKey("log"), b"value").encode(),
+        MetaEntry(MetaKey("producers"), bytes(300), is_change=True).encode(),
+    )
+
+
+def _decode_meta(data: bytes) -> None:
+    decode_meta_entry(data, "fuzz")
+
+
+def _decode_offsets(data: bytes) -> None:
+    middle = len(data) // 2
+    decode_offsets_entry(data, None)
+    decode_offsets_entry(data[:middle], data[middle:])

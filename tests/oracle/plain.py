@@ -1,0 +1,215 @@
+"""Messages as plain JSON in which two brokers that mean the same say the same.
+
+What lives here: the named rules by which ids, addresses, times and the order of unordered arrays are made comparable. A rule applies to every story;
+what differs in one place and is allowed to is in `allowed`. Rules make a value canonical and never drop it: an id that should be there and is not
+stays visible.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ponor_kafka.codec import M, decode_versioned
+from ponor_kafka.errors import ErrorCode, KafkaWireError
+from ponor_kafka.message import ZERO_UUID, Struct
+from ponor_kafka.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from ponor_kafka.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from ponor_kafka.primitives import Buffer
+from ponor_kafka.record_batch import LENGTH_PREFIX_BYTES, BatchView, batch_bytes
+
+DECOMPRESSED_BYTES_MAX: Final = 64 << 20
+NEAR_NOW_MS: Final = 7 * 86_400_000
+LONG_BYTES: Final = 64
+
+IDENTITY: Final = (
+    "api_key", "name", "topic_name", "topic", "group_id", "key", "partition_index", "partition", "partition_id", "index",
+    "client_id", "resource_type", "resource_name", "member_id", "group_instance_id", "source",
+)  # fmt: skip
+"""The fields that tell the entries of an array apart, and by which arrays are put in order."""
+
+NAMELESS: Final = ("topic_id", "base_offset", "offset", "producer_id")
+"""What tells entries apart that have none of these."""
+
+
+def identity(entry: Mapping[str, Any]) -> str:
+    """What an entry of an array is called; topics that say no name go by their id."""
+    words = [str(entry[field]) for field in IDENTITY if entry.get(field) not in {None, ""}]
+    return ",".join(words) or next((str(entry[field]) for field in NAMELESS if field in entry), "")
+
+
+class Canon:
+    """The rules, with what one broker's ids were called in the course of one story."""
+
+    def __init__(self, *, node_id: int, port: int, cluster_id: str) -> None:
+        self._names: dict[tuple[str, object], str] = {("cluster_id", cluster_id): "the cluster"}
+        self._node_id = node_id
+        self._port = port
+        self._rules: Mapping[str, Callable[[Any], Any]] = {
+            **dict.fromkeys(NODE_FIELDS, self._node),
+            "replica_directory_id": lambda value: (
+                "no id" if value == ZERO_UUID else self._named("directory", value, none=())
+            ),
+            **dict.fromkeys(TIME_FIELDS, self._time),
+            "cluster_id": lambda value: self._named("cluster_id", value, none=(None, "")),
+            "member_id": lambda value: self._named("member_id", value, none=("",)),
+            "leader": lambda value: self._named("member_id", value, none=("",)),
+            "producer_id": lambda value: self._named("producer_id", value, none=(-1,)),
+            "session_id": lambda value: self._named("session_id", value, none=(0,)),
+            "port": lambda value: "its port" if value == self._port else value,
+            "finalized_features_epoch": lambda value: "an epoch" if value >= 0 else value,
+            "error_code": _error,
+            "error_message": _wording,
+            "batch_index_error_message": _wording,
+            "documentation": _wording,
+            "total_bytes": lambda value: "some bytes" if value > 0 else value,
+            "usable_bytes": lambda value: "some bytes" if value > 0 else value,
+            "resource_name": lambda value: "the broker" if value == str(self._node_id) else value,
+            "log_dir": lambda value: "a directory" if value else value,
+            "records": lambda value: None if value is None else self._batches(value),
+        }
+
+    def call(self, kind: str, value: object, name: str) -> None:
+        """Give an id the name that a story uses for it."""
+        self._names[kind, value] = name
+
+    def message(self, message: Struct) -> dict[str, Any]:
+        """All fields of a message or struct."""
+        fields = {name: self._field(message, name) for name in type(message).__slots__}
+        return dict(fields)
+
+    def _field(self, owner: Struct, name: str) -> Any:
+        value = getattr(owner, name)
+        if name == "topic_id":
+            return self._topic_id(value, getattr(owner, "name", None) or getattr(owner, "topic", None))
+        rule = self._rules.get(name)
+        if rule is not None:
+            return rule(value)
+        if name in {"metadata", "member_metadata"} and isinstance(value, bytes):
+            return _consumer_protocol(ConsumerProtocolSubscription, value, self)
+        if name in {"assignment", "member_assignment"}:
+            return _consumer_protocol(ConsumerProtocolAssignment, value, self)
+        return self._value(value)
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Struct):
+            return self.message(value)
+        if isinstance(value, list | tuple):
+            return _ordered([self._value(entry) for entry in value])
+        if isinstance(value, bytes | bytearray | memoryview):
+            return _bytes(value)
+        return value
+
+    def _named(self, kind: str, value: object, *, none: tuple[object, ...]) -> object:
+        """Ids that a broker invents: the first seen is #1, whatever it is."""
+        if value in none:
+            return value
+        known = sum(1 for seen, _ in self._names if seen == kind)
+        return self._names.setdefault((kind, value), f"{kind} #{known + 1}")
+
+    def _topic_id(self, value: bytes, topic: str | None) -> object:
+        """Ids of topics are called after the topic; when it is made again, the next id is another one."""
+        if value == ZERO_UUID:
+            return "no id"
+        known = self._names.get(("topic_id", bytes(value)))
+        if known is not None or not topic:
+            return known or self._named("topic_id", bytes(value), none=())
+        taken = sum(1 for called in self._names.values() if called.startswith(f"topic_id of {topic} #"))
+        return self._names.setdefault(("topic_id", bytes(value)), f"topic_id of {topic} #{taken + 1}")
+
+    def _node(self, value: Any) -> Any:
+        """Kafka's node is 1, Ponor's first is 65536: both mean the only broker there is."""
+        if isinstance(value, list | tuple):
+            return [self._node(entry) for entry in value]
+        return "the broker" if value == self._node_id else value
+
+    def _time(self, value: int) -> object:
+        """Times that come from a clock; the fixed ones that stories use lie far from it."""
+        return "now" if abs(value - time.time() * 1000) < NEAR_NOW_MS else value
+
+    def _batches(self, records: Buffer) -> list[dict[str, Any]]:
+        """Record batches, without the incomplete one that Kafka may cut off at the end and every client skips."""
+        view, position, batches = memoryview(bytes(records)), 0, []
+        while len(view) - position >= LENGTH_PREFIX_BYTES:
+            try:
+                size = batch_bytes(view, position)
+                if size > len(view) - position:
+                    break
+                batches.append(self._batch(BatchView(view[position : position + size])))
+            except KafkaWireError:
+                batches.append({"unreadable": _bytes(view[position:])})
+                break
+            position += size
+        return batches
+
+    def _batch(self, batch: BatchView) -> dict[str, Any]:
+        records = [
+            {
+                "offset": record.offset,
+                "timestamp": self._time(record.timestamp),
+                "key": None if record.key is None else _bytes(record.key),
+                "value": None if record.value is None else _bytes(record.value),
+                "headers": [
+                    [header.key, None if header.value is None else _bytes(header.value)]
+                    for header in record.headers
+                ],
+            }
+            for record in batch.records(DECOMPRESSED_BYTES_MAX)
+        ]
+        return {
+            "base_offset": batch.base_offset,
+            "leader_epoch": batch.leader_epoch,
+            "attributes": batch.attributes,
+            "last_offset_delta": batch.last_offset_delta,
+            "first_timestamp": self._time(batch.first_timestamp),
+            "max_timestamp": self._time(batch.max_timestamp),
+            "producer_id": self._rules["producer_id"](batch.producer_id),
+            "producer_epoch": batch.producer_epoch,
+            "base_sequence": batch.base_sequence,
+            "records": records,
+        }
+
+
+NODE_FIELDS: Final = (
+    "node_id", "leader_id", "controller_id", "broker_id", "replica_nodes", "isr_nodes", "eligible_leader_replicas", "last_known_elr",
+    "offline_replicas", "replicas", "replica_id", "preferred_read_replica",
+)  # fmt: skip
+TIME_FIELDS: Final = (
+    "log_append_time_ms",
+    "timestamp",
+    "last_timestamp",
+    "last_fetch_timestamp",
+    "last_caught_up_timestamp",
+)
+
+
+def _error(code: int) -> str:
+    return ErrorCode(code).name if code in ErrorCode.__members__.values() else f"code {code}"
+
+
+def _wording(text: str | None) -> str | None:
+    """Words are each project's own; that there are some is compared."""
+    return "some words" if text else None
+
+
+def _bytes(value: Buffer) -> str:
+    data = bytes(value)
+    if len(data) > LONG_BYTES:
+        return f"{len(data)} bytes, beginning with {data[:8].hex()}"
+    return data.decode() if data.isascii() and data.decode().isprintable() else "0x" + data.hex()
+
+
+def _consumer_protocol(message_class: type[M], value: bytes, canon: Canon) -> Any:
+    """What members tell each other is opaque to brokers; it is decoded only to be read."""
+    try:
+        return canon.message(decode_versioned(message_class, value)[0])
+    except KafkaWireError:
+        return _bytes(value)
+
+
+def _ordered(entries: list[Any]) -> list[Any]:
+    """Arrays of Kafka's answers have the order of its hash maps; entries are found by what identifies them."""
+    if not all(isinstance(entry, dict) for entry in entries):
+        return entries
+    return sorted(entries, key=identity)

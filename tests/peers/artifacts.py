@@ -1,0 +1,118 @@
+"""Where other people's Java lives on this machine: a real Kafka with its tools, and Java clients of several ages.
+
+What lives here: which artefacts the tests know, whether they are there, and fetching them with Maven into `build/peers`. Fetching happens only
+when somebody asks for it (`make peers`, which runs this module); tests that miss something skip and say what and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / "build" / "peers"
+POMS = Path(__file__).parent / "maven"
+KAFKA_VERSION = "4.3.1"
+CLIENT_VERSIONS = ("2.1.1", "2.8.2", "3.9.1", "4.3.1")
+FETCH_S_MAX = 900
+
+
+class PeerMissingError(Exception):
+    """Something that a peer needs is not on this machine; the message says what and how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaLibraries:
+    """A directory of jars that one pom names."""
+
+    name: str
+    pom: Path
+    properties: tuple[str, ...] = ()
+
+    @property
+    def directory(self) -> Path:
+        """Where the jars are, or would be."""
+        return CACHE / self.name
+
+    @property
+    def class_path(self) -> str:
+        """For `java -cp`. Raises PeerMissingError when the jars were not fetched."""
+        if not self.is_complete():
+            raise PeerMissingError(
+                f"{self.name} is not in {CACHE.relative_to(ROOT)}; `make peers` fetches it"
+            )
+        return f"{self.directory}/*"
+
+    def is_complete(self) -> bool:
+        """Whether exactly what the pom says has been fetched to the end."""
+        mark = self._mark
+        return mark.is_file() and mark.read_text() == self._digest()
+
+    def fetch(self) -> None:
+        """Get the jars with Maven, which checks their checksums. Raises PeerMissingError without Maven."""
+        if self.is_complete():
+            return
+        maven = program("mvn", "Maven")
+        shutil.rmtree(self.directory, ignore_errors=True)
+        command = [maven, "-q", "-B", "-f", str(self.pom), "dependency:copy-dependencies"]
+        command += [f"-DoutputDirectory={self.directory}", *self.properties]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S_MAX, check=False)
+        if done.returncode != 0:
+            raise PeerMissingError(
+                f"Maven could not fetch {self.name}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            )
+        self._mark.write_text(self._digest())
+
+    @property
+    def _mark(self) -> Path:
+        return self.directory / ".complete"
+
+    def _digest(self) -> str:
+        return hashlib.sha256(self.pom.read_bytes() + " ".join(self.properties).encode()).hexdigest()
+
+
+KAFKA = JavaLibraries(f"kafka-{KAFKA_VERSION}", POMS / "kafka" / "pom.xml")
+
+
+def clients(version: str) -> JavaLibraries:
+    """The Java client of one version, without anything else of Kafka."""
+    return JavaLibraries(f"clients-{version}", POMS / "clients" / "pom.xml", (f"-Dclients={version}",))
+
+
+def program(command: str, called: str) -> str:
+    """The path of an installed program. Raises PeerMissingError when there is none."""
+    path = shutil.which(command)
+    if path is None:
+        raise PeerMissingError(f"{called} (`{command}`) is not installed on this machine")
+    return path
+
+
+def java() -> str:
+    """The Java runtime. Raises PeerMissingError when there is none."""
+    return program("java", "a Java runtime, 17 or newer")
+
+
+def main() -> int:
+    """Fetch everything; say what could not be had."""
+    missing = 0
+    for libraries in (KAFKA, *map(clients, CLIENT_VERSIONS)):
+        try:
+            libraries.fetch()
+            print(f"{libraries.name}: {sum(1 for _ in libraries.directory.glob('*.jar'))} jars")
+        except PeerMissingError as error:
+            missing += 1
+            print(f"{libraries.name}: skipped: {error}")
+    for command, called in (("java", "a Java runtime"), ("javac", "a Java compiler"), ("kcat", "kcat")):
+        try:
+            print(f"{command}: {program(command, called)}")
+        except PeerMissingError as error:
+            print(f"{command}: skipped: {error}; the tests that need it will say so")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

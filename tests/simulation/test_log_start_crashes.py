@@ -1,0 +1,76 @@
+"""Retention and DeleteRecords while everything crashes: a log start that was told is never taken back, and nothing above it is lost."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+from ponor_simulation.simulation import SimulationFailedError
+
+from tests.simulation.cluster_trimmer import TOPIC, Trimmer
+from tests.simulation.cluster_world import SETTINGS, ClusterWorld
+from tests.simulation.mutants import broker_start_before_durable
+
+SEEDS = int(os.environ.get("PONOR_SEEDS", "5"))
+BATCH = 5
+CAUGHT_WITHIN_SEEDS = range(13, 43)
+QUICK = replace(SETTINGS, broker=replace(SETTINGS.broker, maintenance_interval_ms=100))
+
+
+class TrimmedWorld(ClusterWorld):
+    """The cluster and its faults, with a trimmer among the clients."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, store_in_directory=seed % 2 == 1, settings=QUICK)
+        self.trimmer = Trimmer()
+
+    def _start_all(self) -> None:
+        super()._start_all()
+        self._client("trimmer", self.trimmer.run)
+
+    async def _calm_down(self) -> None:
+        self.trimmer.stop = True
+        await super()._calm_down()
+        await self._wait("the trimmer has read all", lambda: self.trimmer.is_finished)
+        await self._wait("what was deleted is given up", self._is_given_up)
+
+    def _is_given_up(self) -> bool:
+        """The controller knows that the stream begins at the log start: objects below are garbage, which `_check_store` looks for."""
+        controller = self.cluster.watch.controller
+        assert controller is not None
+        topics = {row.topic_id.hex() for row in controller.image.topics if row.name == TOPIC}
+        return any(
+            row.tags.get("topic") in topics
+            and row.tags["kind"] == "log"
+            and row.start_offset >= self.trimmer.start_offset
+            for row in controller.image.streams
+        )
+
+
+def run_world(seed: int) -> TrimmedWorld:
+    world = TrimmedWorld(seed)
+    try:
+        world.run()
+    except SimulationFailedError as failed:
+        failed.add_note(f"seed {seed}")
+        raise
+    return world
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+def test_a_log_start_is_never_taken_back(first: int) -> None:
+    worlds = [run_world(seed) for seed in range(first, min(first + BATCH, SEEDS))]
+    trimmers = [world.trimmer for world in worlds]
+    assert sum(trimmer.deletions for trimmer in trimmers) > 5
+    assert sum(trimmer.retained for trimmer in trimmers) > 0
+    assert sum(trimmer.reads for trimmer in trimmers) > 10
+
+
+@pytest.mark.timeout(400)  # until a seed crashes in the moment between telling and durable
+def test_a_start_that_is_told_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody sees it go back, or the stream was trimmed to a start that the crash undid, and the partition opens no more."""
+    broker_start_before_durable.plant(monkeypatch)
+    with pytest.raises(SimulationFailedError, match=r"the log start fell|the trimmer has read all"):
+        for seed in CAUGHT_WITHIN_SEEDS:
+            run_world(seed)

@@ -1,0 +1,68 @@
+"""Runs Java programs against a broker: Kafka's own tools, and our small client compiled for one version of the client library."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.peers.artifacts import CACHE, KAFKA, clients, java, program
+
+RUN_S_MAX: Final = 180
+SHORT_LIVED: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8")
+"""Flags for programs that run for a second: no second compiler, one collector thread."""
+SOURCE: Final = Path(__file__).parent / "java" / "RoundTrip.java"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a program said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Its lines, without empty ones."""
+        return [line.rstrip() for line in self.out.splitlines() if line.strip()]
+
+
+def tool(name: str, *words: str, feed: str | None = None, code: int | None = 0) -> Output:
+    """Run one of Kafka's command line tools, named by its class; `code` is the exit code it must end with, None for any."""
+    command = [java(), *SHORT_LIVED, "-cp", KAFKA.class_path, name, *words]
+    return _run(command, feed, code)
+
+
+def round_trip(version: str, *words: str) -> Output:
+    """Run RoundTrip with one version of the client."""
+    return _run(round_trip_command(version, *words), None, 0)
+
+
+def round_trip_command(version: str, *words: str) -> list[str]:
+    """The command that runs RoundTrip, compiled for a version of the client when it is not yet."""
+    libraries = clients(version).class_path
+    return [java(), *SHORT_LIVED, "-cp", f"{_compiled(version, libraries)}:{libraries}", "RoundTrip", *words]
+
+
+def _compiled(version: str, libraries: str) -> Path:
+    classes = CACHE / f"round-trip-{version}"
+    made = classes / "RoundTrip.class"
+    if not made.exists() or made.stat().st_mtime < SOURCE.stat().st_mtime:
+        compiler = program("javac", "a Java compiler")
+        classes.mkdir(parents=True, exist_ok=True)
+        _run(
+            [compiler, "-encoding", "UTF-8", "-Werror", "-cp", libraries, "-d", str(classes), str(SOURCE)],
+            None,
+            0,
+        )
+    return classes
+
+
+def _run(command: Sequence[str], feed: str | None, code: int | None) -> Output:
+    done = subprocess.run(command, capture_output=True, input=feed, text=True, timeout=RUN_S_MAX, check=False)
+    said = f"{' '.join(command[-8:])} ended with {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert code is None or done.returncode == code, said
+    return Output(done.returncode, done.stdout, done.stderr)
