@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 
 MEMBERS := libs/runtime libs/journal libs/kafka libs/rpc libs/s3stream libs/metadata \
            services/controller services/broker services/gc libs/simulation cli
-GENERATED_FROM := $(shell find proto libs/kafka/schema libs/rpc/generate.py libs/kafka/generate.py -type f 2>/dev/null)
+GENERATED_FROM := $(shell find proto libs/kafka/schema libs/rpc/generate.py libs/kafka/generate.py libs/kafka/native.py libs/kafka/src/ponor_kafka/*.pyx -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
 
@@ -55,8 +55,29 @@ check: install ## lint, types, arrows, dependencies, spelling, protos
 	@if git describe --tags --abbrev=0 >/dev/null 2>&1; then \
 	  $(BIN)/buf breaking --against ".git#tag=$$(git describe --tags --abbrev=0)"; fi
 
-bench: install ## our own figures: CPU seconds per GB, requests/s, latency percentiles
-	$(BIN)/python -m tests.benchmarks.main
+demo: install ## real Kafka clients on a fresh cluster, and a picture of which objects hold what; a minute
+	$(BIN)/python -m tools.demo
+
+bench: install ## Ponor beside a real Apache Kafka (make peers): CPU seconds per GB, requests/s, percentiles, ratios
+	$(BIN)/python -m tests.benchmarks.main $(BENCH)
+
+bench-isolation: install ## produce latency with and without readers of old data beside it
+	$(BIN)/python -m tests.benchmarks.isolation
+
+peers: install ## fetch a real Kafka 4.3.1, its tools and four ages of Java clients into build/peers (needs Java and Maven)
+	-$(BIN)/python -m tests.peers.artifacts
+
+oracle: install ## the oracle's stories told to a real Kafka: are the recordings still true? RECORD=1 writes them anew
+	$(BIN)/python -m tests.oracle.main $(if $(RECORD),--record) $(STORIES)
+
+tools: install ## Kafka's command line tools, Java clients 2.1 to 4.3 and kcat against a running cluster; says what it skips
+	$(BIN)/pytest -q -rs -o 'norecursedirs=.*' tests/tools
+
+bench-footprint: install ## memory per idle connection and of 10,000 partitions, cost of their Metadata
+	$(BIN)/python -m tests.benchmarks.footprint
+
+fuzz: install ## every family of decoders under hostile bytes: make fuzz SECONDS=600
+	$(BIN)/python -m tests.fuzz.main --seconds $(or $(SECONDS),60)
 
 simulate: install ## crash seeds under simulation: make simulate SEEDS=200
 	PONOR_SEEDS=$(or $(SEEDS),60) $(BIN)/pytest -q -n 2 tests/simulation
@@ -82,4 +103,4 @@ lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
 clean: ## remove what the targets made, except data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
 
-.PHONY: help install run test check bench simulate simulate-seed acceptance format lock clean
+.PHONY: help install run test check peers oracle tools bench bench-isolation bench-footprint fuzz simulate simulate-seed acceptance format lock clean
