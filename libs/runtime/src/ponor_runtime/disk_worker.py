@@ -14,12 +14,13 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 _T = TypeVar("_T")
 
-_Tell = Callable[[BaseException | None, Any], None]
-_Job = tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, _Tell]
+Tell: TypeAlias = Callable[[BaseException | None, Any], None]
+"""Called from the loop with the error or the result of a call."""
+_Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, Tell]
 
 
 class DiskWorker:
@@ -38,10 +39,10 @@ class DiskWorker:
         """Run `function(*arguments)` after all earlier calls; must be called on a running event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
-        self._jobs.put((function, arguments, loop, partial(_settle, future)))
+        self._jobs.put((function, arguments, loop, partial(settle, future)))
         return future
 
-    def submit_then(self, tell: _Tell, function: Callable[..., Any], *arguments: Any) -> None:
+    def submit_then(self, tell: Tell, function: Callable[..., Any], *arguments: Any) -> None:
         """`submit`, but `tell(error, result)` is called from the loop: no future, and no further turn of the loop behind it."""
         self._jobs.put((function, arguments, asyncio.get_running_loop(), tell))
 
@@ -65,7 +66,8 @@ class DiskWorker:
             del job, function, arguments, loop, tell, error, result
 
 
-def _settle(future: asyncio.Future[Any], error: BaseException | None, result: object) -> None:
+def settle(future: asyncio.Future[Any], error: BaseException | None, result: object) -> None:
+    """`Tell` for those who wait with a future."""
     if future.done():
         return
     if error is None:

@@ -131,6 +131,24 @@ class FileCalls:
             os.fdatasync(self._descriptor)
         self._unsynced = False
 
+    def descriptor_for_kernel(self, position: int, size_bytes: int) -> int | None:
+        """The descriptor on which such a synced write is one call and needs nothing else; None if there is more to it.
+
+        Only while no other call of this file runs.
+        """
+        if (
+            self._unsynced
+            or not self._write_and_sync
+            or not size_bytes
+            or (position | size_bytes) % SECTOR_BYTES
+        ):
+            return None
+        return self._direct
+
+    def forget_synced(self) -> None:
+        """A write failed, or was done by half."""
+        self._unsynced = True
+
     def close(self) -> None:
         """Give the descriptors back."""
         if self._direct is not None:

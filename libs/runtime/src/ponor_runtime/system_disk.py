@@ -2,27 +2,41 @@
 
 What lives here: the loop's side of the `Disk` port. Every open file has a thread of its own (`disk_worker`) while it is open, so that
 operations on one file run in the order called and a slow sync of one file never holds up another; calls on names share one more. The
-system calls on an open file stand in `file_calls`.
+system calls on an open file stand in `file_calls`. The writes of a group commit need no thread where the kernel does them in its own time
+(`kernel_writes`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from ponor_runtime.disk import Buffer
-from ponor_runtime.disk_worker import DiskWorker, DiskWorkerPool
+from ponor_runtime.disk_worker import DiskWorker, DiskWorkerPool, Tell, settle
 from ponor_runtime.file_calls import FileCalls, WriteChunks
+from ponor_runtime.kernel_writes import WRITE_BYTES_MAX, KernelWrites
+
+_T = TypeVar("_T")
+
+_Call: TypeAlias = tuple[Tell, Callable[..., Any], tuple[Any, ...]]
+"""Whom to tell, what to call, and its arguments."""
 
 
 class SystemDisk:
-    """`Disk` on the machine's file systems."""
+    """`Disk` on the machine's file systems.
 
-    def __init__(self) -> None:
+    `uses_kernel_writes` is what the machine allows; without it every write goes through a thread.
+    """
+
+    def __init__(self, *, uses_kernel_writes: bool = True) -> None:
+        self._uses_kernel_writes = uses_kernel_writes
+        self._kernel_writes: KernelWrites | None = None
         self._pool = DiskWorkerPool()
         self._names: DiskWorker | None = None
         self._chunks = WriteChunks()
@@ -39,7 +53,20 @@ class SystemDisk:
         except BaseException:
             self._pool.give_back(worker)
             raise
-        return SystemFile(calls, worker, self._pool)
+        return SystemFile(calls, worker, self._pool, self._kernel_writes_of_loop() if uncached else None)
+
+    def _kernel_writes_of_loop(self) -> KernelWrites | None:
+        loop = asyncio.get_running_loop()
+        if self._kernel_writes is None and self._uses_kernel_writes:
+            try:
+                self._kernel_writes = KernelWrites(loop)
+            except OSError:
+                self._uses_kernel_writes = False
+        return (
+            self._kernel_writes
+            if self._kernel_writes is not None and self._kernel_writes.loop is loop
+            else None
+        )
 
     def _abandon(self, opened: asyncio.Future[FileCalls], worker: DiskWorker) -> None:
         # The caller was cancelled while the file was being opened: nobody else will close it.
@@ -81,7 +108,10 @@ class SystemDisk:
         return SystemDiskLock(descriptor)
 
     def close(self) -> None:
-        """End the threads that serve no open file; for tests and orderly exits."""
+        """End the threads that serve no open file; for tests and orderly exits, when all files are closed."""
+        if self._kernel_writes is not None:
+            self._kernel_writes.close()
+            self._kernel_writes = None
         self._pool.stop_idle()
         if self._names is not None:
             self._names.stop()
@@ -94,49 +124,138 @@ class SystemDisk:
 
 
 class SystemFile:
-    """`DiskFile` on the calls of one open file and the thread bound to it."""
+    """`DiskFile` on the calls of one open file and the thread bound to it.
 
-    __slots__ = ("_calls", "_closed", "_pool", "_worker")
+    A small synced write of an uncached file, which is what a group commit is, goes to the kernel without the thread if nothing else of the
+    file is going on; what is called meanwhile waits for it, so that the order of the calls holds.
+    """
 
-    def __init__(self, calls: FileCalls, worker: DiskWorker, pool: DiskWorkerPool) -> None:
+    __slots__ = (
+        "_behind",
+        "_calls",
+        "_closed",
+        "_in_kernel",
+        "_kernel_writes",
+        "_on_thread",
+        "_pool",
+        "_worker",
+    )
+
+    def __init__(
+        self,
+        calls: FileCalls,
+        worker: DiskWorker,
+        pool: DiskWorkerPool,
+        kernel_writes: KernelWrites | None,
+    ) -> None:
         self._calls = calls
         self._worker = worker
         self._pool = pool
+        self._kernel_writes = kernel_writes
         self._closed = False
+        self._on_thread = 0  # calls that it has not finished
+        self._in_kernel = False
+        self._behind: list[_Call] = []
 
     async def size(self) -> int:
-        return await self._worker.submit(self._open_calls().size)
+        return await self._run(self._open_calls().size)
 
     async def read(self, position: int, length: int) -> bytes:
-        return await self._worker.submit(self._open_calls().read, position, length)
+        return await self._run(self._open_calls().read, position, length)
 
     async def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        await self._worker.submit(self._open_calls().write, position, buffers)
+        await self._run(self._open_calls().write, position, buffers)
 
     async def sync(self) -> None:
-        await self._worker.submit(self._open_calls().sync)
+        await self._run(self._open_calls().sync)
 
     async def write_sync(self, position: int, buffers: Sequence[Buffer]) -> None:
-        await self._worker.submit(self._open_calls().write_sync, position, buffers)
+        await self._run(self._open_calls().write_sync, position, buffers)
 
     def write_sync_then(
         self, position: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
     ) -> None:
-        calls = self._open_calls()
-        self._worker.submit_then(lambda error, _: done(error), calls.write_sync, position, buffers)
+        self._open_calls()
+        if self._on_thread or self._in_kernel or not self._begin_in_kernel(position, buffers, done):
+            self._write_sync_on_thread(position, buffers, done)
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        closing = self._worker.submit(self._calls.close)
-        self._pool.give_back(self._worker)
+        closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def closed(error: BaseException | None, _: object) -> None:
+            self._pool.give_back(self._worker)
+            settle(closing, error, None)
+
+        self._call(closed, self._calls.close)
         await closing
 
     def _open_calls(self) -> FileCalls:
         if self._closed:
             raise ValueError("this file was closed")
         return self._calls
+
+    # The thread
+
+    def _run(self, function: Callable[..., _T], *arguments: Any) -> asyncio.Future[_T]:
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._call(partial(settle, future), function, *arguments)
+        return future
+
+    def _call(self, tell: Tell, function: Callable[..., Any], *arguments: Any) -> None:
+        if self._in_kernel:
+            self._behind.append((tell, function, arguments))
+        else:
+            self._on_thread += 1
+            self._worker.submit_then(partial(self._called, tell), function, *arguments)
+
+    def _called(self, tell: Tell, error: BaseException | None, result: object) -> None:
+        self._on_thread -= 1
+        tell(error, result)
+
+    def _write_sync_on_thread(
+        self, position: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
+    ) -> None:
+        self._call(lambda error, _: done(error), self._calls.write_sync, position, buffers)
+
+    # The kernel
+
+    def _begin_in_kernel(
+        self, position: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
+    ) -> bool:
+        kernel_writes = self._kernel_writes
+        size_bytes = sum(map(len, buffers))
+        if kernel_writes is None or size_bytes > WRITE_BYTES_MAX:
+            return False
+        descriptor = self._calls.descriptor_for_kernel(position, size_bytes)
+        if descriptor is None:
+            return False
+
+        def ended(result: int) -> None:
+            self._in_kernel = False
+            behind, self._behind = self._behind, []
+            refused = result != size_bytes and self._not_written(result)
+            if refused:
+                self._write_sync_on_thread(position, buffers, done)
+            for tell, function, arguments in behind:
+                self._call(tell, function, *arguments)
+            if not refused:
+                done(None if result == size_bytes else OSError(-result, os.strerror(-result)))
+
+        refusal = kernel_writes.begin(descriptor, position, buffers, ended)
+        self._in_kernel = not refusal
+        if refusal not in {0, errno.EAGAIN}:
+            self._kernel_writes = None  # nor will it another time
+        return self._in_kernel
+
+    def _not_written(self, result: int) -> bool:
+        """Whether the thread can and may write the same bytes once more: the kernel refused this way of writing them, or stopped half-way."""
+        self._calls.forget_synced()
+        if -result in {errno.EINVAL, errno.EOPNOTSUPP}:
+            self._kernel_writes = None
+        return result >= 0 or -result in {errno.EAGAIN, errno.EINVAL, errno.EOPNOTSUPP}
 
 
 class SystemDiskLock:

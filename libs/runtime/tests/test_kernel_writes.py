@@ -1,0 +1,198 @@
+"""Synced writes without a thread: what goes that way, what does not, and that nobody sees a difference."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ponor_runtime import kernel_writes
+from ponor_runtime.disk import SECTOR_BYTES, Buffer
+from ponor_runtime.file_calls import FileCalls
+from ponor_runtime.kernel_writes import KernelWrites
+from ponor_runtime.system_disk import SystemDisk, SystemFile
+
+from libs.runtime.tests import disk_conformance as conformance
+
+
+@pytest.fixture
+async def disk() -> AsyncIterator[SystemDisk]:
+    disk = SystemDisk()
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
+async def file(disk: SystemDisk, tmp_path: Path) -> AsyncIterator[SystemFile]:
+    """An uncached file of 64 sectors, all synced: the next synced write needs nothing else."""
+    file = await disk.open(tmp_path / "f", create=True, uncached=True)
+    await file.write_sync(0, [bytes(64 * SECTOR_BYTES)])
+    if file._kernel_writes is None or file._calls._direct is None:
+        pytest.skip("this machine has no direct asynchronous writes")
+    yield file
+    await file.close()
+
+
+def write(file: SystemFile, position: int, buffers: list[Buffer]) -> asyncio.Future[None]:
+    """The future of `write_sync_then`."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None) -> None:
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    file.write_sync_then(position, buffers, done)
+    return future
+
+
+@pytest.mark.parametrize("scenario", conformance.SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_conformance_where_the_kernel_has_no_such_calls(
+    scenario: conformance.Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_writes, "_CALLS", {})
+    disk = SystemDisk()
+    await scenario(disk, tmp_path)
+    assert disk._kernel_writes is None
+    disk.close()
+
+
+async def test_a_group_needs_no_thread(file: SystemFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_a_thread(*_: object) -> None:
+        raise AssertionError("this write needs no thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileCalls, "write_sync", on_a_thread)
+        for number in range(40):
+            await write(file, number * SECTOR_BYTES, [bytes([number]) * 12, bytes([number]) * 500])
+    expected = b"".join(bytes([number]) * SECTOR_BYTES for number in range(40))
+    assert await file.read(0, 40 * SECTOR_BYTES) == expected
+
+
+async def test_what_is_called_meanwhile_comes_after_it(file: SystemFile) -> None:
+    order: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        order.append(number)
+
+    first = write(file, 0, [b"a" * SECTOR_BYTES])
+    second = write(file, 0, [b"b" * SECTOR_BYTES])
+    third = write(file, 3, [b"c"])
+    for number, future in enumerate((first, second, third)):
+        future.add_done_callback(partial(note, number))
+    assert await file.read(0, 5) == b"bbbcb"
+    await asyncio.gather(first, second, third)
+    assert order == [0, 1, 2]
+
+
+async def test_a_file_that_is_closed_meanwhile_is_closed_afterwards(disk: SystemDisk, tmp_path: Path) -> None:
+    file = await disk.open(tmp_path / "f", create=True, uncached=True)
+    await file.write_sync(0, [bytes(SECTOR_BYTES)])
+    writing = write(file, 0, [b"x" * SECTOR_BYTES])
+    await file.close()
+    assert writing.done()
+    assert (tmp_path / "f").read_bytes() == b"x" * SECTOR_BYTES
+
+
+async def test_after_an_unsynced_write_the_thread_syncs_all(
+    file: SystemFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    real = os.fdatasync
+
+    def sync(descriptor: int) -> None:
+        synced.append(descriptor)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    await file.write(0, [b"y" * SECTOR_BYTES])
+    await write(file, SECTOR_BYTES, [b"z" * SECTOR_BYTES])
+    assert len(synced) == 1
+    await write(file, SECTOR_BYTES, [b"z" * SECTOR_BYTES])
+    assert len(synced) == 1
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EINVAL, errno.EOPNOTSUPP])
+async def test_what_the_kernel_refuses_the_thread_writes(
+    file: SystemFile, monkeypatch: pytest.MonkeyPatch, number: int, *, at_once: bool
+) -> None:
+    begun: list[int] = []
+
+    def begin(_: KernelWrites, descriptor: int, position: int, buffers: Any, ended: Any) -> int:
+        begun.append(position)
+        if at_once:
+            return number
+        asyncio.get_running_loop().call_soon(ended, -number)
+        return 0
+
+    monkeypatch.setattr(KernelWrites, "begin", begin)
+    futures = [write(file, n * SECTOR_BYTES, [bytes([n]) * SECTOR_BYTES]) for n in range(3)]
+    await asyncio.gather(*futures)
+    assert await file.read(0, 3 * SECTOR_BYTES) == b"".join(bytes([n]) * SECTOR_BYTES for n in range(3))
+    await write(file, 0, [b"q" * SECTOR_BYTES])
+    assert begun == ([0, 0] if number == errno.EAGAIN else [0]), "only what may pass is asked for again"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+async def test_an_error_is_the_callers_and_is_never_repeated(
+    file: SystemFile, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def begin(_: KernelWrites, descriptor: int, position: int, buffers: Any, ended: Any) -> int:
+        asyncio.get_running_loop().call_soon(ended, -number)
+        return 0
+
+    monkeypatch.setattr(KernelWrites, "begin", begin)
+    with pytest.raises(OSError, match=os.strerror(number)) as raised:
+        await write(file, 0, [b"x" * SECTOR_BYTES])
+    assert raised.value.errno == number
+    assert await file.read(0, 1) == b"\0"
+
+
+async def test_a_real_error_of_the_kernel_has_its_number(disk: SystemDisk, tmp_path: Path) -> None:
+    writes = KernelWrites(asyncio.get_running_loop())
+    (tmp_path / "r").write_bytes(bytes(SECTOR_BYTES))
+    descriptor = os.open(tmp_path / "r", os.O_RDONLY)
+    try:
+        assert writes.begin(descriptor, 0, [bytes(SECTOR_BYTES)], print) == errno.EBADF
+    finally:
+        os.close(descriptor)
+        writes.close()
+
+
+async def test_writes_in_flight_are_bounded_and_their_memory_is_used_again(
+    disk: SystemDisk, tmp_path: Path
+) -> None:
+    bound = kernel_writes.WRITES_IN_FLIGHT_MAX
+    files = [
+        await disk.open(tmp_path / str(number), create=True, uncached=True) for number in range(bound + 4)
+    ]
+    for file in files:
+        await file.write_sync(0, [bytes(4096)])
+    for letter in (b"a", b"b"):
+        await asyncio.gather(*[write(file, 0, [letter * 4096]) for file in files])
+        for file in files:
+            assert await file.read(0, 4096) == letter * 4096
+    writes = disk._kernel_writes
+    assert writes is None or len(writes._slots) <= bound
+    await asyncio.gather(*map(SystemFile.close, files))
+
+
+async def test_one_callers_mistake_does_not_keep_others_from_their_result(
+    disk: SystemDisk, file: SystemFile, tmp_path: Path
+) -> None:
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+
+    def wrong(_: BaseException | None) -> None:
+        raise LookupError("a mistake")
+
+    file.write_sync_then(0, [bytes(SECTOR_BYTES)], wrong)
+    await write(file, SECTOR_BYTES, [b"k" * SECTOR_BYTES])
+    assert [type(error) for error in reported] == [LookupError]
