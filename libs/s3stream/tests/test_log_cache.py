@@ -85,7 +85,7 @@ class LogCacheMachine(RuleBasedStateMachine):
         expected: list[StreamRecord] = []
         room = max_bytes
         for record in wanted:
-            room -= record.size_bytes
+            room -= len(record.payload)
             if expected and room < 0:
                 break
             expected.append(record)

@@ -18,6 +18,8 @@ from s3stream.records import StreamRecord
 from libs.s3stream.tests.store_rig import Failure, InstantClock, MemoryObjectStore
 
 RECORD_BYTES = 16 * 1024
+BLOCK_PAYLOAD_BYTES = 3 * RECORD_BYTES
+"""What a block of 64 KiB holds of them: headers count there."""
 KIB = 1024
 
 
@@ -171,7 +173,7 @@ async def test_a_reader_that_went_away_loses_its_blocks() -> None:
     await world.fill(2, 400, per_object=400)
     offset = 0
     for _ in range(4):
-        offset = (await world.reader.read(StreamId(1), offset, 400, 4 * RECORD_BYTES))[-1].end_offset
+        offset = (await world.reader.read(StreamId(1), offset, 400, BLOCK_PAYLOAD_BYTES))[-1].end_offset
         await world.settle()
     held = world.ahead_bytes
     assert held > 0
@@ -188,25 +190,26 @@ async def test_a_read_that_needs_the_room_gets_it() -> None:
     await world.fill(2, 4, per_object=4, record_bytes=700 * KIB)
     offset = 0
     for _ in range(6):
-        offset = (await world.reader.read(StreamId(1), offset, 400, 4 * RECORD_BYTES))[-1].end_offset
+        offset = (await world.reader.read(StreamId(1), offset, 400, BLOCK_PAYLOAD_BYTES))[-1].end_offset
         await world.settle()
     assert world.ahead_bytes > 300 * KIB
     assert len(await world.reader.read(StreamId(2), 0, 4, 1)) == 1
     assert world.blocks("given_up") > 0
-    await world.scan(1, 400, 4 * RECORD_BYTES)
+    await world.scan(1, 400, BLOCK_PAYLOAD_BYTES)
 
 
 async def test_what_cannot_be_read_ahead_is_told_to_who_needs_it() -> None:
     world = World(cache_bytes=64 << 20)
     await world.fill(1, 100, per_object=100)
-    offset = (await world.reader.read(StreamId(1), 0, 100, 4 * RECORD_BYTES))[-1].end_offset
+    # A byte more than a block has: the block behind it comes too.
+    offset = (await world.reader.read(StreamId(1), 0, 100, BLOCK_PAYLOAD_BYTES + 1))[-1].end_offset
     await world.settle()
     world.store.fail("get", Failure(), Failure(), Failure())
     offset = (await world.reader.read(StreamId(1), offset, 100, 1))[-1].end_offset
     await world.settle()
     world.store.failures.clear()
     while offset < 100:
-        offset = (await world.reader.read(StreamId(1), offset, 100, 4 * RECORD_BYTES))[-1].end_offset
+        offset = (await world.reader.read(StreamId(1), offset, 100, BLOCK_PAYLOAD_BYTES))[-1].end_offset
     await world.reader.close()
     assert world.ahead_bytes == 0
 

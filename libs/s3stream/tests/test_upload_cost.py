@@ -81,7 +81,7 @@ async def test_a_carried_rest_is_readable_and_survives_a_crash(tmp_path: Path) -
 
 async def test_an_old_rest_travels_with_the_next_block(tmp_path: Path) -> None:
     """No object of its own, however old: it shares the one that is made anyway."""
-    node = await StorageNode.create(tmp_path, small_settings(upload_interval_ms=300))
+    node = await StorageNode.create(tmp_path, small_settings(upload_interval_ms=1_500))
     await node.start()
     large, small = await node.open_new(2)
     await append_all(small, [b"rest"])

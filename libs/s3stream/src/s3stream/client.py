@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
 from ponor_runtime.identity import StreamEpoch, StreamId
 from ponor_runtime.object_store import ObjectStore
@@ -16,11 +17,15 @@ from s3stream.object_upload import ObjectUploader
 from s3stream.open_stream import OpenStream
 from s3stream.ports import ObjectManager, StreamManager, StreamState
 from s3stream.reader import ObjectStreamReader
+from s3stream.records import StreamRecord
 from s3stream.recovery import STREAMS_PER_CALL_MAX, Recovery, RecoveryReport
 from s3stream.settings import StorageSettings
 from s3stream.storage import Storage
 from s3stream.stream import Stream
 from s3stream.wal import WriteAheadLog
+
+CALLS_IN_FLIGHT_MAX: Final = 4
+"""Operations on thousands of streams that the controller may have of this node at once."""
 
 
 class StreamClient:
@@ -120,6 +125,24 @@ class StreamClient:
         self._check_open()
         return [self._open[stream_id] for stream_id, _ in wanted]
 
+    async def read_together(
+        self, parts: Sequence[tuple[StreamId, int]], max_bytes: int
+    ) -> list[list[StreamRecord]]:
+        """Read a little of many open streams, (id, start offset) each, from objects; what lies together there is read together.
+
+        The answer for a stream may be shorter than that of its own `fetch`, or empty, for any reason; that goes on or tells why.
+        """
+        uploaded: list[tuple[int, tuple[StreamId, int, int]]] = []
+        for number, (stream_id, start_offset) in enumerate(parts):
+            stream = self._open.get(stream_id)
+            if stream is not None and stream.start_offset <= start_offset < stream.committed_offset:
+                uploaded.append((number, (stream_id, start_offset, stream.committed_offset)))
+        answer: list[list[StreamRecord]] = [[] for _ in parts]
+        found = await self._reader.read_together([part for _, part in uploaded], max_bytes)
+        for (number, _), records in zip(uploaded, found, strict=True):
+            answer[number] = records
+        return answer
+
     async def delete_streams(self, ids: Sequence[StreamId]) -> None:
         """Delete streams; absent ones count as deleted. Un-uploaded data of them is dropped."""
         for start in range(0, len(ids), STREAMS_PER_CALL_MAX):
@@ -199,15 +222,20 @@ class StreamClient:
             if self._storage.is_deleted(stream.stream_id):
                 stream.abandon()
         left = [stream for stream in streams if stream.stream_id in self._open]
-        for start in range(0, len(left), STREAMS_PER_CALL_MAX):
-            chunk = left[start : start + STREAMS_PER_CALL_MAX]
-            try:
-                await self._streams.close_streams([stream.end() for stream in chunk])
-            except StreamNotFoundError:  # deleted a moment ago; the controller closes all of a call or none
-                for stream in chunk:
-                    await stream.close()
-            for stream in chunk:
-                stream.abandon()
+        chunks = [
+            left[start : start + STREAMS_PER_CALL_MAX] for start in range(0, len(left), STREAMS_PER_CALL_MAX)
+        ]
+        for at in range(0, len(chunks), CALLS_IN_FLIGHT_MAX):
+            await asyncio.gather(*map(self._close_chunk, chunks[at : at + CALLS_IN_FLIGHT_MAX]))
+
+    async def _close_chunk(self, streams: Sequence[Stream]) -> None:
+        try:
+            await self._streams.close_streams([stream.end() for stream in streams])
+        except StreamNotFoundError:  # deleted a moment ago; the controller closes all of a call or none
+            for stream in streams:
+                await stream.close()
+        for stream in streams:
+            stream.abandon()
 
     def _add(self, state: StreamState) -> None:
         opened = OpenStream(state)

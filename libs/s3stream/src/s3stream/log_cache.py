@@ -93,7 +93,7 @@ class StreamChain:
         """Records from the one that contains `start_offset` on, without copying.
 
         Returns:
-            At least one record however big, then as many as have encoded sizes within `max_bytes` together, `FETCH_RECORDS_MAX` at
+            At least one record however big, then as many as have payloads within `max_bytes` together, `FETCH_RECORDS_MAX` at
             most; [] when `start_offset` is behind the last record; None when the record is not held.
         """
         runs = self.runs
@@ -112,7 +112,7 @@ class StreamChain:
             records = run.records
             for number in range(index, min(len(records), index + FETCH_RECORDS_MAX - len(found))):
                 record = records[number]
-                room_bytes -= len(record.payload) + RECORD_HEADER_BYTES
+                room_bytes -= len(record.payload)
                 if room_bytes < 0 and found:
                     return found
                 found.append(record)

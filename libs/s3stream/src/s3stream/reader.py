@@ -6,9 +6,9 @@ Whatever is not in an object yet (log cache, WAL) is the business of `storage.py
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from itertools import islice, zip_longest
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Final
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
@@ -17,14 +17,15 @@ from ponor_runtime.telemetry import Telemetry
 
 from s3stream.cache.block_cache import BlockCache
 from s3stream.cache.index_cache import ObjectIndexCache
-from s3stream.errors import ObjectCorruptError, ReadTimeoutError, S3StreamError
-from s3stream.objects.block import RECORDS_PER_STEP, DataBlock
+from s3stream.errors import ReadTimeoutError, S3StreamError
 from s3stream.objects.format import BlockEntry
 from s3stream.objects.keys import object_key
 from s3stream.ports import ObjectManager, ObjectPiece
 from s3stream.read_ahead import ReadAhead, ReadBlock
-from s3stream.records import StreamRecord
-from s3stream.turns import Steps, Turns
+from s3stream.read_together import StreamPart, TogetherReader
+from s3stream.record_run import PlannedPiece, RecordRun
+from s3stream.records import RECORD_HEADER_BYTES, StreamRecord
+from s3stream.turns import Turns
 
 INDEX_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 VANISHED_TRIES_MAX: Final = 5
@@ -34,9 +35,6 @@ one renewed answer is usually enough."""
 READ_AHEAD_BLOCKS_MAX: Final = 8
 OPENED_AT_ONCE_MAX: Final = 8
 """Objects of one read that are opened at the same time; the stream's pieces lie in many where it is a small one of many."""
-
-RECORDS_MAX: Final = 4_096
-"""Records of one read: of tiny ones a read's bytes would hold so many that whoever handles them held up the loop."""
 
 LAG_WAIT_MS_FIRST: Final = 5
 LAG_WAIT_MS_MAX: Final = 200
@@ -68,6 +66,7 @@ class ObjectStreamReader:
         self._indexes = ObjectIndexCache(
             store, bytes_max=index_cache_bytes_max, on_opened=self._blocks.keep_tail
         )
+        self._together = TogetherReader(objects, self._indexes, self._blocks, clock)
         self._ahead = ReadAhead(
             self._blocks, self._indexes, clock, telemetry, blocks_max=read_ahead_blocks_max
         )
@@ -87,7 +86,7 @@ class ObjectStreamReader:
             stream_id: whose records.
             start_offset: may lie within a record; at or above the stream's start.
             end_offset: exclusive; a record that begins below it may reach beyond it. Must be committed, or become so before the deadline.
-            max_bytes: of encoded records; the first record is returned however big it is.
+            max_bytes: of payloads; the first record is returned however big it is.
             timeout_ms: instead of the one given at construction.
 
         Returns:
@@ -112,6 +111,10 @@ class ObjectStreamReader:
                 f"stream {stream_id}, offset {start_offset}: not read from objects within {limit_ms} ms;"
                 " the object store is slow or the metadata lags"
             ) from error
+
+    async def read_together(self, parts: Sequence[StreamPart], max_bytes: int) -> list[list[StreamRecord]]:
+        """See `s3stream.read_together`."""
+        return await self._together.read(parts, max_bytes)
 
     async def close(self) -> None:
         """Stop all GETs and drop the caches."""
@@ -146,7 +149,7 @@ class ObjectStreamReader:
         end_offset: int,
         max_bytes: int,
     ) -> list[StreamRecord]:
-        run = _RecordRun(stream_id, start_offset, end_offset, max_bytes)
+        run = RecordRun(stream_id, start_offset, end_offset, max_bytes)
         planned = await self._plan(pieces, run)
         # All pieces at once; the answer is what is contiguous and proven of them, and the next read meets the error behind it again.
         outcomes = await asyncio.gather(
@@ -173,12 +176,12 @@ class ObjectStreamReader:
         )
         return run.records
 
-    async def _plan(self, pieces: Sequence[ObjectPiece], run: _RecordRun) -> list[_PlannedPiece]:
+    async def _plan(self, pieces: Sequence[ObjectPiece], run: RecordRun) -> list[PlannedPiece]:
         """Which blocks of which objects may be needed, ending at the first object that cannot be opened.
 
         How much an object has of the stream is known when it is open, so objects are opened in growing groups until they have enough.
         """
-        planned: list[_PlannedPiece] = []
+        planned: list[PlannedPiece] = []
         next_offset = run.next_offset
         expected_bytes = 0
         at, group_size = 0, 1
@@ -194,13 +197,13 @@ class ObjectStreamReader:
             for key, piece, index in zip(keys, group, opened, strict=True):
                 end_offset = min(run.end_offset, piece.end_offset)
                 if isinstance(index, BaseException):
-                    planned.append(_PlannedPiece(key, piece.end_offset, end_offset, (), index))
+                    planned.append(PlannedPiece(key, piece.end_offset, end_offset, (), index))
                     return planned
                 entries = index.blocks_of(run.stream_id, next_offset, end_offset)
                 enough = _enough(
                     entries, next_offset, max(run.room_bytes - expected_bytes, 0 if planned else 1)
                 )
-                planned.append(_PlannedPiece(key, piece.end_offset, end_offset, enough))
+                planned.append(PlannedPiece(key, piece.end_offset, end_offset, enough))
                 expected_bytes += sum(_sure_bytes(entry, next_offset) for entry in enough)
                 next_offset = end_offset
                 if len(enough) < len(entries):
@@ -214,73 +217,6 @@ class ObjectStreamReader:
             self._blocks.forget(key)
 
 
-class _PlannedPiece(NamedTuple):
-    """The blocks of one object that a read will look at, up to `end_offset`; or why there are none."""
-
-    key: str
-    known_end_offset: int
-    end_offset: int
-    entries: Sequence[BlockEntry]
-    error: BaseException | None = None
-
-
-class _RecordRun:
-    """The contiguous records that one read has gathered."""
-
-    def __init__(self, stream_id: StreamId, start_offset: int, end_offset: int, max_bytes: int) -> None:
-        self.stream_id: Final = stream_id
-        self.end_offset: Final = end_offset
-        self.next_offset = start_offset
-        self.room_bytes = max_bytes
-        self.is_full = False
-        self.records: list[StreamRecord] = []
-
-    def piece_steps(
-        self, part: _PlannedPiece, blocks: Sequence[DataBlock] | BaseException | None
-    ) -> Steps[None]:
-        """Append what belongs to the run of an object's blocks, or raise why they are not there."""
-        if isinstance(blocks, BaseException):
-            raise blocks
-        for block in blocks or ():
-            yield from self._block_steps(part.key, block, part.end_offset)
-        if not self.is_full and self.next_offset < part.end_offset:
-            raise ObjectCorruptError(
-                f"{part.key}, position 0: object ends stream {self.stream_id} at offset {self.next_offset}; the metadata says"
-                f" {part.known_end_offset}"
-            )
-
-    def _block_steps(self, key: str, block: DataBlock, end_offset: int) -> Steps[None]:
-        """Append the block's records from `next_offset` on, until `end_offset` or until there is no room."""
-        if self.is_full:
-            return
-        records = block.records_from(self.next_offset)
-        while taken := list(islice(records, RECORDS_PER_STEP)):
-            if not self._take(key, block, taken, end_offset):
-                return
-            yield
-
-    def _take(self, key: str, block: DataBlock, records: Iterable[StreamRecord], end_offset: int) -> bool:
-        """Append records; False when there is no room for more, or none is wanted."""
-        found, room_bytes, next_offset = self.records, self.room_bytes, self.next_offset
-        for record in records:
-            if record.base_offset >= end_offset:
-                return False
-            if found and (record.size_bytes > room_bytes or len(found) >= RECORDS_MAX):
-                self.is_full = True
-                return False
-            belongs = record.base_offset == next_offset if found else record.base_offset <= next_offset
-            if not belongs or record.end_offset <= next_offset:
-                raise ObjectCorruptError(
-                    f"{key}, position {block.entry.position}: record [{record.base_offset}, {record.end_offset}) of stream"
-                    f" {self.stream_id} where offset {next_offset} belongs"
-                )
-            found.append(record)
-            self.next_offset = next_offset = record.end_offset
-            self.room_bytes = room_bytes = room_bytes - record.size_bytes
-        self.is_full = room_bytes <= 0
-        return not self.is_full
-
-
 def _enough(entries: Sequence[BlockEntry], next_offset: int, room_bytes: int) -> Sequence[BlockEntry]:
     """As many blocks as may be needed to fill the room with what begins at `next_offset`."""
     for number, entry in enumerate(entries):
@@ -292,4 +228,6 @@ def _enough(entries: Sequence[BlockEntry], next_offset: int, room_bytes: int) ->
 
 def _sure_bytes(entry: BlockEntry, next_offset: int) -> int:
     """What a block surely brings: nothing if the read begins within it, because that may be at its last record."""
-    return entry.size_bytes if entry.start_offset >= next_offset else 0
+    if entry.start_offset < next_offset:
+        return 0
+    return entry.size_bytes - entry.record_count * RECORD_HEADER_BYTES

@@ -122,7 +122,7 @@ class Stream:
 
         Returns:
             Contiguous records from the one that contains `start_offset` on: at least one however big, then as many as have
-            encoded sizes within `max_bytes`; [] at the confirmed end; None when the first one is not in the log cache.
+            payloads within `max_bytes`; [] at the confirmed end; None when the first one is not in the log cache.
 
         Raises:
             OffsetOutOfRangeError: outside of [start_offset, confirmed_offset].
@@ -245,10 +245,10 @@ class Stream:
     def _continue_from_cache(self, records: list[StreamRecord], max_bytes: int) -> list[StreamRecord]:
         """Append what memory holds behind records read from objects, as far as it fits."""
         assert records, "a read below the end finds a record"
-        room_bytes = max_bytes - sum(record.size_bytes for record in records)
+        room_bytes = max_bytes - sum(len(record.payload) for record in records)
         if room_bytes > 0:
             more = self._state.chain.fetch(records[-1].end_offset, room_bytes)
-            if more and more[0].size_bytes <= room_bytes:
+            if more and len(more[0].payload) <= room_bytes:
                 assert more[0].base_offset == records[-1].end_offset, "objects and memory meet"
                 records.extend(more)
         return records

@@ -9,19 +9,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from crc32c import crc32c
 
 from s3stream.errors import ObjectCorruptError
+from s3stream.objects.block_walk import RECORDS_PER_WALK, TIMESTAMP_MIN, walk
 from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry
-from s3stream.records import (
-    RECORD_COUNT_MAX,
-    RECORD_HEADER,
-    RECORD_HEADER_BYTES,
-    StreamRecord,
-    decode_records,
-)
+from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, StreamRecord
 from s3stream.turns import Steps, at_once
 
 RECORDS_PER_STEP: Final = 256
@@ -50,7 +46,14 @@ class DataBlock:
     def records_from(self, offset: int) -> Iterator[StreamRecord]:
         """Records from the one that contains `offset` on; payloads are views into the block."""
         number = max(bisect_right(self._base_offsets, offset) - 1, 0)
-        return decode_records(memoryview(self._data)[self._positions[number] :])
+        view, stream_id, epoch = memoryview(self._data), self.entry.stream_id, self.entry.epoch
+        unpack_from = RECORD_HEADER.unpack_from
+        for at in islice(self._positions, number, None):
+            _, _, base_offset, max_timestamp, count, payload_bytes = unpack_from(view, at)
+            start = at + RECORD_HEADER_BYTES
+            yield StreamRecord(
+                stream_id, epoch, base_offset, count, max_timestamp, view[start : start + payload_bytes]
+            )
 
 
 def memory_bytes_of(entry: BlockEntry) -> int:
@@ -78,10 +81,19 @@ def block_steps(key: str, entry: BlockEntry, data: bytes) -> Steps[DataBlock]:
         yield
     if crc != entry.crc:
         raise _corrupt(key, entry.position, "CRC32C: its bytes do not match the one in the index")
-    walk = _RecordWalk(key, entry, data)
-    while walk.advance(RECORDS_PER_STEP):
+    positions: array[int] = array("I")
+    base_offsets: array[int] = array("q")
+    at, offset, max_timestamp = 0, entry.start_offset, TIMESTAMP_MIN
+    while at < len(data):
+        before = at
+        at, offset, newest = walk(
+            data, at, RECORDS_PER_WALK, entry.stream_id, entry.epoch, offset, positions, base_offsets
+        )
+        if at == before:
+            raise _misplaced(key, entry, data, at, offset)
+        max_timestamp = max(max_timestamp, newest)
         yield
-    found = (walk.expected_offset, len(walk.positions), walk.max_timestamp)
+    found = (offset, len(positions), max_timestamp)
     if found != (entry.end_offset, entry.record_count, entry.max_timestamp_ms):
         raise _corrupt(
             key,
@@ -89,56 +101,20 @@ def block_steps(key: str, entry: BlockEntry, data: bytes) -> Steps[DataBlock]:
             f"summary: {found[1]} records to offset {found[0]}, max timestamp {found[2]}; the index has"
             f" {entry.record_count}, {entry.end_offset}, {entry.max_timestamp_ms}",
         )
-    return DataBlock(entry, data, walk.positions, walk.base_offsets)
+    return DataBlock(entry, data, positions, base_offsets)
 
 
-class _RecordWalk:
-    """Position and base offset of every record, end offset and max timestamp. Reads headers alone: this is paid once per record read."""
-
-    def __init__(self, key: str, entry: BlockEntry, data: bytes) -> None:
-        self._key = key
-        self._entry = entry
-        self._data = data
-        self._at = 0
-        self.positions: array[int] = array("I")
-        self.base_offsets: array[int] = array("q")
-        self.expected_offset = entry.start_offset
-        self.max_timestamp: int | None = None
-
-    def advance(self, records: int) -> bool:
-        """Walk over so many records; False when the block is walked."""
-        key, entry, data, at = self._key, self._entry, self._data, self._at
-        length, expected_offset, max_timestamp = len(data), self.expected_offset, self.max_timestamp
-        for _ in range(records):
-            if at >= length:
-                break
-            if length - at < RECORD_HEADER_BYTES:
-                raise _corrupt(key, entry.position + at, f"record: {length - at} bytes remain")
-            stream_id, epoch, base_offset, timestamp, count, payload_bytes = RECORD_HEADER.unpack_from(
-                data, at
-            )
-            end = at + RECORD_HEADER_BYTES + payload_bytes
-            if (
-                stream_id != entry.stream_id
-                or epoch != entry.epoch
-                or base_offset != expected_offset
-                or not 1 <= count <= RECORD_COUNT_MAX
-                or end > length
-            ):
-                raise _corrupt(
-                    key,
-                    entry.position + at,
-                    f"record: stream {stream_id}, epoch {epoch}, offset {base_offset}, count {count}, {payload_bytes} bytes where"
-                    f" stream {entry.stream_id}, epoch {entry.epoch}, offset {expected_offset} belongs",
-                )
-            self.positions.append(at)
-            self.base_offsets.append(base_offset)
-            at = end
-            expected_offset += count
-            if max_timestamp is None or timestamp > max_timestamp:
-                max_timestamp = timestamp
-        self._at, self.expected_offset, self.max_timestamp = at, expected_offset, max_timestamp
-        return at < length
+def _misplaced(key: str, entry: BlockEntry, data: bytes, at: int, offset: int) -> ObjectCorruptError:
+    """What is wrong with the record that the walk stopped at."""
+    if len(data) - at < RECORD_HEADER_BYTES:
+        return _corrupt(key, entry.position + at, f"record: {len(data) - at} bytes remain")
+    stream_id, epoch, base_offset, _, count, payload_bytes = RECORD_HEADER.unpack_from(data, at)
+    return _corrupt(
+        key,
+        entry.position + at,
+        f"record: stream {stream_id}, epoch {epoch}, offset {base_offset}, count {count}, {payload_bytes} bytes where"
+        f" stream {entry.stream_id}, epoch {entry.epoch}, offset {offset} belongs",
+    )
 
 
 def _corrupt(key: str, position: int, rule: str) -> ObjectCorruptError:

@@ -5,6 +5,7 @@ Pure: works on bytes that somebody else fetched (`objects/reader.py`). Kept enco
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -30,6 +31,8 @@ from s3stream.turns import Steps, at_once
 
 ENTRIES_PER_STEP: Final = 128
 """A quarter of a millisecond of the loop; objects of many small streams have thousands."""
+_ORDER: Final = struct.Struct(">qqq")
+"""What an encoded entry begins with, and all that a search looks at: stream id, epoch, start offset."""
 _INDEX_OVERHEAD_BYTES: Final = 400
 
 
@@ -81,8 +84,8 @@ class ObjectIndex:
         return [self[at] for at in range(number, self._count)]
 
     def _position_in_order(self, number: int) -> tuple[StreamId, int]:
-        entry = self[number]
-        return entry.stream_id, entry.start_offset
+        stream_id, _, start_offset = _ORDER.unpack_from(self._encoded, number * ENTRY_BYTES)
+        return StreamId(stream_id), start_offset
 
 
 def decode_footer(key: str, object_id: ObjectId, tail: Buffer, size_bytes: int) -> Footer:
