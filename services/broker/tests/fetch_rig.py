@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -93,7 +93,7 @@ class FetchRig:
         opener = PartitionOpener(
             self.streams,
             topics,
-            self._put_key,
+            self._put_keys,
             self.clock,
             config=TopicConfig(),
             producers_max=100,
@@ -138,9 +138,10 @@ class FetchRig:
         await self.tasks.close()
         assert self._failed == []
 
-    async def _put_key(self, key: str, value: bytes) -> bytes:
-        self.image.keys.put(KeyRow(key, value))
-        return value
+    async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        for key, value in puts:
+            self.image.keys.put(KeyRow(key, value))
+        return [value for _, value in puts]
 
     # The cluster
 
@@ -170,7 +171,7 @@ class FetchRig:
     async def follow(self) -> None:
         """Let the broker see the image."""
         self.partitions.image_changed(None)
-        for _ in range(60):
+        for _ in range(400):
             await asyncio.sleep(0)
 
     def partition(self, topic: str, index: int = 0) -> Partition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ponor_broker.partitions.partition import Partition, PartitionId
@@ -50,16 +51,17 @@ class PartitionRig:
         self.opener = PartitionOpener(
             self.streams,
             Topics(lambda: self.image),
-            self._put_key,
+            self._put_keys,
             self.clock,
             config=self.config,
             producers_max=100,
             attend=self.attended.append,
         )
 
-    async def _put_key(self, key: str, value: bytes) -> bytes:
-        self.image.keys.put(KeyRow(key, value))
-        return value
+    async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        for key, value in puts:
+            self.image.keys.put(KeyRow(key, value))
+        return [value for _, value in puts]
 
     async def open(self) -> Partition:
         """Open at the next epoch, as after a move or a crash."""

@@ -25,7 +25,36 @@ class TestSizes:
             assert (base_offsets(answers[A]), base_offsets(answers[B])) == ([0], [])
             assert answers[B].high_watermark == 2, "a partition without room is described all the same"
             answers = rig.answers(await rig.fetch([(A, 0), (B, 0)], partition_max_bytes=1))
-            assert (base_offsets(answers[A]), base_offsets(answers[B])) == ([0], [0])
+            assert (base_offsets(answers[A]), base_offsets(answers[B])) == ([0], []), (
+                "only the first is let in"
+            )
+
+    async def test_batches_that_fit_exactly_come_all(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a")
+            for _ in range(3):
+                await rig.append("a")
+            size_bytes = len(rig.data_stream("a").records[0].payload)
+            answers = rig.answers(await rig.fetch([(A, 0)], partition_max_bytes=2 * size_bytes))
+            assert base_offsets(answers[A]) == [0, 1]
+            answers = rig.answers(await rig.fetch([(A, 0)], partition_max_bytes=2 * size_bytes - 1))
+            assert base_offsets(answers[A]) == [0]
+
+    async def test_a_negative_size_is_an_error_where_something_would_be_read(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a")
+            await rig.append("a")
+            answer = rig.answers(await rig.fetch([(A, 0)], partition_max_bytes=-1))[A]
+            assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+            assert rig.answers(await rig.fetch([(A, 1)], partition_max_bytes=-1))[A].error_code == 0
+
+    async def test_a_partition_named_twice_is_answered_once(self) -> None:
+        async with FetchRig() as rig:
+            await rig.create("a")
+            await rig.append("a")
+            await rig.append("a")
+            (topic,) = (await rig.fetch([(A, 0), (A, 1)])).responses
+            assert [base_offsets(one) for one in topic.partitions] == [[1]], "what was said last"
 
     async def test_an_offset_within_a_batch_brings_the_batch(self) -> None:
         async with FetchRig() as rig:

@@ -117,3 +117,25 @@ def test_blocks_of_producer_ids_never_overlap(ledger: Ledger) -> None:
     for count in (0, 10_001):
         body = wire.AllocateProducerIds(count=count)
         assert ledger.refusal(broker, allocate_producer_ids=body) == "INVALID_REQUEST"
+
+
+def test_many_keys_are_put_at_once_and_each_by_whoever_came_first(ledger: Ledger) -> None:
+    broker = ledger.register(0)
+    ledger.do(broker, put_key=wire.PutKey(key="b", value=b"first"))
+    puts = [wire.PutKey(key=key, value=b"mine") for key in "abc"]
+    held = ledger.do(broker, put_keys=wire.PutKeys(puts=puts)).keys_held.held
+    assert [(one.value, one.created) for one in held] == [(b"mine", True), (b"first", False), (b"mine", True)]
+    again = ledger.do(broker, put_keys=wire.PutKeys(puts=puts)).keys_held.held
+    assert [(one.value, one.created) for one in again] == [
+        (b"mine", False),
+        (b"first", False),
+        (b"mine", False),
+    ]
+
+
+def test_keys_put_at_once_are_put_all_or_none(ledger: Ledger) -> None:
+    broker = ledger.register(0)
+    twice = [wire.PutKey(key="a", value=b"v"), wire.PutKey(key="a", value=b"w")]
+    for puts in ([], twice, [wire.PutKey(key="a", value=b"v"), wire.PutKey(key="", value=b"v")]):
+        assert ledger.refusal(broker, put_keys=wire.PutKeys(puts=puts)) == "INVALID_REQUEST"
+    assert ledger.image.keys.get("a") is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.validation.topic_names import collides, name_problem
 from ponor_kafka.configs.changes import checked_topic_configs
+from ponor_metadata.overlay import OverlayTable
+from ponor_metadata.tables import MemoryTable
 
 from services.controller.tests.ledger import Ledger
 
@@ -196,3 +200,34 @@ def test_growth_keeps_to_the_cluster_s_bound() -> None:
     body = wire.CreatePartitions(topic_id=topic_id, count=9)
     assert ledger.refusal(broker, create_partitions=body) == "INVALID_PARTITIONS"
     ledger.do(broker, create_partitions=wire.CreatePartitions(topic_id=topic_id, count=8))
+
+
+@pytest.mark.parametrize("others", [1, 200])
+def test_deleting_a_topic_looks_at_its_own_rows_only(
+    ledger: Ledger, broker: Caller, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: no walk over a table, and as many look-ups among few topics as among many."""
+    for number in range(others):
+        other = ledger.do(broker, create_topic=_topic(f"other-{number}")).topic_held.topic_id
+        ledger.create_streams(broker, 6, topic=other.hex())
+    topic_id = ledger.do(broker, create_topic=_topic()).topic_held.topic_id
+    ledger.create_streams(broker, 6, topic=topic_id.hex())
+    looks: Counter[str] = Counter()
+    for kind in (MemoryTable, OverlayTable):
+        for method in ("__iter__", "get", "find"):
+            monkeypatch.setattr(kind, method, _counted(getattr(kind, method), looks, method))
+    records = ledger.decide(broker, delete_topic=wire.DeleteTopic(topic_id=topic_id))
+    assert Counter(record.WhichOneof("kind") for record in records) == {
+        "stream_deleted": 6,
+        "topic_deleted": 1,
+    }
+    assert looks["__iter__"] == 0
+    assert looks["get"] + looks["find"] <= 60
+
+
+def _counted(method: Callable[..., Any], looks: Counter[str], name: str) -> Callable[..., Any]:
+    def counting(*arguments: Any) -> Any:
+        looks[name] += 1
+        return method(*arguments)
+
+    return counting

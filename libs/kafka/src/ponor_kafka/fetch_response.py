@@ -37,6 +37,9 @@ _LEADER_AND_EPOCH: Final = PackedRun(">iix")
 
 _topic = attrgetter("topic")
 
+_ONE_ELEMENT: Final = b"\x02"
+_NO_TAGS_OF_PARTITION_TOPIC_ANSWER: Final = bytes(3)
+
 _DIVERGING_EPOCH_TAG: Final = b"\x00"
 _CURRENT_LEADER_TAG: Final = b"\x01"
 
@@ -79,6 +82,16 @@ class FetchedPartition:
         self.records: Sequence[Buffer] = ()
         self.records_bytes = 0
 
+    @property
+    def is_plain(self) -> bool:
+        """Records and nothing out of the ordinary, as nearly all answers are."""
+        return bool(
+            self.records_bytes
+            and not self.aborted_transactions
+            and self.diverging_epoch is None
+            and self.current_leader is None
+        )
+
     def take(self, records: Sequence[Buffer]) -> None:
         """Answer with these batches, and no others."""
         self.records = records
@@ -113,6 +126,8 @@ def build_fetch_response(
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise KafkaEncodeError(f"FetchResponse has no version {version}, only {VERSION_MIN} to {VERSION_MAX}")
     flexible = version >= FLEXIBLE_MIN
+    if flexible and len(partitions) == 1 and not node_endpoints and partitions[0].is_plain:
+        return _plain_response(version, partitions[0], throttle_time_ms, error_code, session_id)
     out = _Buffers()
     if version >= SESSION_MIN:
         out.small += _TOP.pack(throttle_time_ms, error_code, session_id)
@@ -141,6 +156,37 @@ def build_fetch_response(
             _endpoints_tag(node_endpoints) if version >= NODE_ENDPOINTS_MIN and node_endpoints else b"\x00"
         )
     return out.finish()
+
+
+def _plain_response(
+    version: int, partition: FetchedPartition, throttle_time_ms: int, error_code: int, session_id: int
+) -> list[Buffer]:
+    """The answer that nearly all are, in one piece as far as its records: one partition, `is_plain`."""
+    topic = partition.topic
+    if version >= TOPIC_ID_MIN:
+        assert isinstance(topic, bytes), f"version {version} names topics by id, not {topic!r}"
+    else:
+        assert isinstance(topic, str), f"version {version} names topics by name, not {topic!r}"
+        topic = _string(topic, flexible=True)
+    head = b"".join(
+        (
+            _TOP.pack(throttle_time_ms, error_code, session_id),
+            _ONE_ELEMENT,
+            topic,
+            _ONE_ELEMENT,
+            _FLEXIBLE_PARTITION.pack(
+                partition.index,
+                partition.error_code,
+                partition.high_watermark,
+                partition.last_stable_offset,
+                partition.log_start_offset,
+                0 if partition.aborted_transactions is None else 1,
+                partition.preferred_read_replica,
+            ),
+            encode_unsigned_varint(partition.records_bytes + 1),
+        )
+    )
+    return [head, *partition.records, _NO_TAGS_OF_PARTITION_TOPIC_ANSWER]
 
 
 def _by_topic(partitions: Sequence[FetchedPartition]) -> list[Sequence[FetchedPartition]]:

@@ -38,6 +38,8 @@ GC_THRESHOLDS = (50_000, 50, 100)
 
 async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
     """Run the broker, its metrics endpoint and its ready file."""
+    # Before anything is opened: a start makes objects by the million, and they stay.
+    gc.set_threshold(*GC_THRESHOLDS)
     metrics = start_metrics(runtime.telemetry, configuration.metrics)
     try:
         store = await open_object_store(configuration.object_store, runtime=runtime, environment=os.environ)
@@ -47,7 +49,6 @@ async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyn
     def ready(addresses: ServiceAddresses) -> None:
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
         if configuration.ready_file is not None:
             write_ready_file(configuration.ready_file, {**addresses, **metrics})
 

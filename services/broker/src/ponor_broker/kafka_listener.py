@@ -39,8 +39,8 @@ SCRATCH_BYTES_WHEN_FULL: Final = 512
 LARGE_FRAME_BYTES: Final = 4 << 20
 """Frames above this share half of the receive budget, so that they cannot keep small ones out."""
 SWEEP_S: Final = 2.0
-WRITE_HIGH_BYTES: Final = 128 << 10
-"""Unread answers below this are not counted in `fetch_answers_bytes_max`: it is what each of `connections_max` clients may pin unseen."""
+WRITE_HIGH_BYTES: Final = 0
+"""What the socket does not take at once is unread: every byte of it is counted in `fetch_answers_bytes_max`, and nothing new is started meanwhile."""
 JOINED_BYTES_MAX: Final = 16 << 10
 """Answers up to this size in all are joined: one buffer costs the loop less than several, and copying this much next to nothing."""
 

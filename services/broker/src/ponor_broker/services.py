@@ -5,10 +5,10 @@ What lives here: construction and wiring. Registration, storage and sockets are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
-from ponor.controller.v1.session_service_pb2 import Operation, PutKey
+from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.api import ApiKey
 from ponor_metadata.errors import SessionClosedError
@@ -129,7 +129,7 @@ class BrokerServices:
         opener = PartitionOpener(
             streams,
             self.topics,
-            self._put_key,
+            self._put_keys,
             clock,
             config=topic_configs.static_defaults,
             producers_max=settings.producers_per_partition_max,
@@ -249,11 +249,12 @@ class BrokerServices:
             return self._settings.groups.offsets_topic_partitions
         return self._settings.num_partitions
 
-    async def _put_key(self, key: str, value: bytes) -> bytes:
+    async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        body = PutKeys(puts=[PutKey(key=key, value=value) for key, value in puts])
         try:
-            result = await self._session.submit(Operation(put_key=PutKey(key=key, value=value)))
+            result = await self._session.submit(Operation(put_keys=body))
         except OperationError as error:
             raise storage_error_of(error) from error
         except SessionClosedError as error:
             raise StreamClosedError(str(error)) from error
-        return result.key_held.value
+        return [held.value for held in result.keys_held.held]

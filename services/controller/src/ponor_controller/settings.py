@@ -54,6 +54,9 @@ class ControllerSettings:
     value_bytes_max: int = setting(
         4_096, minimum=1, maximum=64 * KIB, unit="bytes", doc="Longest value of a key."
     )
+    keys_per_operation_max: int = setting(
+        1_000, minimum=1, maximum=10_000, unit="keys", doc="Keys that one operation may put."
+    )
     default_partitions: int = setting(
         1,
         minimum=1,

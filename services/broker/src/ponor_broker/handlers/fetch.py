@@ -29,13 +29,14 @@ from ponor_broker.handlers.fetch_parking import FetchParking, Listen, copy_outco
 from ponor_broker.handlers.fetch_reading import FetchPass, FetchReader
 from ponor_broker.handlers.fetch_session import INITIAL_EPOCH, NO_SESSION, FetchSession
 from ponor_broker.handlers.fetch_session_cache import FetchSessionCache
-from ponor_broker.handlers.partition_fetch import PartitionFetch
+from ponor_broker.handlers.partition_fetch import READ_COMMITTED, READ_UNCOMMITTED, PartitionFetch
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.settings import BrokerSettings
 
 COLD_BESIDE_HOT_MS: Final = 100
+ISOLATION_LEVELS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)
 """Session epochs of a request that is complete in itself."""
 
@@ -52,9 +53,7 @@ class _Job:
         self.session = session
         self.is_full = walk.session_epoch in FULL_EPOCHS
         self.epoch = 0 if session is None else session.epoch
-        self.plain: list[PartitionFetch] = []
-        if session is None:
-            self.plain = [PartitionFetch(topic, row) for topic, rows in walk.topics for row in rows]
+        self.plain = _partitions(walk) if session is None else []
 
     @property
     def is_overtaken(self) -> bool:
@@ -96,6 +95,8 @@ class FetchHandler:
         walk, _ = walk_fetch(
             version, frame, header.body_position, partitions_max=self._settings.fetch_partitions_max
         )
+        if walk.isolation_level not in ISOLATION_LEVELS:
+            return reply(_refused(walk, version))
         session: FetchSession | None = None
         if walk.session_epoch not in FULL_EPOCHS:
             outcome = self._resume(walk, version)
@@ -144,11 +145,10 @@ class FetchHandler:
 
     def _pass(self, job: _Job) -> FetchPass:
         walk, session = job.walk, job.session
-        room = min(max(walk.bytes_max, 1), self._settings.fetch_bytes_max)
         wanted: Sequence[PartitionFetch] = job.plain if session is None else session.due
         found = self._reader.read(
             wanted,
-            1 if self._backlog.is_full else room,
+            min(walk.bytes_max, 1 if self._backlog.is_full else self._settings.fetch_bytes_max),
             version=job.version,
             isolation_level=walk.isolation_level,
             whole=job.is_full,
@@ -236,9 +236,24 @@ class FetchHandler:
             if isinstance(outcome, PartitionError):
                 found.refuse(one, outcome)
                 continue
-            one.begin(partition, isolation_level=walk.isolation_level)
+            one.begin(partition, walk.isolation_level)
             found.add_records(one, outcome)
         return self._answer(job, found)
+
+
+def _partitions(walk: FetchWalk) -> list[PartitionFetch]:
+    """What a request asks for; a partition named twice is one, with what is said of it last, as in Kafka."""
+    wanted = {(topic, row[0]): row for topic, rows in walk.topics for row in rows}
+    return [PartitionFetch(topic, row) for (topic, _), row in wanted.items()]
+
+
+def _refused(walk: FetchWalk, version: int) -> Sequence[Buffer]:
+    """The answer to an isolation level that is none. Clients take it for final."""
+    parts = _partitions(walk)
+    for one in parts:
+        one.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+        one.aborted_transactions = ()
+    return build_fetch_response(version, parts, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def _choose(found: FetchPass) -> list[tuple[PartitionFetch, Partition, int]]:

@@ -45,15 +45,21 @@ class FetchPass:
         """There is an error or a diverging log: nobody waits for more."""
 
     def add_records(self, one: PartitionFetch, records: Sequence[StreamRecord]) -> None:
-        """Take records into the answer. The first batch of the whole answer is added however big, every other only if it fits."""
-        if not records or (self.bytes_found and len(records[0].payload) > self.bytes_left):
+        """Take records into the answer.
+
+        The first batch of the whole answer is added however big, every other only if answer and partition have room for it.
+        """
+        if not records:
             return
         payloads: list[Buffer] = [record.payload for record in records]
+        if self.bytes_found and len(payloads[0]) > min(self.bytes_left, one.bytes_max):
+            return
         one.take(payloads)
-        if one.records_bytes < SMALL_BATCH_BYTES * len(payloads):
+        size_bytes = one.records_bytes
+        if size_bytes < SMALL_BATCH_BYTES * len(payloads):
             one.records = (b"".join(payloads),)
-        self.bytes_found += one.records_bytes
-        self.bytes_left -= one.records_bytes
+        self.bytes_found += size_bytes
+        self.bytes_left -= size_bytes
         self._batches_left -= len(payloads)
         if self._batches_left <= 0:
             self.bytes_left = 0
@@ -107,20 +113,24 @@ class FetchReader:
     def _read_one(self, found: FetchPass, one: PartitionFetch, isolation_level: int) -> None:
         partition = one.partition
         if partition is None or not partition.is_serving:
-            one.partition = None
             partition = self._partitions.find(one.topic, one.index)
         if one.leader_epoch != ANY_EPOCH:
             partition.check_epoch(one.leader_epoch)
-        one.begin(partition, isolation_level=isolation_level)
+        one.begin(partition, isolation_level)
         offset = one.fetch_offset
         if one.last_fetched_epoch != EPOCH_UNKNOWN and self._diverges(one, partition):
             found.is_urgent = True
             return
         room = min(one.bytes_max, found.bytes_left)
-        if offset >= one.high_watermark or (room <= 0 and found.bytes_found):
+        if not one.log_start_offset <= offset < one.high_watermark or (room <= 0 and found.bytes_found):
             partition.check_offset(offset)
             return
-        records = partition.read_cached(offset, max(room, 1))
+        if room < 0:
+            raise PartitionError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"{partition.identity}: {room} bytes cannot be fetched; ask for 0 or more",
+            )
+        records = partition.log.read_cached(offset, room)
         if records is None:
             one.is_cold = True
             found.cold.append(one)

@@ -17,6 +17,9 @@ from ponor_broker.partitions.partition import Partition
 
 NOT_TOLD: Final = -1
 READ_COMMITTED: Final = 1
+READ_UNCOMMITTED: Final = 0
+UNKNOWN_PARTITION: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Nobody could be asked: then the list of aborted transactions is empty. Beside an error of a read it is null, as in Kafka."""
 
 
 class PartitionFetch(FetchedPartition):
@@ -46,7 +49,7 @@ class PartitionFetch(FetchedPartition):
         """The reader asks for something else from now on."""
         _, self.leader_epoch, self.fetch_offset, self.last_fetched_epoch, self.bytes_max = wanted
 
-    def begin(self, partition: Partition, *, isolation_level: int) -> None:
+    def begin(self, partition: Partition, isolation_level: int) -> None:
         """Forget what an earlier pass found and note where the partition stands.
 
         Without transactions the last stable offset is the high watermark, and none is aborted.
@@ -57,7 +60,8 @@ class PartitionFetch(FetchedPartition):
         self.log_start_offset = partition.log_start_offset
         self.aborted_transactions = () if isolation_level == READ_COMMITTED else None
         self.diverging_epoch = self.current_leader = None
-        self.drop_records()
+        self.records = ()
+        self.records_bytes = 0
         self.is_cold = False
 
     def refuse(self, error: PartitionError) -> None:
@@ -68,7 +72,9 @@ class PartitionFetch(FetchedPartition):
             code = ErrorCode.KAFKA_STORAGE_ERROR
         self.error_code = code
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
-        self.aborted_transactions = None
+        self.aborted_transactions = () if self.partition is None and code in UNKNOWN_PARTITION else None
+        if self.partition is not None and not self.partition.is_serving:
+            self.partition = None
         self.diverging_epoch = self.current_leader = None
         self.drop_records()
         self.is_cold = False

@@ -8,9 +8,11 @@ after everything it speaks of.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from s3stream.records import StreamRecord
 
 from ponor_broker.partitions.errors import PartitionCorruptError
 from ponor_broker.partitions.meta_entry import MetaEntry, MetaKey, MetaValues, decode_entry, fold, fold_entry
@@ -48,24 +50,36 @@ class MetaStream:
         """The stream below."""
         return self._stream
 
-    async def replay(self) -> MetaValues:
+    async def replay(self, first: Sequence[StreamRecord] = ()) -> MetaValues:
         """Read the stream from its start; the newest whole value of each key wins, changes gather behind it.
+
+        Args:
+            first: what the caller has read of it already, from its start on.
 
         Raises:
             PartitionCorruptError: an entry breaks the format.
         """
-        offset = self._stream.start_offset
+        offset = self._replay(first, self._stream.start_offset)
         while offset < self._stream.confirmed_offset:
             records = await fetch(self._stream, offset, REPLAY_BYTES)
             if not records:
                 raise PartitionCorruptError(
                     f"meta stream {self._stream.stream_id}: nothing at {offset} below {self._stream.confirmed_offset}"
                 )
-            for record in records:
-                where = f"meta stream {self._stream.stream_id}, offset {record.base_offset}"
-                self._note(decode_entry(record.payload, where), record.base_offset, len(record.payload))
-            offset = records[-1].end_offset
+            offset = self._replay(records, offset)
         return self._values
+
+    def is_whole(self, records: Sequence[StreamRecord]) -> bool:
+        """Whether the records read from the start reach the end: then `replay` of them waits for nothing."""
+        end_offset = records[-1].end_offset if records else self._stream.start_offset
+        return end_offset >= self._stream.confirmed_offset
+
+    def _replay(self, records: Sequence[StreamRecord], offset: int) -> int:
+        for record in records:
+            where = f"meta stream {self._stream.stream_id}, offset {record.base_offset}"
+            self._note(decode_entry(record.payload, where), record.base_offset, len(record.payload))
+            offset = record.end_offset
+        return offset
 
     def put(self, key: MetaKey, value: bytes) -> asyncio.Future[None]:
         """Replace what stands under a key. The future resolves when that is durable."""

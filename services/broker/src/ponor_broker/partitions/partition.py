@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
 from ponor_runtime.clock import Clock
+from ponor_runtime.identity import StreamId
 from s3stream.errors import AppendBackpressureError, StreamClosedError
 from s3stream.records import StreamRecord
 
@@ -87,7 +88,7 @@ class Partition:
         self._settled_offset = log.confirmed_offset
         """Producer state, timestamps and watchers have seen the appends below; the log itself may be a moment ahead."""
         self._start = LogStart(state)
-        self._in_flight: deque[InFlightAppend] = deque()
+        self._in_flight: deque[InFlightAppend] | None = None  # made by the first append: most partitions rest
         self._drained: asyncio.Future[None] | None = None  # what `seal` waits for
         self._watchers: dict[Watcher, None] = {}
         self._attend: Callable[[Partition], None] = _nobody
@@ -203,6 +204,8 @@ class Partition:
         )
         if producer is not None:
             self._state.producers.append(producer, base_offset, base_offset + count, now_ms)
+        if self._in_flight is None:
+            self._in_flight = deque()
         self._in_flight.append(
             InFlightAppend(base_offset, base_offset + count, batch.max_timestamp, size_bytes, on_settled)
         )
@@ -246,7 +249,7 @@ class Partition:
 
     def _tell_of_first(self, end_offset: int, on_settled: OnSettled) -> None:
         """The append that ends here was taken before: tell what became, or becomes, of it."""
-        for append in self._in_flight:
+        for append in self._in_flight or ():
             if append.end_offset >= end_offset:
                 append.tell_also(on_settled)
                 return
@@ -254,6 +257,7 @@ class Partition:
 
     def _settle(self, failure: BaseException | None) -> None:
         """The oldest append is durable, or will never be: the stream tells of them in their order."""
+        assert self._in_flight is not None, "told of an append that nobody made"
         append = self._in_flight.popleft()
         if failure is None and self._failure is None:
             assert append.base_offset >= self._settled_offset, (
@@ -365,6 +369,12 @@ class Partition:
 
     # What survives
 
+    @property
+    def recovers_from(self) -> tuple[StreamId, int] | None:
+        """Stream and offset where `recover` begins to read; None where it has the checkpoint and need not wait for anything."""
+        offset = self._state.checkpoint.recover_offset
+        return None if offset >= self._settled_offset else self.log.place_of(offset)
+
     async def recover(self) -> int:
         """Learn what the Meta stream does not say, and begin this leader's epoch; returns how many batches were read for it.
 
@@ -394,6 +404,11 @@ class Partition:
     def meta_stream(self) -> MetaStream:
         """The Meta stream."""
         return self._meta
+
+    @property
+    def has_in_flight(self) -> bool:
+        """Whether appends are not durable yet; then `seal` waits."""
+        return bool(self._in_flight)
 
     async def seal(self) -> None:
         """Refuse requests from now on, wait for appends, persist everything. The streams stay open. Idempotent."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
+from ponor_runtime.identity import StreamId
 from s3stream.records import StreamRecord
 
 from ponor_broker.partitions.errors import PartitionError
@@ -211,6 +212,11 @@ class PartitionLog:
         segment = self.log_meta.segment_of(offset)
         stream = self._streams[segment.data_stream]
         return self._within(segment, await fetch(stream, segment.stream_offset(offset), max_bytes))
+
+    def place_of(self, offset: int) -> tuple[StreamId, int]:
+        """Stream and offset within it where the record of a Kafka offset lies."""
+        segment = self.log_meta.segment_of(offset)
+        return self._streams[segment.data_stream].stream_id, segment.stream_offset(offset)
 
     def kafka_offset(self, near_offset: int, record: StreamRecord) -> int:
         """Kafka's base offset of a record that a read at `near_offset` returned."""

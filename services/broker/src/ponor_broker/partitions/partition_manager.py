@@ -28,11 +28,13 @@ from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 
-OPEN_BATCH_MAX: Final = 64
+OPEN_BATCH_MAX: Final = 500
+"""Partitions that are opened together: two streams each, as many as one operation takes."""
 OPENS_IN_FLIGHT_MAX: Final = 4
 RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 5.0
 _CONFIG_RECORDS: Final = frozenset({"topic_configs_set", "broker_configs_set"})
+_PARTITION_RECORDS: Final = frozenset({"partition_changed", "topic_deleted"})
 _RELEVANT: Final = frozenset(
     {
         "partition_changed",
@@ -75,6 +77,8 @@ class PartitionManager:
         self._closing: dict[PartitionKey, asyncio.Task[None]] = {}
         self._opened_callbacks: dict[str, list[PartitionCallback]] = {}
         self._closed_callbacks: dict[str, list[PartitionCallback]] = {}
+        self._stale: dict[PartitionKey, None] = {}  # to be compared with the image
+        self._all_stale = True
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._open_slots = asyncio.Semaphore(OPENS_IN_FLIGHT_MAX)
@@ -149,13 +153,32 @@ class PartitionManager:
 
     def image_changed(self, batch: RecordBatch | None) -> bool:
         """A batch was applied (None: the image was replaced). Returns whether it speaks of topics, partitions or nodes."""
-        kinds = None if batch is None else {record.WhichOneof("kind") for record in batch.records}
-        if kinds is None or not kinds.isdisjoint(_CONFIG_RECORDS):
-            self._apply_configs(batch)
-        is_relevant = kinds is None or not kinds.isdisjoint(_RELEVANT)
-        if is_relevant:
+        if batch is None:
+            self._apply_configs(None)
+            self._all_stale = True
             self._changed.set()
-        return is_relevant
+            return True
+        kinds = {record.WhichOneof("kind") for record in batch.records}
+        if not kinds.isdisjoint(_CONFIG_RECORDS):
+            self._apply_configs(batch)
+        if not kinds.isdisjoint(_PARTITION_RECORDS):
+            self._note_changes(batch)
+        return not kinds.isdisjoint(_RELEVANT)
+
+    def _note_changes(self, batch: RecordBatch) -> None:
+        """The image says something new of these partitions: with thousands open, only they are looked at."""
+        for record in batch.records:
+            if record.HasField("partition_changed"):
+                changed = record.partition_changed
+                self._note_stale((changed.topic_id, changed.partition))
+            elif record.HasField("topic_deleted"):
+                topic_id = record.topic_deleted.topic_id
+                for key in [key for key in self._open if key[0] == topic_id]:
+                    self._note_stale(key)
+
+    def _note_stale(self, key: PartitionKey) -> None:
+        self._stale[key] = None
+        self._changed.set()
 
     def _apply_configs(self, batch: RecordBatch | None) -> None:
         """Settings changed: those of the topics that are named, or of all where a broker's did."""
@@ -185,31 +208,45 @@ class PartitionManager:
 
     def notice_failures(self) -> None:
         """Reconcile if a partition stopped serving by itself."""
-        if any(not partition.is_serving for partition in self._open.values()):
-            self._changed.set()
+        for key, partition in self._open.items():
+            if not partition.is_serving:
+                self._note_stale(key)
 
     async def wait_settled(self) -> None:
         """Until every partition that the image gives this broker has been opened, or refused, once."""
         await self._settled.wait()
 
     def _reconcile(self) -> None:
-        wanted = {(row.topic_id, row.partition): row for row in self.topics.led_by(self._node_id)}
-        for key, partition in list(self._open.items()):
-            row = wanted.get(key)
-            if row is None or row.leader_epoch != partition.leader_epoch or not partition.is_serving:
+        requests: list[OpenRequest] = []
+        for key in self._take_stale():
+            row = self._wish(key)
+            partition = self._open.get(key)
+            if partition is not None and (
+                row is None or row.leader_epoch != partition.leader_epoch or not partition.is_serving
+            ):
                 self._begin_close(key, partition, is_deleted=self.topics.image.topics.get(key[0]) is None)
-        requests = [
-            request
-            for key, row in wanted.items()
-            if key not in self._open and key not in self._opening and key not in self._closing
-            for request in self._request(row)
-        ]
+            if row is None or key in self._open or key in self._opening or key in self._closing:
+                continue  # what opens or closes is looked at again afterwards
+            requests.extend(self._request(row))
         for at in range(0, len(requests), OPEN_BATCH_MAX):
             batch = requests[at : at + OPEN_BATCH_MAX]
             for request in batch:
                 self._opening[request.identity.topic_id, request.identity.index] = request.leader_epoch
             self._tasks.spawn(self._open_batch(batch), "open partitions")
         self._note_settled()
+
+    def _take_stale(self) -> Sequence[PartitionKey]:
+        stale, self._stale = self._stale, {}
+        if self._all_stale:
+            self._all_stale = False
+            stale = dict.fromkeys(self._open)
+            stale.update(((row.topic_id, row.partition), None) for row in self.topics.led_by(self._node_id))
+        return list(stale)
+
+    def _wish(self, key: PartitionKey) -> PartitionRow | None:
+        """The partition's row, if the image wants it here."""
+        row = self.topics.partition(*key)
+        return row if row is not None and row.leader_id == self._node_id else None
 
     def _request(self, row: PartitionRow) -> list[OpenRequest]:
         topic = self.topics.image.topics.get(row.topic_id)
@@ -274,7 +311,7 @@ class PartitionManager:
                 left.append(request)
             else:
                 self._opening.pop(key, None)
-                self._changed.set()
+                self._note_stale(key)
         return left
 
     def _serve(self, partitions: Sequence[Partition]) -> None:
@@ -285,17 +322,18 @@ class PartitionManager:
             self._open[key] = partition
             self._open_by_name[identity.topic, identity.index] = partition
             self._apply_config(partition)  # the image may have moved on while it opened
+            self._note_stale(key)
             for callback in self._opened_callbacks.get(identity.topic, ()):
                 callback(partition)
-        self._changed.set()  # the image may have moved on meanwhile
 
     # Closing
 
     def _begin_close(self, key: PartitionKey, partition: Partition, *, is_deleted: bool) -> None:
         self._forget(key, partition)
-        self._closing[key] = self._tasks.spawn(
-            self._close(key, partition, is_deleted=is_deleted), f"close {partition.identity}"
-        )
+        if is_deleted:
+            partition.abandon()  # its streams are gone: there is nothing to wait for
+        else:
+            self._closing[key] = self._tasks.spawn(self._close(key, partition), f"close {partition.identity}")
 
     def _forget(self, key: PartitionKey, partition: Partition) -> None:
         self._open.pop(key, None)
@@ -305,17 +343,14 @@ class PartitionManager:
         for callback in self._closed_callbacks.get(partition.identity.topic, ()):
             callback(partition)
 
-    async def _close(self, key: PartitionKey, partition: Partition, *, is_deleted: bool) -> None:
+    async def _close(self, key: PartitionKey, partition: Partition) -> None:
         try:
-            if is_deleted:
-                partition.abandon()
             await partition.close()
         except S3StreamError as error:
-            if not is_deleted:
-                LOG.warning("partition %s was not closed cleanly: %s", partition.identity, error)
+            LOG.warning("partition %s was not closed cleanly: %s", partition.identity, error)
         finally:
             self._closing.pop(key, None)
-            self._changed.set()
+            self._note_stale(key)
 
     async def close(self) -> None:
         """Persist and seal every partition; their streams are closed by the stream client, all together."""
@@ -326,4 +361,8 @@ class PartitionManager:
             self._forget(key, partition)
         if self._closing:
             await asyncio.wait(list(self._closing.values()))
-        await asyncio.gather(*(partition.seal() for _, partition in partitions))
+        waiting = [partition for _, partition in partitions if partition.has_in_flight]
+        for _, partition in partitions:
+            if not partition.has_in_flight:
+                await partition.seal()  # at once; a task for each of ten thousand would not be
+        await asyncio.gather(*(partition.seal() for partition in waiting))

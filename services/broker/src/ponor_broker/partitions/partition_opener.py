@@ -8,9 +8,9 @@ with thousands of partitions costs few round trips.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamEpoch, StreamId
@@ -20,16 +20,19 @@ from ponor_broker.partitions.durable_state import DurableState
 from ponor_broker.partitions.errors import PartitionCorruptError
 from ponor_broker.partitions.log_meta import DATA, TIME, LogMeta
 from ponor_broker.partitions.meta_entry import MetaKey, MetaValues
-from ponor_broker.partitions.meta_stream import MetaStream
-from ponor_broker.partitions.partition import Partition, PartitionId
+from ponor_broker.partitions.meta_stream import REPLAY_BYTES, MetaStream
+from ponor_broker.partitions.partition import RECOVER_BYTES, Partition, PartitionId
 from ponor_broker.partitions.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.stream_port import PartitionStream, StreamSource
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics, decode_stream_id, encode_stream_id, meta_stream_key
 
-PutKey: TypeAlias = Callable[[str, bytes], Awaitable[bytes]]
-"""Put a value if the key has none; the answer is the value that the key has now."""
+_T = TypeVar("_T")
+PutKeys: TypeAlias = Callable[[Sequence[tuple[str, bytes]]], Awaitable[Sequence[bytes]]]
+"""Put each value whose key has none; the answer are the values that the keys have now."""
 META: Final = "meta"
+PARTITIONS_PER_TURN: Final = 32
+"""After so many others get the loop: a topic of a thousand partitions is made while others are read and written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,13 @@ class OpenRequest:
     configs: Mapping[str, str]
 
 
+class _FirstStreams(NamedTuple):
+    """Where a partition begins: its Meta stream, and its Data stream if that was made a moment ago."""
+
+    meta_id: StreamId
+    data_id: StreamId | None
+
+
 class PartitionOpener:
     """Opens batches of partitions. An attempt that failed half-way is repeated safely: a stream that is open here at the epoch asked for
     is simply given again.
@@ -50,7 +60,7 @@ class PartitionOpener:
         self,
         streams: StreamSource,
         topics: Topics,
-        put_key: PutKey,
+        put_keys: PutKeys,
         clock: Clock,
         *,
         config: TopicConfig,
@@ -59,7 +69,7 @@ class PartitionOpener:
     ) -> None:
         self._streams = streams
         self._topics = topics
-        self._put_key = put_key
+        self._put_keys = put_keys
         self._clock = clock
         self._config = config
         self._producers_max = producers_max
@@ -72,20 +82,17 @@ class PartitionOpener:
             s3stream.errors.S3StreamError: a stream cannot be opened or read.
             PartitionCorruptError: what the Meta stream says makes no sense.
         """
-        meta_ids = await self._meta_stream_ids(requests)
-        metas = await self._open_streams(
-            [(meta_id, request.leader_epoch) for meta_id, request in zip(meta_ids, requests, strict=True)]
-        )
-        meta_streams = [MetaStream(stream) for stream in metas]
-        values = await asyncio.gather(*(meta.replay() for meta in meta_streams))
+        first_streams = await self._first_streams(requests)
+        metas = await self._open_first_streams(requests, first_streams)
+        values = await self._replay(metas)
         log_metas = [_log_meta(value) for value in values]
-        await self._create_data_streams(requests, meta_streams, log_metas)
+        await self._begin_logs(requests, metas, log_metas, first_streams)
         opened = await self._open_log_streams(requests, log_metas)
-        partitions = [
-            self._build(*parts)
-            for parts in zip(requests, meta_streams, values, log_metas, opened, strict=True)
-        ]
-        await asyncio.gather(*(partition.recover() for partition in partitions))
+        partitions: list[Partition] = []
+        for some in _turns(list(zip(requests, metas, values, log_metas, opened, strict=True))):
+            partitions.extend(self._build(*parts) for parts in some)
+            await self._clock.sleep(0)
+        await self._recover(partitions)
         for partition in partitions:
             self._serve(partition)
         return partitions
@@ -105,37 +112,75 @@ class PartitionOpener:
             else:
                 await stream.close()
 
-    async def _meta_stream_ids(self, requests: Sequence[OpenRequest]) -> list[StreamId]:
-        known = [self._topics.meta_stream_id(r.identity.topic_id, r.identity.index) for r in requests]
-        new = [request for request, meta_id in zip(requests, known, strict=True) if meta_id is None]
-        if not new:
-            return [meta_id for meta_id in known if meta_id is not None]
-        created = await self._streams.create_streams([_tags(request.identity, META) for request in new])
-        held = iter(
-            await asyncio.gather(
-                *(
-                    self._put_key(
-                        meta_stream_key(request.identity.topic_id, request.identity.index),
-                        encode_stream_id(stream_id),
-                    )
-                    for request, stream_id in zip(new, created, strict=True)
-                )
-            )
-        )
-        return [meta_id if meta_id is not None else decode_stream_id(next(held)) for meta_id in known]
+    async def _first_streams(self, requests: Sequence[OpenRequest]) -> list[_FirstStreams]:
+        """The Meta stream of each; for a partition that never had one it is made and put under its key, and its Data stream beside it.
 
-    async def _create_data_streams(
-        self, requests: Sequence[OpenRequest], metas: Sequence[MetaStream], log_metas: Sequence[LogMeta]
+        Where an earlier attempt, or another broker, put a Meta stream under the key meanwhile, that one counts; what was made for nothing goes
+        with the topic.
+        """
+        known = [self._topics.meta_stream_id(r.identity.topic_id, r.identity.index) for r in requests]
+        new = [r.identity for r, meta_id in zip(requests, known, strict=True) if meta_id is None]
+        made = iter(await self._make_first_streams(new) if new else [])
+        return [next(made) if meta_id is None else _FirstStreams(meta_id, None) for meta_id in known]
+
+    async def _make_first_streams(self, new: Sequence[PartitionId]) -> list[_FirstStreams]:
+        created = await self._streams.create_streams(
+            [_tags(identity, kind) for kind in (META, DATA) for identity in new]
+        )
+        meta_ids, data_ids = created[: len(new)], created[len(new) :]
+        keys = [meta_stream_key(identity.topic_id, identity.index) for identity in new]
+        puts = list(zip(keys, map(encode_stream_id, meta_ids), strict=True))
+        held = map(decode_stream_id, await self._put_keys(puts))
+        return [
+            _FirstStreams(held_id, data_id if held_id == meta_id else None)
+            for held_id, meta_id, data_id in zip(held, meta_ids, data_ids, strict=True)
+        ]
+
+    async def _open_first_streams(
+        self, requests: Sequence[OpenRequest], streams: Sequence[_FirstStreams]
+    ) -> list[MetaStream]:
+        """One operation for Meta streams and new Data streams; returns the former."""
+        epochs = [request.leader_epoch for request in requests]
+        wanted = [(first.meta_id, epoch) for first, epoch in zip(streams, epochs, strict=True)]
+        wanted += [
+            (first.data_id, epoch)
+            for first, epoch in zip(streams, epochs, strict=True)
+            if first.data_id is not None
+        ]
+        return [MetaStream(stream) for stream in (await self._open_streams(wanted))[: len(requests)]]
+
+    async def _replay(self, metas: Sequence[MetaStream]) -> list[MetaValues]:
+        """Nearly all of them have been read to their ends by then; only the others wait."""
+        starts = [(meta.stream.stream_id, meta.stream.start_offset) for meta in metas]
+        first = await self._streams.read_together(starts, REPLAY_BYTES)
+        values: list[MetaValues] = []
+        for some in _turns(list(zip(metas, first, strict=True))):
+            waiting = [at for at, (meta, records) in enumerate(some) if not meta.is_whole(records)]
+            rest = iter(await asyncio.gather(*(some[at][0].replay(some[at][1]) for at in waiting)))
+            for at, (meta, records) in enumerate(some):
+                values.append(next(rest) if at in waiting else await meta.replay(records))
+            await self._clock.sleep(0)
+        return values
+
+    async def _begin_logs(
+        self,
+        requests: Sequence[OpenRequest],
+        metas: Sequence[MetaStream],
+        log_metas: Sequence[LogMeta],
+        streams: Sequence[_FirstStreams],
     ) -> None:
-        """First open of a partition: its Data stream, and log meta with one segment."""
+        """First open of a partition: log meta with its Data stream and one segment."""
         new = [at for at, log_meta in enumerate(log_metas) if not log_meta.segments]
-        if not new:
-            return
-        stream_ids = await self._streams.create_streams([_tags(requests[at].identity, DATA) for at in new])
+        lacking = [
+            at for at in new if streams[at].data_id is None
+        ]  # an earlier attempt came as far as the key
+        tags = [_tags(requests[at].identity, DATA) for at in lacking]
+        made = dict(zip(lacking, await self._streams.create_streams(tags), strict=True))
         durable = []
-        for at, stream_id in zip(new, stream_ids, strict=True):
+        for at in new:
+            data_id = streams[at].data_id or made[at]
             log_meta = log_metas[at]
-            log_meta.apply_change(LogMeta.stream_change(DATA, stream_id))
+            log_meta.apply_change(LogMeta.stream_change(DATA, data_id))
             log_meta.apply_change(LogMeta.roll_change(0, {DATA: 0}, self._clock.wall_ms()))
             durable.append(metas[at].put(meta_entry.LOG, log_meta.snapshot()))
         await asyncio.gather(*durable)  # an attempt that fails after this finds the stream again
@@ -155,6 +200,17 @@ class PartitionOpener:
         return await self._streams.open_streams(
             [(stream_id, StreamEpoch(epoch)) for stream_id, epoch in wanted]
         )
+
+    async def _recover(self, partitions: Sequence[Partition]) -> None:
+        """What lies behind the checkpoints is read together; most partitions have nothing there, and wait for nothing."""
+        behind = [place for partition in partitions if (place := partition.recovers_from) is not None]
+        await self._streams.read_together(behind, RECOVER_BYTES)  # they find it in the block cache
+        for some in _turns(partitions):
+            reading = [partition.recover() for partition in some if partition.recovers_from is not None]
+            for partition in some:
+                if partition.recovers_from is None:
+                    await partition.recover()
+            await asyncio.gather(*reading)
 
     def _build(
         self,
@@ -188,6 +244,10 @@ def _log_meta(values: MetaValues) -> LogMeta:
         for change in value.changes:
             log_meta.apply_change(change)
     return log_meta
+
+
+def _turns(things: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    return (things[at : at + PARTITIONS_PER_TURN] for at in range(0, len(things), PARTITIONS_PER_TURN))
 
 
 def _tags(identity: PartitionId, kind: MetaKey | str) -> dict[str, str]:

@@ -94,7 +94,7 @@ class ProducerStates:
     def __init__(self, *, producers_max: int = 10_000) -> None:
         self._producers_max = producers_max
         self._entries: dict[int, ProducerEntry] = {}  # in order of the last update
-        self._in_flight: deque[_Undo] = deque()
+        self._in_flight: deque[_Undo] | None = None  # made by the first append
         self.restored_offset = 0
         """Replay of batches below this offset changes nothing: the snapshot holds them."""
         self.changes = 0
@@ -167,6 +167,8 @@ class ProducerStates:
     def append(self, batch: ProducerBatch, base_offset: int, end_offset: int, now_ms: int) -> None:
         """Take a batch that `check` let pass. It stays undoable until `confirm`."""
         previous = self._take(batch, base_offset, end_offset, now_ms)
+        if self._in_flight is None:
+            self._in_flight = deque()
         self._in_flight.append(_Undo(base_offset, end_offset, batch.producer_id, previous))
 
     def confirm(self, end_offset: int) -> None:
@@ -188,7 +190,7 @@ class ProducerStates:
 
     def expire(self, before_ms: int) -> int:
         """Forget producers that were silent since `before_ms`; returns how many."""
-        in_flight = {undo.producer_id for undo in self._in_flight}
+        in_flight = {undo.producer_id for undo in self._in_flight or ()}
         silent = [
             producer_id
             for producer_id, entry in self._entries.items()
@@ -229,7 +231,7 @@ class ProducerStates:
     def snapshot_at(self, offset: int) -> bytes:
         """The state as of the confirmed Kafka offset `offset`: appends in flight are left out."""
         entries = dict(self._entries)
-        for undo in reversed(self._in_flight):
+        for undo in reversed(self._in_flight or ()):
             if undo.previous is None:
                 entries.pop(undo.producer_id, None)
             else:
@@ -273,7 +275,7 @@ class ProducerStates:
                 f"PRODUCER_SNAPSHOT: version {version}, {at} of {len(value)} bytes make sense"
             )
         self._entries = entries
-        self._in_flight.clear()
+        self._in_flight = None
         self.restored_offset = offset
 
 

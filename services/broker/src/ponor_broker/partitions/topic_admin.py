@@ -39,6 +39,14 @@ from ponor_broker.partitions.topics import Topics
 
 DEFAULT_COUNT: Final = -1
 IMAGE_WAIT_MS: Final = 5_000
+INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "__consumer_offsets": MappingProxyType(
+            {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
+        )
+    }
+)
+"""Settings of topics that the broker makes for itself, as Kafka gives them (4.3.1, GroupCoordinatorService.groupMetadataTopicConfigs)."""
 
 _KAFKA_CODES: Final = {
     error_pb2.ERROR_CODE_INVALID_REQUEST: ErrorCode.INVALID_REQUEST,
@@ -172,7 +180,7 @@ class TopicAdmin:
 
     async def _ensure(self, name: str, partitions: int) -> None:
         try:
-            await self.create(name, partitions=partitions)
+            await self.create(name, partitions=partitions, configs=INTERNAL_CONFIGS.get(name))
         except PartitionError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise

@@ -9,7 +9,7 @@ from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 
 from ponor_controller.validation.configs import alter_broker_configs, alter_topic_configs
-from ponor_controller.validation.keys import put_key
+from ponor_controller.validation.keys import put_key, put_keys
 from ponor_controller.validation.objects import claim_objects, confirm_deleted, prepare_objects
 from ponor_controller.validation.producer_ids import allocate_producer_ids
 from ponor_controller.validation.situation import Decision, Situation, refuse
@@ -34,6 +34,7 @@ VALIDATORS: Final[Mapping[str, Callable[[Any, Situation], Decision]]] = {
     "claim_objects": claim_objects,
     "confirm_deleted": confirm_deleted,
     "put_key": put_key,
+    "put_keys": put_keys,
     "create_topic": create_topic,
     "delete_topic": delete_topic,
     "create_partitions": create_partitions,

@@ -1,0 +1,45 @@
+"""Making topics: what the broker asks of the controller."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
+from ponor_broker.partitions.topic_admin import TopicAdmin
+from ponor_broker.partitions.topics import Topics
+from ponor_metadata.image import MetadataImage
+
+
+class RecordingSession:
+    """Keeps what is submitted; everything succeeds."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+
+    async def submit(self, operation: Operation, *, deadline_ms: int | None = None) -> OperationResult:
+        self.operations.append(operation)
+        return OperationResult(commit_index=0)
+
+    async def wait_for(self, index: int, deadline_ms: int | None = None) -> None:
+        assert index == 0
+
+
+async def test_the_offsets_topic_is_made_once_with_kafkas_settings() -> None:
+    session, image = RecordingSession(), MetadataImage()
+    admin = TopicAdmin(session, session, Topics(lambda: image), deadline_ms=1_000)
+    await asyncio.gather(*(admin.ensure("__consumer_offsets", partitions=50) for _ in range(3)))
+    (operation,) = session.operations
+    made = operation.create_topic
+    assert (made.name, made.partitions) == ("__consumer_offsets", 50)
+    assert dict(made.configs) == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    }
+
+
+async def test_other_topics_are_made_with_the_defaults() -> None:
+    session, image = RecordingSession(), MetadataImage()
+    admin = TopicAdmin(session, session, Topics(lambda: image), deadline_ms=1_000)
+    await admin.ensure("orders")
+    assert dict(session.operations[0].create_topic.configs) == {}
