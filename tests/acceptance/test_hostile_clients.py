@@ -43,7 +43,7 @@ BUDGETS: Final = {
     "fetch_answers_bytes_max": 64 * MIB,
 }
 ALLOWANCE_BYTES: Final = 100 * MIB
-ROUND_TRIP_S_MAX: Final = 15.0
+ROUND_TRIP_S_MAX: Final = 5.0
 BOMB_UNPACKED_BYTES: Final = 30 << 30
 HALF_REQUEST: Final = announce(4_000) + b"\0\x03\0\x0c" + bytes(50)
 

@@ -15,6 +15,7 @@ import pytest
 from tests.acceptance.bulk import produce_bulk, read_bulk
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.producers import CLIENT_FAMILIES
+from tests.e2e.load.steady import spawn_pool
 from tests.e2e.scenarios import (
     bytes_read_from_store,
     create_topic,
@@ -23,7 +24,6 @@ from tests.e2e.scenarios import (
     put_class_requests,
     read_and_judge,
     recovery_lines,
-    spawn_pool,
 )
 from tests.e2e.stores import STORES, StoreForTest, store_for_test
 

@@ -192,53 +192,16 @@ ALLOWED: Final[Sequence[Allowed]] = (
         fits=lambda kafka, ponor: (kafka, ponor) == ("some bytes", -1),
     ),
     Allowed(
-        "no list of aborted transactions beside an error",
-        "clients read it of what they got only; null says that nothing was looked at",
-        api="Fetch",
-        path=r".*\.aborted_transactions",
-        fits=lambda kafka, ponor: (kafka, ponor) == ([], None),
-    ),
-    Allowed(
-        "an isolation that is none is the default",
-        "isolation 2 and -1 are read as read_uncommitted; Kafka fails the whole request with UNKNOWN_SERVER_ERROR",
-        story="fetch_isolation",
-        note="isolation [2-]*",
-    ),
-    Allowed(
-        "a negative size is 0",
-        "the first batch comes whole, as with every size that is too small; Kafka answers UNKNOWN_SERVER_ERROR",
-        story="fetch_sizes",
-        note="a negative size",
-    ),
-    Allowed(
         "replicas are nobody",
         "there is no replication by fetching: whatever replica a client claims to be, it is served as a consumer",
         story="fetch_as_replica",
         note="a replica that is none",
     ),
     Allowed(
-        "a partition asked for twice is answered twice",
-        "as it was asked; Kafka answers once",
-        story="fetch_nowhere",
-        note="the same partition twice",
-    ),
-    Allowed(
         "a negative rebalance timeout is refused",
         "it would end every rebalance before it began; Kafka takes it",
         story="group_joins_refused",
         note="a negative rebalance timeout",
-    ),
-    Allowed(
-        "a limit of exactly two batches holds one",
-        "sizes are soft; what a batch costs in its stream counts too",
-        story="fetch_sizes",
-        note="two batches of a partition",
-    ),
-    Allowed(
-        "every partition's first batch comes whole while the answer has room",
-        "so that no partition waits for its turn; the whole answer keeps its limit. In Kafka only the first partition's does",
-        story="fetch_sizes",
-        note="1 byte of each partition",
     ),
     Allowed(
         "a format of the future is unknown, not damaged",

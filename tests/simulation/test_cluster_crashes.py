@@ -114,9 +114,9 @@ def test_a_broker_stops_in_time_whatever_else_is_down(down: str) -> None:
     ("mutant", "seed", "caught_by"),
     [
         ("storage_ack_before_durable", 0, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
-        ("storage_trims_before_commit", 1, "neither in the write-ahead log nor uploaded"),
-        ("broker_duplicate_before_durable", 5, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
-        ("broker_forgets_producers", 1, "was acknowledged at"),
+        ("storage_trims_before_commit", 3, "neither in the write-ahead log nor uploaded"),
+        ("broker_duplicate_before_durable", 0, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+        ("broker_forgets_producers", 2, "was acknowledged at"),
         ("broker_snapshot_forgets_confirmed", 2, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
         ("gc_confirms_undeleted", 0, "never deleted"),
     ],

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -161,7 +161,7 @@ class GroupWorld:
         opener = PartitionOpener(
             streams,
             Topics(lambda: self.image),
-            self._put_key,
+            self._put_keys,
             runtime.clock,
             config=TopicConfig(),
             producers_max=10,
@@ -182,9 +182,10 @@ class GroupWorld:
             method, answer = await requests.get()
             handlers.spawn(_serve(method, coordinator, answer), "request")
 
-    async def _put_key(self, key: str, value: bytes) -> bytes:
-        self.image.keys.put(KeyRow(key, value))
-        return value
+    async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        for key, value in puts:
+            self.image.keys.put(KeyRow(key, value))
+        return [value for _, value in puts]
 
     # --- the wire
 

@@ -20,6 +20,8 @@ Report: TypeAlias = tuple[int, int, int]
 CLIENT_FAMILIES = ("librdkafka", "aiokafka", "kafka-python")
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 DELIVERY_TIMEOUT_MS = 300_000
+UNKNOWN_OFFSET = -1
+"""librdkafka knows that a batch it repeated is stored, but not where, when the broker remembers only newer ones (DUPLICATE_SEQUENCE_NUMBER)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ def produce_librdkafka(assignment: Assignment) -> list[Report]:
             if error is not None:
                 failures.append(f"{assignment.producer}/{number}: {error}")
             else:
-                reports.append((number, message.partition(), message.offset()))
+                offset = message.offset()
+                reports.append((number, message.partition(), UNKNOWN_OFFSET if offset is None else offset))
 
         return report
 
@@ -153,7 +156,7 @@ async def produce_aiokafka(assignment: Assignment) -> list[Report]:
         acks="all",
         compression_type=None if assignment.compression == "none" else assignment.compression,
         linger_ms=5,
-        request_timeout_ms=60_000,
+        request_timeout_ms=180_000,  # it gives a batch up after this time, whatever it was answered
         retry_backoff_ms=100,
     )
     await producer.start()

@@ -14,13 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.judge import Acknowledged
 from tests.e2e.load.producers import CLIENT_FAMILIES, COMPRESSIONS, Assignment, Report, produce
 
 PROGRESS_S_MAX: Final = 120.0
+LATE_RECORDS_MAX: Final = 5_000
+"""About a second of the load: what small appends may still get in when large ones wait already."""
 STILL_S: Final = 2.0
 """Without a new record for so long, a load that is larger than that stands still."""
 
@@ -53,11 +55,9 @@ class SteadyLoad:
         )
         try:
             return sum(
-                watcher.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=10)[1]
+                watcher.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=30)[1]
                 for partition in range(self._partitions)
             )
-        except KafkaException:
-            return -1
         finally:
             watcher.close()
 
@@ -67,9 +67,11 @@ class SteadyLoad:
         wait_for(lambda: self.stored() >= aim, f"{records} records more are stored")
 
     def stands_still(self, for_s: float) -> None:
-        """Comes to a halt, and nothing becomes durable for so long."""
+        """Comes to a halt for so long, but for the rest that the caches still have room for."""
         wait_for(lambda: self._gained(STILL_S) == 0, "the load comes to a halt")
-        assert self._gained(for_s) == 0, "something was stored while there was no room for it"
+        gained = self._gained(for_s)
+        assert gained <= LATE_RECORDS_MAX, f"{gained} records were stored while there was no room for them"
+        print(f"for {for_s:.0f} s {gained} records were stored")
 
     def _gained(self, within_s: float) -> int:
         before = self.stored()
@@ -115,10 +117,11 @@ def steady_load(
 
 def wait_for(condition: Callable[[], bool], what: str, *, s_max: float = PROGRESS_S_MAX) -> None:
     """Until the condition holds."""
-    deadline = time.monotonic() + s_max
+    began = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"not within {s_max:.0f} s: {what}"
+        assert time.monotonic() < began + s_max, f"not within {s_max:.0f} s: {what}"
         time.sleep(0.2)
+    print(f"after {time.monotonic() - began:.1f} s {what}")
 
 
 def _wait_until_all(started: list[Path], runs: list[Future[list[Report]]]) -> None:

@@ -1,0 +1,31 @@
+"""Short tellings of the stories in `disasters`; `make acceptance` tells them at full length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.disasters import the_disk_of_the_log_fills_up, the_store_becomes_slow, the_store_goes_down
+from tests.e2e.stores import StoreForTest, store_for_test
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StoreForTest]:
+    with store_for_test("s3", tmp_path) as prepared:
+        yield prepared
+
+
+def test_the_disk_of_the_log_fills_up(store: StoreForTest, tmp_path: Path) -> None:
+    the_disk_of_the_log_fills_up(store, tmp_path / "cluster", full_s=3)
+
+
+def test_the_store_goes_silent(store: StoreForTest, tmp_path: Path) -> None:
+    the_store_goes_down(store, tmp_path / "cluster", down_s=3, dies=False)
+
+
+def test_the_store_becomes_slow(store: StoreForTest, tmp_path: Path) -> None:
+    the_store_becomes_slow(store, tmp_path / "cluster", slow_s=6)
