@@ -62,20 +62,29 @@ def _slice(decoder: Decoder, rng: random.Random, findings: Findings, *, is_measu
             seed = rng.choice(decoder.seeds)
             data = seed if number == 0 else mutate(seed, rng)
             if is_measured:
-                tracemalloc.reset_peak()
-                before = tracemalloc.get_traced_memory()[0]
-            _try(decoder, data, findings)
-            if is_measured:
-                used = tracemalloc.get_traced_memory()[1] - before
-                bound = OBJECT_FACTOR * len(data) + 2 * decoder.output_bytes_max + ALLOWANCE_BYTES
-                if used > bound:
-                    findings.problems.append(
-                        f"{decoder.name}: {used:,} bytes were allocated for {len(data):,}, bound {bound:,}: {data[:400].hex()}"
-                    )
+                _try_measured(decoder, data, findings)
+            else:
+                _try(decoder, data, findings)
             if findings.problems:
                 return
     finally:
         tracemalloc.stop()
+
+
+def _try_measured(decoder: Decoder, data: bytes, findings: Findings) -> None:
+    """Likewise, and look at what was allocated: twice if need be, for a codec is compiled at its first use, whichever input that is."""
+    bound = OBJECT_FACTOR * len(data) + 2 * decoder.output_bytes_max + ALLOWANCE_BYTES
+    used = 0
+    for _ in range(2):
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        _try(decoder, data, findings)
+        used = tracemalloc.get_traced_memory()[1] - before
+        if used <= bound:
+            return
+    findings.problems.append(
+        f"{decoder.name}: {used:,} bytes were allocated for {len(data):,}, bound {bound:,}: {data[:400].hex()}"
+    )
 
 
 def _try(decoder: Decoder, data: bytes, findings: Findings) -> None:
