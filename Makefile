@@ -88,6 +88,13 @@ simulate-seed: install ## one crash seed of the whole cluster again, exactly as 
 acceptance: install ## the promises at full size: a million records, dozens of kills, gigabytes; half an hour
 	$(BIN)/pytest -q -s -o 'norecursedirs=.*' tests/acceptance
 
+nightly: ## the long ones: ten minutes of fuzzing per family, more seeds, full sizes, a real Kafka, figures
+	$(MAKE) fuzz SECONDS=600
+	$(MAKE) simulate SEEDS=500
+	$(MAKE) acceptance
+	$(MAKE) peers oracle tools
+	$(MAKE) bench bench-isolation bench-footprint
+
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only -q .
 	$(BIN)/ruff format -q .
@@ -103,4 +110,4 @@ lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
 clean: ## remove what the targets made, except data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
 
-.PHONY: help install run test check peers oracle tools bench bench-isolation bench-footprint fuzz simulate simulate-seed acceptance format lock clean
+.PHONY: help install run test check peers oracle tools bench bench-isolation bench-footprint fuzz simulate simulate-seed acceptance nightly format lock clean

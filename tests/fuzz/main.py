@@ -72,7 +72,7 @@ def _slice(decoder: Decoder, rng: random.Random, findings: Findings, *, is_measu
 
 
 def _try_measured(decoder: Decoder, data: bytes, findings: Findings) -> None:
-    """Likewise, and look at what was allocated: twice if need be, for a codec is compiled at its first use, whichever input that is."""
+    """One input and what was allocated for it, tried twice if need be: a codec is compiled at its first use, whichever input that is."""
     bound = OBJECT_FACTOR * len(data) + 2 * decoder.output_bytes_max + ALLOWANCE_BYTES
     used = 0
     for _ in range(2):
