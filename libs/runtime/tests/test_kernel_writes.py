@@ -196,3 +196,12 @@ async def test_one_callers_mistake_does_not_keep_others_from_their_result(
     file.write_sync_then(0, [bytes(SECTOR_BYTES)], wrong)
     await write(file, SECTOR_BYTES, [b"k" * SECTOR_BYTES])
     assert [type(error) for error in reported] == [LookupError]
+
+
+async def test_where_python_does_not_know_synced_writes_nothing_goes_this_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A write without the flag would be told as durable and be in the page cache alone."""
+    monkeypatch.delattr(os, "RWF_DSYNC", raising=False)
+    with pytest.raises(OSError, match="no asynchronous writes"):
+        KernelWrites(asyncio.get_running_loop())

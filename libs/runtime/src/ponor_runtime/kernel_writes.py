@@ -74,7 +74,8 @@ class KernelWrites:
             OSError: it has none for us, whatever the reason.
         """
         numbers = _CALLS.get(platform.machine())
-        if numbers is None or not hasattr(os, "eventfd"):
+        # Without the flag the writes would end before they are durable, and nobody would notice.
+        if numbers is None or not hasattr(os, "eventfd") or not hasattr(os, "RWF_DSYNC"):
             raise OSError(errno.ENOSYS, f"no asynchronous writes on {platform.system()} {platform.machine()}")
         self.loop: Final = loop
         self._numbers = numbers
