@@ -13,7 +13,7 @@ export UV_PYTHON_DOWNLOADS := never
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
 
-MEMBERS := libs/runtime libs/journal libs/kafka libs/rpc libs/s3stream libs/metadata \
+MEMBERS := libs/runtime libs/journal libs/raft libs/kafka libs/rpc libs/s3stream libs/metadata \
            services/controller services/broker services/gc libs/simulation cli
 GENERATED_FROM := $(shell find proto libs/kafka/schema libs/rpc/generate.py libs/kafka/generate.py libs/kafka/native.py libs/kafka/src/ponor_kafka/*.pyx libs/s3stream/native.py libs/s3stream/src/s3stream/objects/*.pyx -type f 2>/dev/null)
 
