@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 from crc32c import crc32c
+from ponor_broker.frame_receiver import FrameReceiver
 from ponor_broker.groups.record_codec import OffsetsRecordError
 from ponor_broker.groups.record_codec import decode_entry as decode_offsets_entry
 from ponor_broker.partitions.errors import PartitionCorruptError
@@ -23,7 +24,6 @@ from ponor_kafka.api import APIS
 from ponor_kafka.codec import decode, encode, request_class
 from ponor_kafka.compression import Codec, compress, decompress
 from ponor_kafka.errors import KafkaWireError
-from ponor_kafka.frames import FrameDecoder
 from ponor_kafka.headers import decode_request_header, encode_request_header
 from ponor_kafka.messages.produce import ProduceRequest
 from ponor_kafka.produce_walk import VERSION_MAX, VERSION_MIN, walk_produce
@@ -42,6 +42,7 @@ from tests.fuzz.instances import random_message
 DECOMPRESSED_BYTES_MAX: Final = 1 << 20
 BOMB_BYTES: Final = 64 << 20
 OBJECT_ID: Final = ObjectId(7)
+SCRATCH_BYTES: Final = 512
 INSTANCES: Final = 2
 """Random valid encodings per message and version."""
 
@@ -128,7 +129,20 @@ def _decode_header(data: bytes) -> None:
 
 
 def _decode_frames(data: bytes) -> None:
-    FrameDecoder(1 << 16).feed(data)
+    """As the broker's loop does: a piece through the shared scratch, then into the frame's own buffer."""
+    receiver = FrameReceiver(lambda _: True, frame_bytes_max=1 << 16, control_bytes_max=1 << 12)
+    rest = memoryview(data)
+    while rest and receiver.failure is None:
+        own = receiver.own_buffer()
+        taken = min(len(rest), SCRATCH_BYTES if own is None else len(own))
+        if own is None:
+            receiver.received(rest, taken)
+        else:
+            own[:taken] = rest[:taken]
+            receiver.received_own(taken)
+        rest = rest[taken:]
+    if receiver.failure is not None:
+        raise receiver.failure
 
 
 def _batches() -> Iterator[bytes]:
