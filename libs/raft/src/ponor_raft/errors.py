@@ -13,3 +13,7 @@ class ProposalsFullError(Exception):
 
 class MembershipChangeError(Exception):
     """The change is not allowed now; the message says why and what to do."""
+
+
+class TransferError(Exception):
+    """Leadership cannot go there; the message says why."""

@@ -22,6 +22,10 @@ class RaftLimits:
         uncommitted_entries_max: the same, in entries.
         reads_max: linearizable reads that wait.
         transfer_ticks: how long a transfer may take before proposals are let in again.
+        snapshot_retry_ticks: without an answer to a chunk, after how long it is sent again.
+        window_entries_max: entries in memory, committed ones that are not compacted included; above it `propose` refuses, and a follower takes nothing.
+        window_bytes_max: the same, in bytes of data.
+        promotion_lag_entries_max: how far behind the leader's last entry a learner may be that is to become a voter.
     """
 
     election_ticks: int = 20
@@ -35,3 +39,25 @@ class RaftLimits:
     uncommitted_entries_max: int = 65_536
     reads_max: int = 1024
     transfer_ticks: int = 20
+    snapshot_retry_ticks: int = 20
+    window_entries_max: int = 1_000_000
+    window_bytes_max: int = 512 * 1024 * 1024
+    promotion_lag_entries_max: int = 4096
+
+    def __post_init__(self) -> None:
+        assert 0 < self.heartbeat_ticks < self.election_ticks, (
+            "a leader must be heard several times before it is given up"
+        )
+        assert self.append_bytes_max <= self.inflight_bytes_max, (
+            "one full message must fit into the window of bytes"
+        )
+        assert (
+            min(
+                self.append_entries_max,
+                self.inflight_messages_max,
+                self.reads_max,
+                self.uncommitted_entries_max,
+            )
+            > 0
+        )
+        assert min(self.suspicion_ticks, self.transfer_ticks, self.snapshot_retry_ticks) > 0

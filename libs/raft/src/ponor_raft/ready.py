@@ -38,12 +38,17 @@ class Persist:
 
     `entries` are contiguous; when the first index is not above what was written before, the log is cut before it (write it as a fact that later
     entries replace earlier ones of the same index and everything behind them).
+
+    `begins_after`: a received snapshot has replaced the whole log, which begins anew behind this (index, term): everything written before is void, also what
+    lies below. The owner keeps this as a fact of its own before it writes these entries; it may do so as early as `RaftNode.restore`. Without it a restart
+    would take the old entries for the beginning of the log, and find that they contradict the snapshot.
     """
 
     sequence: int
     hard_state: HardState | None
     entries: tuple[Entry, ...]
     messages: tuple[Message, ...]
+    begins_after: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,155 @@
+"""What a leader knows about one other member.
+
+What lives here: the state of replication to one follower, and the window of what is under way to it. Deciding what to send is `replication`'s.
+
+    PROBE      one message at a time, to find where the logs meet
+    REPLICATE  a stream of messages, none waiting for the answer of the one before
+    SNAPSHOT   the follower needs what is not in memory any more: chunks, one at a time
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from ponor_raft.limits import RaftLimits
+
+
+class ProgressState(Enum):
+    """See the module."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class FollowerProgress:
+    """Attributes to read:
+
+    match_index: everything up to it is durable at the follower, and the same as here. Never goes back.
+    next_index: what is sent next; always above match_index (etcd-io/raft PR #149).
+    state: see the module.
+    heard_ticks_ago: since any answer of this term.
+    sent_commit: the commit index that the follower knows if nothing was lost.
+    echoed_round: the newest round of heartbeats it answered.
+    snapshot_index, snapshot_offset: in SNAPSHOT, what it has of which snapshot; index 0: the newest, whichever that is.
+    """
+
+    __slots__ = (
+        "_in_flight",
+        "echoed_round",
+        "heard_ticks_ago",
+        "in_flight_bytes",
+        "match_index",
+        "next_index",
+        "probe_round",
+        "probe_under_way",
+        "sent_commit",
+        "snapshot_index",
+        "snapshot_offset",
+        "snapshot_offset_behind",
+        "snapshot_under_way",
+        "snapshot_waited_ticks",
+        "state",
+    )
+
+    def __init__(self, next_index: int) -> None:
+        self.match_index = 0
+        self.next_index = next_index
+        self.state = ProgressState.PROBE
+        self.heard_ticks_ago = 0
+        self.sent_commit = 0
+        self.echoed_round = 0
+        self.probe_under_way = False
+        self.probe_round = 0  # of heartbeats, when the last message was sent
+        self.in_flight_bytes = 0
+        self.snapshot_index = 0
+        self.snapshot_offset = 0
+        self.snapshot_offset_behind: int | None = None
+        self.snapshot_under_way = False
+        self.snapshot_waited_ticks = 0
+        self._in_flight: deque[tuple[int, int]] = deque()  # last index and bytes of each message
+
+    @property
+    def in_flight_messages(self) -> int:
+        return len(self._in_flight)
+
+    def is_window_full(self, limits: RaftLimits) -> bool:
+        """Whether entries must wait for acknowledgements."""
+        return (
+            len(self._in_flight) >= limits.inflight_messages_max
+            or self.in_flight_bytes >= limits.inflight_bytes_max
+        )
+
+    def sent(self, last_index: int, size_bytes: int) -> None:
+        """A message with entries up to `last_index` is under way."""
+        assert last_index >= self.next_index
+        if self.state is ProgressState.REPLICATE:
+            self.next_index = last_index + 1
+            self._in_flight.append((last_index, size_bytes))
+            self.in_flight_bytes += size_bytes
+        else:
+            self.probe_under_way = True
+
+    def sent_nothing(self) -> None:
+        """A message without entries is under way."""
+        self.probe_under_way = self.state is ProgressState.PROBE
+
+    def acknowledged(self, match_index: int) -> bool:
+        """Whether this says anything new. Acknowledgements may be repeated and overtaken."""
+        while self._in_flight and self._in_flight[0][0] <= match_index:
+            self.in_flight_bytes -= self._in_flight.popleft()[1]
+        if match_index <= self.match_index:
+            return False
+        self.match_index = match_index
+        self.next_index = max(self.next_index, match_index + 1)
+        return True
+
+    def refused(self, rejected_index: int, meeting_index: int) -> bool:
+        """The follower does not have the leader's entry at `rejected_index`; the logs may meet at `meeting_index`. False: an old refusal."""
+        if self.state is ProgressState.SNAPSHOT or rejected_index <= self.match_index:
+            return False  # refusing what it acknowledged: an old message, or a disk that forgot; trying at once would go round in circles
+        newest = self.next_index - 1
+        if rejected_index > newest or (self.state is ProgressState.PROBE and rejected_index != newest):
+            return False
+        self.probe(min(rejected_index, meeting_index + 1))
+        return True
+
+    def probe(self, next_index: int = 0) -> None:
+        """Look for the place where the logs meet, at the earliest just behind what is known to match."""
+        self.state = ProgressState.PROBE
+        self.next_index = max(next_index, self.match_index + 1)
+        self.probe_under_way = False
+        self.sent_commit = min(self.sent_commit, self.match_index)
+        self._empty_window()
+
+    def replicate(self) -> None:
+        """The logs meet at match_index."""
+        self.state = ProgressState.REPLICATE
+        self.next_index = self.match_index + 1
+        self.probe_under_way = False
+        self._empty_window()
+
+    def need_snapshot(self) -> None:
+        """What comes next is not in memory any more."""
+        self.state = ProgressState.SNAPSHOT
+        self.snapshot_index = 0
+        self.snapshot_offset = 0
+        self.snapshot_offset_behind = None
+        self.snapshot_under_way = False
+        self.snapshot_waited_ticks = 0
+        self._empty_window()
+
+    def _empty_window(self) -> None:
+        self._in_flight.clear()
+        self.in_flight_bytes = 0
+
+    def validate(self, last_index: int, limits: RaftLimits) -> None:
+        """Assert what must hold between two calls."""
+        assert 0 <= self.match_index < self.next_index <= last_index + 1
+        assert self.in_flight_bytes == sum(size for _, size in self._in_flight)
+        assert len(self._in_flight) <= limits.inflight_messages_max
+        assert self.state is ProgressState.REPLICATE or not self._in_flight
+        indices = [index for index, _ in self._in_flight]
+        assert indices == sorted(set(indices))
+        assert all(self.match_index < index < self.next_index for index in indices)

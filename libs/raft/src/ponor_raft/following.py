@@ -1,0 +1,139 @@
+"""What a follower does with what its leader sends.
+
+What lives here: taking entries over, finding where two logs part, and following the leader's commit index. Terms, the election timer and who leads were
+dealt with before. Nothing a peer sends raises: what cannot be true is dropped and counted.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from operator import attrgetter, eq, le
+
+from ponor_raft.entry import Entry
+from ponor_raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    SnapshotChunk,
+)
+from ponor_raft.replica import Replica
+
+_index = attrgetter("index")
+_term = attrgetter("term")
+
+
+class Following:
+    """The follower's half of replication."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def on_append(self, request: AppendRequest) -> None:
+        """Take over what is new, and acknowledge it once it is durable."""
+        replica = self._replica
+        log = replica.log
+        entries = request.entries
+        if entries and not _is_well_formed(request):
+            replica.drop("malformed append")
+            return
+        last = request.prev_index + len(entries)
+        if request.prev_index < log.commit:
+            # What is committed agrees with every later leader; the window may begin behind prev_index, so do not look there.
+            entries = entries[log.commit - request.prev_index :]
+        elif log.term_at(request.prev_index) != request.prev_term:
+            self._reject(request)
+            return
+        if entries and not self._take_over(entries):
+            return
+        log.commit_to(min(request.commit, max(last, log.commit)))
+        self._acknowledge(request, max(last, log.commit))
+
+    def on_heartbeat(self, request: HeartbeatRequest) -> None:
+        """Never waits for the disk: a stalled disk must not look like a dead replica (etcd-io/etcd #7970)."""
+        replica = self._replica
+        if request.commit > replica.log.last_index:
+            replica.drop("commit beyond the log")
+        else:
+            replica.log.commit_to(request.commit)
+        replica.outbox.send(HeartbeatResponse(replica.own, request.sender, replica.term, request.round))
+
+    def tell_term(self, request: AppendRequest | HeartbeatRequest | SnapshotChunk) -> None:
+        """Answer a leader of the past, so that it learns of the newer term.
+
+        A replica that reached a higher term by a vote it lost cannot win with a shorter log and takes nothing from the old leader: without this
+        answer it would be stuck for ever (etcd-io/etcd #8501).
+        """
+        replica = self._replica
+        replica.outbox.send(AppendResponse(replica.own, request.sender, replica.term, 0, rejected=True))
+
+    def _take_over(self, entries: tuple[Entry, ...]) -> bool:
+        """Append what is not here yet, after cutting what contradicts it."""
+        replica = self._replica
+        log = replica.log
+        new = _without_known(entries, replica)
+        if not new:
+            return True
+        first = new[0].index
+        if first <= log.commit:
+            replica.drop("conflict with a committed entry")
+            return False
+        if (
+            len(log) + len(new) > replica.limits.window_entries_max
+            or log.size_bytes > replica.limits.window_bytes_max
+        ):
+            replica.drop("window full")
+            return False
+        if (log.term_at(first - 1) or 0) > new[0].term:
+            replica.drop("malformed append")
+            return False
+        if first <= log.last_index:
+            log.cut(first)
+            replica.configurations.cut(first)
+        log.append(new)
+        replica.configurations.append(new)
+        return True
+
+    def _acknowledge(self, request: AppendRequest, match_index: int) -> None:
+        replica = self._replica
+        replica.outbox.send_when_durable(
+            AppendResponse(replica.own, request.sender, replica.term, match_index)
+        )
+
+    def _reject(self, request: AppendRequest) -> None:
+        """Hint at the last entry here that the leader may have as well: one round per term that differs, not one per entry."""
+        replica = self._replica
+        log = replica.log
+        hint_index, hint_term = log.last_at_or_below(
+            min(request.prev_index, log.last_index), request.prev_term
+        )
+        if hint_index < log.commit:
+            hint_index, hint_term = log.commit, log.term_at(log.commit) or 0
+        replica.outbox.send(
+            AppendResponse(
+                replica.own, request.sender, replica.term, 0,
+                rejected=True, rejected_index=request.prev_index, hint_index=hint_index, hint_term=hint_term,
+            )
+        )  # fmt: skip
+
+
+def _is_well_formed(request: AppendRequest) -> bool:
+    """The entries follow `prev_index` without a hole, and their terms rise from `prev_term` to the sender's at most."""
+    terms = [request.prev_term, *map(_term, request.entries), request.term]
+    return all(map(eq, map(_index, request.entries), count(request.prev_index + 1))) and all(
+        map(le, terms, terms[1:])
+    )
+
+
+def _without_known(entries: tuple[Entry, ...], replica: Replica) -> tuple[Entry, ...]:
+    """What is left when the entries that are here already are taken off the front."""
+    log = replica.log
+    if entries[0].index > log.last_index:
+        return entries
+    last = entries[-1]
+    if log.term_at(last.index) == last.term:
+        return ()  # same index and term: same entry, and the same before it (log matching)
+    known = 0
+    while known < len(entries) and log.term_at(entries[known].index) == entries[known].term:
+        known += 1
+    return entries[known:]

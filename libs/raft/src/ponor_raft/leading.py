@@ -1,0 +1,138 @@
+"""What a leader does, for one term.
+
+What lives here: the parts that exist only while this replica leads, and their order: heartbeats and check-quorum by ticks, proposals, answers of members,
+and what follows when the commit index moves. Losing leadership throws all of it away.
+"""
+
+from __future__ import annotations
+
+from ponor_raft.entry import Entry
+from ponor_raft.errors import NotLeaderError, ProposalsFullError
+from ponor_raft.membership import Membership, ReplicaId
+from ponor_raft.membership_change import check_change
+from ponor_raft.messages import AppendResponse, HeartbeatResponse, ReadIndexRequest, SnapshotAck, TimeoutNow
+from ponor_raft.reads import ReadRounds
+from ponor_raft.replica import Replica
+from ponor_raft.replication import Replication
+from ponor_raft.snapshot_transfer import SnapshotSending
+from ponor_raft.transfer import Transfer
+
+
+class Leading:
+    """One term of leadership."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._heartbeat_elapsed_ticks = 0
+        self.replication = Replication(replica)
+        self.reads = ReadRounds(replica, self.replication)
+        self.transfer = Transfer(replica, self.replication)
+        self.snapshots = SnapshotSending(replica, self.replication)
+
+    def begin(self) -> None:
+        """Say so at once: others may be about to campaign."""
+        self.reads.begin_round()
+
+    def tick(self) -> bool:
+        """False: nobody is led any more, step down."""
+        if not self.replication.tick():
+            return False
+        self.transfer.tick()
+        self.snapshots.tick()
+        self._heartbeat_elapsed_ticks += 1
+        if self._heartbeat_elapsed_ticks >= self._replica.limits.heartbeat_ticks:
+            self._heartbeat_elapsed_ticks = 0
+            self.reads.begin_round()
+            self.transfer.repeat()
+        return True
+
+    def flush(self) -> None:
+        """Make the messages for what has changed since the last time."""
+        self.replication.flush()
+        self.snapshots.flush()
+        self.reads.flush()
+
+    # --- proposals ---
+
+    def propose(self, data: bytes, membership: Membership | None) -> Entry:
+        """Append one entry; see `RaftNode.propose`."""
+        replica = self._replica
+        if self.transfer.target is not None:
+            raise NotLeaderError(
+                f"leadership is being handed to node {self.transfer.target.node_id}; ask there, or later"
+            )
+        self._check_room(len(data))
+        if membership is not None:
+            check_change(replica, self.replication, membership)
+        log = replica.log
+        entry = Entry(log.last_index + 1, replica.term, data, membership)
+        log.append_one(entry)
+        if membership is not None:
+            replica.configurations.append((entry,))
+            self.replication.follow_membership()
+        return entry
+
+    def _check_room(self, size_bytes: int) -> None:
+        """A single proposal is always let in, whatever its size: what a former leader left uncommitted does not count."""
+        limits = self._replica.limits
+        log = self._replica.log
+        since = max(log.commit, self.replication.term_began_at - 1)
+        uncommitted = log.last_index - since
+        if uncommitted and (
+            uncommitted >= limits.uncommitted_entries_max
+            or log.bytes_after(since) + size_bytes > limits.uncommitted_bytes_max
+        ):
+            raise ProposalsFullError(
+                f"{uncommitted} proposals wait to be committed; wait for commits, then propose again"
+            )
+        if uncommitted and (
+            len(log) >= limits.window_entries_max or log.size_bytes + size_bytes > limits.window_bytes_max
+        ):
+            raise ProposalsFullError(
+                f"{len(log)} entries ({log.size_bytes} bytes) are in memory; take a snapshot and compact the log"
+            )
+
+    # --- answers ---
+
+    def on_append_response(self, response: AppendResponse) -> bool:
+        """True: the commit index moved."""
+        moved = self.replication.on_response(response)
+        self.transfer.tell_when_caught_up()
+        return moved
+
+    def on_heartbeat_response(self, response: HeartbeatResponse) -> None:
+        """The member is there, and has seen this leader lead."""
+        self.replication.on_heartbeat_response(response.sender, response.round)
+        self.reads.on_echo(response.sender, response.round)
+
+    def on_snapshot_ack(self, ack: SnapshotAck) -> bool:
+        """True: the commit index moved."""
+        return self.snapshots.on_ack(ack)
+
+    def on_read_request(self, request: ReadIndexRequest) -> None:
+        """A follower forwards a read."""
+        self.reads.add(request.sender, request.context)
+
+    def unreachable(self, peer: ReplicaId) -> None:
+        """The owner could not send to it."""
+        self.replication.unreachable(peer)
+        self.snapshots.unreachable(peer)
+
+    def is_dismissed(self) -> bool:
+        """Whether the removal of this replica is committed. Until then a removed leader goes on: nobody else may know of it (etcd-io/raft #83)."""
+        replica = self._replica
+        return not replica.is_voter and replica.configurations.current_index <= replica.log.commit
+
+    def bid_farewell(self) -> None:
+        """Tell everybody that the removal is committed, and the voter that has most to begin at once, so that nobody waits for a timeout."""
+        replica = self._replica
+        self.replication.flush()
+        progress = self.replication.progress
+        heir = max(replica.membership.voters, key=lambda voter: progress[voter].match_index)
+        replica.outbox.send(TimeoutNow(replica.own, heir, replica.term))
+
+    def validate(self) -> None:
+        """Assert what must hold between two calls."""
+        self.replication.validate()
+        self.reads.validate()
+        assert self.transfer.target is None or self.transfer.target in self._replica.membership.voters

@@ -1,0 +1,296 @@
+"""The part of the log that is in memory, and how far it is written, durable, committed and delivered.
+
+What lives here: entries by index, and the four marks that move over them:
+
+    delivered <= commit      given to the owner in `Ready.committed`; needs durable as well
+    durable   <= handed_out  reported by `RaftNode.persisted`, or held by a snapshot
+    handed_out <= last_index given to the owner in a `Persist`
+
+`commit` and `durable` are not ordered: a majority of others may have made durable what this disk still writes.
+
+What may not: terms, votes, messages. Nothing here decides, it only refuses what would break the log.
+
+**Writes and cuts.** An owner may write several `Persist`s at a time, so an entry can be cut, replaced and come back, all while its first write is
+under way. That write's end must not make the entry durable: the write of its replacement still follows and would take it away from the disk again
+(etcd-io/raft `testdata/async_storage_writes_append_aba_race.txt`). Hence a cut lowers what every write under way will report.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate, islice, pairwise
+from operator import attrgetter, itemgetter
+
+from ponor_raft.entry import Entry
+
+_data = attrgetter("data")
+_first = itemgetter(0)
+
+
+class _Write:
+    """A `Persist` under way: all entries up to `up_to` are durable when it ends."""
+
+    __slots__ = ("sequence", "up_to")
+
+    def __init__(self, sequence: int, up_to: int) -> None:
+        self.sequence = sequence
+        self.up_to = up_to
+
+
+class LogWindow:
+    """Entries `first_index..last_index`. `before_index` and `before_term` belong to the entry just before them, which is known by name only."""
+
+    def __init__(self, before_index: int, before_term: int, *, delivered: int) -> None:
+        self.before_index = before_index
+        self.before_term = before_term
+        self.last_index = before_index
+        self.last_term = before_term
+        self.commit = delivered
+        self.durable = before_index
+        self.handed_out = before_index
+        self.delivered = delivered
+        self._entries: list[Entry] = []
+        self._ends: list[int] = []  # bytes of data from some origin to the end of each entry
+        self._origin = 0  # the same for the entry just before the first
+        self._runs: list[tuple[int, int]] = [
+            (before_index, before_term)
+        ]  # where each term begins; the first run begins at before_index
+        self._writes: deque[_Write] = deque()
+        self._begins_after: tuple[int, int] | None = None
+        self._shared: tuple[Entry, ...] = ()
+
+    @property
+    def first_index(self) -> int:
+        return self.before_index + 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Data in memory."""
+        return (self._ends[-1] if self._ends else self._origin) - self._origin
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    # --- reading ---
+
+    def term_at(self, index: int) -> int | None:
+        """None: not in memory any more, or not there yet."""
+        offset = index - self.before_index - 1
+        if offset == -1:
+            return self.before_term
+        if 0 <= offset < len(self._entries):
+            return self._entries[offset].term
+        return None
+
+    def batch_from(self, first: int, bytes_max: int, entries_max: int) -> tuple[Entry, ...]:
+        """Entries from `first` on within the bounds; one that is too large comes alone. Readers of the same range share one tuple."""
+        start = first - self.before_index - 1
+        assert 0 <= start < len(self._entries)
+        room_end = (self._ends[start - 1] if start else self._origin) + bytes_max
+        stop = min(len(self._entries), start + entries_max)
+        if self._ends[stop - 1] > room_end:
+            stop = max(start + 1, bisect_right(self._ends, room_end, start, stop))
+        return self._take(start, stop)
+
+    def between(self, first: int, last: int) -> tuple[Entry, ...]:
+        """Entries `first..last`, both included."""
+        return self._take(first - self.before_index - 1, last - self.before_index)
+
+    def all_after(self, index: int) -> tuple[Entry, ...]:
+        """Entries above `index`."""
+        return self.between(index + 1, self.last_index) if index < self.last_index else ()
+
+    def bytes_after(self, index: int) -> int:
+        """Data of the entries above `index`."""
+        if index >= self.last_index:
+            return 0
+        offset = index - self.before_index - 1
+        return self._ends[-1] - (self._ends[offset] if offset >= 0 else self._origin)
+
+    def last_at_or_below(self, index: int, term: int) -> tuple[int, int]:
+        """The last entry that is neither above `index` nor of a term above `term`; where two logs that part may have their last entry in common.
+
+        Term 0 means: that index is not in memory, look before it.
+        """
+        position = bisect_right(self._runs, index, key=_first) - 1
+        if position < 0:
+            return max(index, 0), 0
+        while self._runs[position][1] > term:
+            index = self._runs[position][0] - 1
+            position -= 1
+            if position < 0:
+                return max(index, 0), 0
+        return index, self._runs[position][1]
+
+    def _take(self, start: int, stop: int) -> tuple[Entry, ...]:
+        shared = self._shared
+        if len(shared) == stop - start and shared and shared[0] is self._entries[start]:
+            return shared
+        self._shared = tuple(self._entries[start:stop])
+        return self._shared
+
+    # --- writing ---
+
+    def load(self, entries: Sequence[Entry]) -> None:
+        """Entries that a restart found: durable already."""
+        assert not self._entries
+        if entries:
+            self.append(entries)
+        self.durable = self.handed_out = self.last_index
+
+    def append_one(self, entry: Entry) -> None:
+        """A leader's proposal."""
+        assert entry.index == self.last_index + 1
+        if entry.term != self.last_term:
+            assert entry.term > self.last_term
+            self._runs.append((entry.index, entry.term))
+            self.last_term = entry.term
+        self._ends.append((self._ends[-1] if self._ends else self._origin) + len(entry.data))
+        self._entries.append(entry)
+        self.last_index += 1
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """At least one entry, behind the last."""
+        assert entries[0].index == self.last_index + 1
+        if entries[-1].term != self.last_term:
+            self._note_terms(entries)
+        end = self._ends[-1] if self._ends else self._origin
+        self._ends.extend(islice(accumulate(map(len, map(_data, entries)), initial=end), 1, None))
+        self._entries.extend(entries)
+        self.last_index += len(entries)
+        assert entries[-1].index == self.last_index
+
+    def _note_terms(self, entries: Sequence[Entry]) -> None:
+        term = self.last_term
+        for entry in entries:
+            if entry.term != term:
+                assert entry.term > term, "the terms of a log never fall"
+                term = entry.term
+                self._runs.append((entry.index, term))
+        self.last_term = term
+
+    def cut(self, first: int) -> None:
+        """Forget the entries from `first` on: another leader has others there. Committed ones are never cut."""
+        assert self.commit < first <= self.last_index
+        offset = first - self.before_index - 1
+        del self._entries[offset:]
+        del self._ends[offset:]
+        while len(self._runs) > 1 and self._runs[-1][0] >= first:
+            self._runs.pop()
+        self.last_index = first - 1
+        self.last_term = self._runs[-1][1]
+        self._lower_marks(first - 1)
+
+    def reset(self, index: int, term: int) -> None:
+        """Begin behind a snapshot that holds everything up to `index`, durable and applied by the owner."""
+        assert index > self.commit
+        self._entries.clear()
+        self._ends.clear()
+        self._origin = 0
+        self._runs = [(index, term)]
+        self.before_index = self.last_index = index
+        self.before_term = self.last_term = term
+        self.handed_out = self.durable = self.commit = self.delivered = index
+        self._shared = ()
+        self.begin_anew()
+        for write in self._writes:
+            write.up_to = 0
+
+    def skip_to(self, index: int) -> None:
+        """A durable snapshot at `index` agrees with the entries here: all of them up to there are committed, and the owner has applied them.
+
+        They are durable by the snapshot; those that no write has had yet are written all the same, so that the log on the disk has no hole.
+        """
+        assert self.delivered < index <= self.last_index
+        self.commit = max(self.commit, index)
+        self.delivered = index
+        self.durable = max(self.durable, index)
+
+    def compact(self, index: int) -> None:
+        """Forget entries up to `index`, which a durable snapshot holds."""
+        assert self.before_index < index <= self.delivered
+        term = self.term_at(index)
+        assert term is not None
+        offset = index - self.before_index
+        self._origin = self._ends[offset - 1]
+        del self._entries[:offset]
+        del self._ends[:offset]
+        position = bisect_right(self._runs, index, key=_first) - 1
+        self._runs[: position + 1] = [(index, term)]
+        self.before_index = index
+        self.before_term = term
+        self._shared = ()
+
+    def _lower_marks(self, index: int) -> None:
+        self.handed_out = min(self.handed_out, index)
+        self.durable = min(self.durable, index)
+        self._shared = ()
+        for write in self._writes:
+            write.up_to = min(write.up_to, index)
+
+    # --- marks ---
+
+    def begin_write(self, sequence: int) -> tuple[Entry, ...]:
+        """The entries that no write has had yet. They are durable once the write of this sequence ends."""
+        entries = (
+            self.between(self.handed_out + 1, self.last_index) if self.handed_out < self.last_index else ()
+        )
+        self.handed_out = self.last_index
+        self._writes.append(_Write(sequence, self.handed_out))
+        return entries
+
+    def begin_anew(self) -> None:
+        """What was written so far is not part of the log: the next write says so."""
+        self._begins_after = (self.before_index, self.before_term)
+
+    def take_beginning(self) -> tuple[int, int] | None:
+        """Where the log began anew since the last write; once."""
+        begins_after, self._begins_after = self._begins_after, None
+        return begins_after
+
+    def end_write(self, sequence: int) -> None:
+        """Writes end in the order in which they began."""
+        assert self._writes, "no write is under way"
+        write = self._writes.popleft()
+        assert write.sequence == sequence, f"write {write.sequence} must end before {sequence}"
+        self.durable = max(self.durable, write.up_to)
+
+    def commit_to(self, index: int) -> None:
+        """Commits never go back; an older word of it changes nothing."""
+        assert index <= self.last_index
+        self.commit = max(self.commit, index)
+
+    def deliver(self) -> tuple[Entry, ...]:
+        """What is committed, durable here, and was not given before."""
+        up_to = min(self.commit, self.durable)
+        if up_to <= self.delivered:
+            return ()
+        entries = self.between(self.delivered + 1, up_to)
+        self.delivered = up_to
+        return entries
+
+    def validate(self) -> None:
+        """Assert everything that must hold between two calls."""
+        assert self.last_index == self.before_index + len(self._entries)
+        assert len(self._ends) == len(self._entries)
+        assert self.before_index <= self.delivered <= self.commit <= self.last_index
+        assert self.delivered <= self.durable <= max(self.handed_out, self.delivered)
+        assert self.handed_out <= self.last_index
+        assert all(
+            entry.index == self.before_index + 1 + offset for offset, entry in enumerate(self._entries)
+        )
+        terms = [
+            (self.before_index, self.before_term),
+            *((entry.index, entry.term) for entry in self._entries),
+        ]
+        runs = [
+            run for position, run in enumerate(terms) if position == 0 or run[1] != terms[position - 1][1]
+        ]
+        assert runs == self._runs
+        assert all(before[1] < after[1] for before, after in pairwise(runs))
+        assert self.last_term == terms[-1][1]
+        sizes = accumulate(map(len, map(_data, self._entries)), initial=self._origin)
+        assert list(islice(sizes, 1, None)) == self._ends
+        assert all(write.up_to <= self.handed_out for write in self._writes)

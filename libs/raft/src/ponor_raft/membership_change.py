@@ -1,0 +1,64 @@
+"""Which changes of membership are allowed now.
+
+What lives here: the rules of changing one server at a time, checked before the entry is appended. Two consecutive configurations then always have a voter in
+common in any two of their majorities, so no joint consensus is needed.
+
+The rule about the own term is the repair of the algorithm's well-known gap (Ongaro, raft-dev, July 2015): two leaders, each of which appended one change to
+the same committed configuration, may count majorities that do not meet. A leader that has committed an entry of its own term has made the other's
+change impossible.
+"""
+
+from __future__ import annotations
+
+from ponor_raft.errors import MembershipChangeError
+from ponor_raft.follower_progress import ProgressState
+from ponor_raft.membership import Membership, ReplicaId
+from ponor_raft.replica import Replica
+from ponor_raft.replication import Replication
+
+
+def check_change(replica: Replica, replication: Replication, wanted: Membership) -> None:
+    """Raises `MembershipChangeError` unless `wanted` may be appended now. Repeating the membership in force is always allowed."""
+    current = replica.membership
+    if wanted == current:
+        return
+    if not replication.has_committed_own_term:
+        raise MembershipChangeError(
+            "this leader has not committed an entry of its own term yet; wait for its opening entry, then ask again"
+        )
+    pending = replica.configurations.current_index
+    if pending > replica.log.commit:
+        raise MembershipChangeError(
+            f"the change at index {pending} is not committed yet; wait for it, then ask again"
+        )
+    if not wanted.voters:
+        raise MembershipChangeError("a group needs at least one voter; to end it, stop its members")
+    added = [voter for voter in wanted.voters if voter not in current.voters]
+    removed = [voter for voter in current.voters if voter not in wanted.voters]
+    if len(added) + len(removed) > 1:
+        raise MembershipChangeError(
+            f"this adds voters {_names(added)} and removes {_names(removed)}; change one voter at a time"
+        )
+    for voter in added:
+        _check_promotion(replica, replication, voter)
+
+
+def _check_promotion(replica: Replica, replication: Replication, voter: ReplicaId) -> None:
+    """A voter that has to catch up first would make the group lean on fewer replicas than it counts."""
+    if voter not in replica.membership.learners:
+        raise MembershipChangeError(
+            f"{_names([voter])} is no learner; add it as a learner, let it catch up, then promote it"
+        )
+    progress = replication.progress[voter]
+    lag = replica.log.last_index - progress.match_index
+    lag_max = replica.limits.promotion_lag_entries_max
+    heard = progress.heard_ticks_ago < replica.limits.election_ticks
+    if progress.state is not ProgressState.REPLICATE or lag > lag_max or not heard:
+        raise MembershipChangeError(
+            f"learner {_names([voter])} is {lag} entries behind (at most {lag_max} are allowed) or was not heard lately; let it catch up, then ask again"
+        )
+
+
+def _names(replicas: list[ReplicaId]) -> str:
+    """As an operator knows them."""
+    return ", ".join(f"{replica.node_id} ({replica.directory_id.hex()})" for replica in replicas) or "none"

@@ -1,0 +1,453 @@
+"""One replica of a Raft group: a message, a tick or a proposal in, instructions out.
+
+What lives here: the outer object, the rule of terms, and who handles what. How each thing is done is said in the files it is done in: `election`, `following`,
+`leading` (with `replication`, `reads`, `transfer`, `membership_change`), `snapshot_transfer`, `log_window`, `outbox`.
+
+Duties of the owner, in this order:
+
+1. After any call, call `ready` until it gives None, and carry out what it says (see `ponor_raft.ready`).
+2. Call `tick` at a steady pace. After a pause of the process, one tick is enough.
+3. Make each `Persist` durable in the order given, then call `persisted`; only then send its messages. Everything else may be sent at once.
+4. When `Ready.leadership` says LEADER: propose the opening entry. Nothing of older terms is committed before it is.
+5. Apply `Ready.committed`; take snapshots of what is applied; say `snapshot_available`, then `compact`.
+6. Store chunks and answer each with `keep_chunk`; when the body is whole, durable and its digest right, let the state machine begin there, then call `restore`.
+
+Nothing here knows a clock, chance (`draw` is given), a disk or a network, so the same calls give the same instructions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from ponor_raft.configurations import Configurations
+from ponor_raft.election import Election, Outcome
+from ponor_raft.entry import Entry, SnapshotMeta
+from ponor_raft.errors import NotLeaderError
+from ponor_raft.follower_progress import FollowerProgress
+from ponor_raft.following import Following
+from ponor_raft.leading import Leading
+from ponor_raft.limits import RaftLimits
+from ponor_raft.membership import Membership, ReplicaId
+from ponor_raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Message,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    SnapshotAck,
+    SnapshotChunk,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from ponor_raft.reads import ForwardedReads
+from ponor_raft.ready import Leadership, Ready, Role
+from ponor_raft.replica import Replica
+from ponor_raft.snapshot_transfer import SnapshotReceiving
+from ponor_raft.stored import StoredState
+
+_FROM_LEADER = (AppendRequest, HeartbeatRequest, SnapshotChunk)
+_FROM_MEMBER = (VoteResponse, AppendResponse, HeartbeatResponse, SnapshotAck, ReadIndexRequest)
+
+
+class RaftNode:
+    """See the module."""
+
+    def __init__(
+        self, own: ReplicaId, limits: RaftLimits, stored: StoredState, draw: Callable[[int], int]
+    ) -> None:
+        """A follower, at what `stored` says. `draw(n)` gives an int in [0, n): election timeouts come from it."""
+        log = stored.open_log()
+        configurations = Configurations(stored.base.index, stored.base.membership)
+        configurations.append(
+            [entry for entry in log.all_after(stored.base.index) if entry.membership is not None]
+        )
+        self._replica = Replica(own, limits, draw, stored.hard_state, log, configurations)
+        self._election = Election(self._replica)
+        self._following = Following(self._replica)
+        self._receiving = SnapshotReceiving(self._replica)
+        self._forwarded = ForwardedReads(self._replica)
+        self._leading: Leading | None = None
+        self._snapshot = stored.base
+        self._told = Leadership(Role.FOLLOWER, self._replica.term, None)
+        self._handlers: dict[type, Callable[..., None]] = {
+            VoteRequest: self._election.answer,
+            VoteResponse: self._on_vote_response,
+            AppendRequest: self._following.on_append,
+            AppendResponse: self._on_append_response,
+            HeartbeatRequest: self._following.on_heartbeat,
+            HeartbeatResponse: self._on_heartbeat_response,
+            TimeoutNow: self._on_timeout_now,
+            SnapshotChunk: self._receiving.on_chunk,
+            SnapshotAck: self._on_snapshot_ack,
+            ReadIndexRequest: self._on_read_request,
+            ReadIndexResponse: self._on_read_response,
+        }
+
+    # --- what it is ---
+
+    @property
+    def own(self) -> ReplicaId:
+        return self._replica.own
+
+    @property
+    def role(self) -> Role:
+        return self._replica.role
+
+    @property
+    def term(self) -> int:
+        return self._replica.term
+
+    @property
+    def voted_for(self) -> ReplicaId | None:
+        return self._replica.voted_for
+
+    @property
+    def leader(self) -> ReplicaId | None:
+        """Who leads in this term, as far as is known here."""
+        return self._replica.leader
+
+    @property
+    def is_leader(self) -> bool:
+        return self._replica.role is Role.LEADER
+
+    @property
+    def commit_index(self) -> int:
+        """Known to be committed; not everything up to it need be durable here."""
+        return self._replica.log.commit
+
+    @property
+    def durable_index(self) -> int:
+        """Everything up to it is durable here."""
+        return self._replica.log.durable
+
+    @property
+    def last_index(self) -> int:
+        return self._replica.log.last_index
+
+    @property
+    def last_term(self) -> int:
+        return self._replica.log.last_term
+
+    @property
+    def first_index(self) -> int:
+        """The first entry in memory."""
+        return self._replica.log.first_index
+
+    @property
+    def membership(self) -> Membership:
+        """In force, committed or not."""
+        return self._replica.membership
+
+    @property
+    def membership_index(self) -> int:
+        """Where the membership in force was written."""
+        return self._replica.configurations.current_index
+
+    @property
+    def transfer_target(self) -> ReplicaId | None:
+        return self._leading.transfer.target if self._leading is not None else None
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """What was ignored, by reason."""
+        return self._replica.dropped
+
+    def membership_at(self, index: int) -> Membership:
+        """In force at `index`, for a snapshot there; `LookupError` before the newest snapshot."""
+        return self._replica.configurations.at(index)
+
+    def term_at(self, index: int) -> int | None:
+        """None: not in memory."""
+        return self._replica.log.term_at(index)
+
+    def entries(self, first: int, last: int) -> tuple[Entry, ...]:
+        """Those in memory from `first` to `last`, both included."""
+        log = self._replica.log
+        assert log.first_index <= first <= last <= log.last_index
+        return log.between(first, last)
+
+    def progress(self) -> Mapping[ReplicaId, FollowerProgress]:
+        """Of every other member, to be read only; empty unless this replica leads."""
+        return self._leading.replication.progress if self._leading is not None else {}
+
+    # --- inputs ---
+
+    def tick(self) -> None:
+        """One unit of time has passed."""
+        self._receiving.tick()
+        self._forwarded.tick()
+        if self._leading is not None:
+            if not self._leading.tick():
+                self._follow(self._replica.term, None)
+        elif self._election.tick():
+            self._campaign()
+
+    def step(self, message: Message) -> None:
+        """A message arrived. Never raises: what is not for this replica, stale or impossible is dropped and counted."""
+        replica = self._replica
+        if message.to != replica.own or message.sender == replica.own:
+            replica.drop("not for this replica")
+        elif isinstance(message, _FROM_MEMBER) and message.sender not in replica.membership.members:
+            replica.drop("not from a member")
+        elif self._is_of_this_term(message):
+            self._handlers[type(message)](message)
+
+    def propose(self, data: bytes, membership: Membership | None = None) -> Entry:
+        """Append an entry; it is committed when `Ready.committed` gives it, and lost if another entry comes at its index.
+
+        Raises:
+            NotLeaderError: this replica does not lead, or hands leadership over.
+            ProposalsFullError: `uncommitted_*_max` or `window_*_max` is reached.
+            MembershipChangeError: `membership` is not allowed now.
+        """
+        return self._lead("propose").propose(data, membership)
+
+    def read_index(self, context: int) -> None:
+        """Ask which index a linearizable read must wait for; the answer is a `ReadReady` with `context`, index None when refused."""
+        if self._leading is not None:
+            self._leading.reads.add(None, context)
+        else:
+            self._forwarded.add(context)
+
+    def transfer(self, to: ReplicaId) -> None:
+        """Hand leadership to another voter. Proposals are refused until it has happened, or `transfer_ticks` have passed.
+
+        Raises:
+            NotLeaderError: this replica does not lead.
+            TransferError: `to` is no other voter.
+        """
+        self._lead("transfer").transfer.begin(to)
+
+    def suspect_leader(self, leader: ReplicaId) -> None:
+        """The stream to `leader` broke. Helps others at once, campaigns after `suspicion_ticks`; harmless if the leader is there after all."""
+        if self._replica.leader == leader and self._leading is None:
+            self._election.suspect()
+
+    def unreachable(self, peer: ReplicaId) -> None:
+        """A send to `peer` failed."""
+        if self._leading is not None:
+            self._leading.unreachable(peer)
+
+    def step_down(self, reason: str) -> None:
+        """Stop leading or campaigning; `reason` is counted in `dropped` as "stepped down: reason"."""
+        if self._replica.role is not Role.FOLLOWER:
+            self._replica.drop(f"stepped down: {reason}")
+            self._follow(self._replica.term, None)
+
+    def persisted(self, sequence: int) -> None:
+        """The `Persist` of this sequence is durable. They end in the order they were given; anything else is an error of the owner."""
+        replica = self._replica
+        replica.outbox.persisted(sequence)
+        replica.log.end_write(sequence)
+        if self._leading is not None:
+            self._after_answer(self._leading.replication.advance_commit())
+        else:
+            self._decide(self._election.on_durable())
+
+    def keep_chunk(self, chunk: SnapshotChunk, next_offset: int) -> None:
+        """The owner keeps the body up to `next_offset`, be it by this chunk or from before."""
+        self._receiving.keep(chunk, next_offset)
+
+    def restore(self, meta: SnapshotMeta) -> None:
+        """A received snapshot is whole, durable and verified, and the owner's state machine stands there. An older one changes nothing."""
+        replica = self._replica
+        if meta.index > replica.log.commit and replica.role is not Role.FOLLOWER:
+            self._follow(replica.term, None)
+        if meta.index > replica.log.delivered:
+            self._snapshot = meta
+        self._receiving.restore(meta)
+
+    def snapshot_available(self, meta: SnapshotMeta) -> None:
+        """The owner made a durable snapshot of what it applied."""
+        assert meta.index <= self._replica.log.delivered, "a snapshot holds committed entries only"
+        if meta.index > self._snapshot.index:
+            self._snapshot = meta
+
+    def compact(self, index: int) -> None:
+        """Forget entries up to `index` in memory; a durable snapshot holds them. What is forgotten already changes nothing."""
+        assert index <= self._snapshot.index, (
+            f"no snapshot reaches {index}; the newest one is at {self._snapshot.index}"
+        )
+        if index > self._replica.log.before_index:
+            self._replica.log.compact(index)
+        self._replica.configurations.compact(index)
+
+    # --- instructions ---
+
+    def ready(self) -> Ready | None:
+        """Everything to do since the last call; None when there is nothing."""
+        replica = self._replica
+        outbox = replica.outbox
+        if self._leading is not None:
+            self._leading.flush()
+        persist = outbox.persist(replica.hard_state, replica.log)
+        ready = Ready(
+            leadership=self._news(),
+            messages=outbox.take_messages(),
+            persist=persist,
+            committed=replica.log.deliver(),
+            reads=outbox.take_reads(),
+            chunks=outbox.take_chunks(),
+            snapshots=outbox.take_snapshots(),
+        )
+        return None if ready == _NOTHING else ready
+
+    def _news(self) -> Leadership | None:
+        replica = self._replica
+        told = self._told
+        if told.role is replica.role and told.term == replica.term and told.leader == replica.leader:
+            return None
+        self._told = Leadership(replica.role, replica.term, replica.leader)
+        return self._told
+
+    # --- terms and roles ---
+
+    def _is_of_this_term(self, message: Message) -> bool:
+        """The rule of terms: a newer one is entered, an older one is answered with this one where that helps, and dropped."""
+        replica = self._replica
+        if isinstance(message, VoteRequest):
+            return self._may_answer(message)
+        if message.term > replica.term:
+            if isinstance(message, VoteResponse) and message.pre_vote and message.granted:
+                return True  # carries the term that was asked about; nobody is in it yet
+            if isinstance(message, (TimeoutNow, ReadIndexResponse)):
+                replica.drop("meant for a follower of a newer term")
+                return False
+            self._follow(message.term, None)
+        elif message.term < replica.term:
+            if isinstance(message, _FROM_LEADER):
+                self._following.tell_term(message)
+            replica.drop("of an older term")
+            return False
+        if isinstance(message, _FROM_LEADER):
+            return self._accept_leader(message.sender)
+        return True
+
+    def _may_answer(self, request: VoteRequest) -> bool:
+        replica = self._replica
+        if request.term < replica.term:
+            self._election.refuse(request)
+            replica.drop("of an older term")
+            return False
+        if request.term > replica.term:
+            if self._election.in_lease() and not request.transfer:
+                replica.drop("campaign against a leader that is heard")
+                return False
+            if not request.pre_vote:
+                self._follow(request.term, None)
+        return True
+
+    def _accept_leader(self, sender: ReplicaId) -> bool:
+        replica = self._replica
+        if replica.role is Role.LEADER or (replica.leader is not None and replica.leader != sender):
+            replica.drop("second leader in one term")
+            return False
+        if replica.leader is None:
+            self._follow(replica.term, sender)
+        self._election.heard_leader()
+        return True
+
+    def _follow(self, term: int, leader: ReplicaId | None) -> None:
+        """Become a follower. Everything that belonged to another role, or to another leader, ends here."""
+        replica = self._replica
+        if term > replica.term:
+            replica.enter_term(term)
+        if self._leading is not None:
+            leading, self._leading = self._leading, None
+            leading.reads.refuse_all()
+        if replica.role is not Role.FOLLOWER:
+            replica.role = Role.FOLLOWER
+            self._election.restart_timer()
+        replica.leader = leader
+        self._forwarded.refuse_all()
+
+    def _campaign(self) -> None:
+        self._forwarded.refuse_all()
+        self._decide(self._election.start_pre_vote())
+
+    def _decide(self, outcome: Outcome) -> None:
+        replica = self._replica
+        if outcome is Outcome.LOST:
+            replica.role = Role.FOLLOWER
+        elif outcome is Outcome.WON and replica.role is Role.PRE_CANDIDATE:
+            self._election.start_vote(transfer=False)
+        elif outcome is Outcome.WON:
+            replica.role = Role.LEADER
+            replica.leader = replica.own
+            self._leading = Leading(replica)
+            self._leading.begin()
+
+    def _lead(self, what: str) -> Leading:
+        if self._leading is None:
+            leader = self._replica.leader
+            where = f"node {leader.node_id} does" if leader is not None else "nobody is known to lead"
+            raise NotLeaderError(f"cannot {what}: this replica does not lead, {where}; ask the leader")
+        return self._leading
+
+    # --- handlers ---
+
+    def _on_vote_response(self, response: VoteResponse) -> None:
+        self._decide(self._election.on_response(response))
+
+    def _on_append_response(self, response: AppendResponse) -> None:
+        if self._leading is not None:
+            self._after_answer(self._leading.on_append_response(response))
+
+    def _on_heartbeat_response(self, response: HeartbeatResponse) -> None:
+        if self._leading is not None:
+            self._leading.on_heartbeat_response(response)
+
+    def _on_snapshot_ack(self, ack: SnapshotAck) -> None:
+        if self._leading is not None:
+            self._after_answer(self._leading.on_snapshot_ack(ack))
+
+    def _on_read_request(self, request: ReadIndexRequest) -> None:
+        replica = self._replica
+        if self._leading is not None:
+            self._leading.on_read_request(request)
+        else:
+            replica.outbox.send(
+                ReadIndexResponse(replica.own, request.sender, replica.term, request.context, 0)
+            )
+
+    def _on_read_response(self, response: ReadIndexResponse) -> None:
+        if response.sender == self._replica.leader:
+            self._forwarded.on_response(response)
+        else:
+            self._replica.drop("read index not from the leader")
+
+    def _on_timeout_now(self, message: TimeoutNow) -> None:
+        replica = self._replica
+        if message.sender != replica.leader or not replica.may_campaign:
+            replica.drop("handover not from the leader, or to no voter")
+            return
+        self._forwarded.refuse_all()
+        self._election.start_vote(transfer=True)
+
+    def _after_answer(self, moved: bool) -> None:
+        """The commit index may have moved; if it covers this leader's own removal, its work is done."""
+        leading = self._leading
+        if moved and leading is not None and leading.is_dismissed():
+            leading.bid_farewell()
+            self._follow(self._replica.term, None)
+
+    def validate(self) -> None:
+        """Assert every invariant that can be seen from here; for tests, after each call."""
+        replica = self._replica
+        replica.log.validate()
+        replica.configurations.validate()
+        self._election.validate()
+        self._forwarded.validate()
+        assert (self._leading is not None) == (replica.role is Role.LEADER)
+        assert (replica.leader == replica.own) == (replica.role is Role.LEADER)
+        assert replica.log.last_term <= replica.term
+        assert self._snapshot.index <= replica.log.delivered
+        if self._leading is not None:
+            self._leading.validate()
+
+
+_NOTHING = Ready()

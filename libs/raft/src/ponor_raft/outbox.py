@@ -1,0 +1,121 @@
+"""What leaves this replica, and when it may.
+
+What lives here: messages that may leave at once, messages that wait for the disk, and the order of the writes they wait for. The rule (invariant 7 of the
+project's list): a vote or an acknowledgement never leaves before everything it promises is durable.
+
+A message that promises something goes with the next `Persist`, or, when there is nothing new to write, waits for the writes under way. Nobody has to
+know which fact it depends on: everything said earlier is on the disk when it leaves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ponor_raft.entry import HardState
+from ponor_raft.log_window import LogWindow
+from ponor_raft.messages import AppendResponse, Message, SnapshotChunk
+from ponor_raft.ready import Persist, ReadReady, SendSnapshot
+
+
+class _Writing:
+    """A `Persist` given to the owner, and what was held back since because it was under way."""
+
+    __slots__ = ("hard_state", "held", "sequence")
+
+    def __init__(self, sequence: int, hard_state: HardState | None) -> None:
+        self.sequence = sequence
+        self.hard_state = hard_state
+        self.held: list[Message] = []
+
+
+class Outbox:
+    """Collects instructions until `RaftNode.ready` takes them."""
+
+    def __init__(self, hard_state: HardState) -> None:
+        self.messages: list[Message] = []
+        self.chunks: list[SnapshotChunk] = []
+        self.snapshots: list[SendSnapshot] = []
+        self.reads: list[ReadReady] = []
+        self.durable_hard_state = hard_state
+        self._held: list[Message] = []
+        self._writing: deque[_Writing] = deque()
+        self._given_hard_state = hard_state
+        self._sequence = 0
+
+    @property
+    def writes_under_way(self) -> int:
+        return len(self._writing)
+
+    def send(self, message: Message) -> None:
+        """Promises nothing: may leave at once."""
+        self.messages.append(message)
+
+    def send_when_durable(self, message: Message) -> None:
+        """Leaves when everything that this replica knows at this moment is durable."""
+        _hold(self._held, message)
+
+    def persist(self, hard_state: HardState, log: LogWindow) -> Persist | None:
+        """The next write, if there is anything to write."""
+        changed = hard_state != self._given_hard_state
+        if not changed and log.handed_out == log.last_index:
+            self._settle_held()
+            return None
+        self._sequence += 1
+        entries = log.begin_write(self._sequence)
+        given = hard_state if changed else None
+        self._given_hard_state = hard_state
+        self._writing.append(_Writing(self._sequence, given))
+        held, self._held = tuple(self._held), []
+        return Persist(self._sequence, given, entries, held, log.take_beginning())
+
+    def persisted(self, sequence: int) -> None:
+        """The oldest write ended."""
+        assert self._writing, "no write is under way"
+        writing = self._writing.popleft()
+        assert writing.sequence == sequence, f"write {writing.sequence} must end before {sequence}"
+        if writing.hard_state is not None:
+            self.durable_hard_state = writing.hard_state
+        self.messages += writing.held
+
+    def _settle_held(self) -> None:
+        """Nothing new to write: what is held waits for the last write under way, or for nothing."""
+        if not self._held:
+            return
+        if self._writing:
+            for message in self._held:
+                _hold(self._writing[-1].held, message)
+        else:
+            self.messages += self._held
+        self._held.clear()
+
+    def take_messages(self) -> tuple[Message, ...]:
+        messages, self.messages = tuple(self.messages), []
+        return messages
+
+    def take_chunks(self) -> tuple[SnapshotChunk, ...]:
+        chunks, self.chunks = tuple(self.chunks), []
+        return chunks
+
+    def take_snapshots(self) -> tuple[SendSnapshot, ...]:
+        snapshots, self.snapshots = tuple(self.snapshots), []
+        return snapshots
+
+    def take_reads(self) -> tuple[ReadReady, ...]:
+        reads, self.reads = tuple(self.reads), []
+        return reads
+
+
+def _hold(held: list[Message], message: Message) -> None:
+    """Append, unless it adds nothing: a disk that stalls must not collect repetitions without bound."""
+    if held and isinstance(message, AppendResponse):
+        last = held[-1]
+        if (
+            isinstance(last, AppendResponse)
+            and last.to == message.to
+            and last.term == message.term
+            and last.match_index <= message.match_index
+        ):
+            held[-1] = message
+            return
+    if message not in held:
+        held.append(message)

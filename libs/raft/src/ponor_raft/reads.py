@@ -1,0 +1,178 @@
+"""Linearizable reads: which index a read must wait for.
+
+What lives here: the leader's rounds of heartbeats that prove it still leads, and the reads that a follower forwards. There are no lease reads: a check made
+before a pause of the process says nothing after it (etcd-io/etcd #20418). A read is answered with a commit index taken after the read arrived, and only
+when a majority has echoed a round of heartbeats that began after that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from ponor_raft.membership import ReplicaId
+from ponor_raft.messages import ReadIndexRequest, ReadIndexResponse
+from ponor_raft.ready import ReadReady
+from ponor_raft.replica import Replica
+from ponor_raft.replication import Replication
+
+_WIRE_CONTEXT_BITS: Final = 31
+
+
+class _Read(NamedTuple):
+    """Who asked: a caller here (`origin` None) or a follower."""
+
+    origin: ReplicaId | None
+    context: int
+
+
+class _Round(NamedTuple):
+    """Reads that wait for the echo of round `number`."""
+
+    number: int
+    commit: int
+    reads: list[_Read]
+
+
+class ReadRounds:
+    """The leader's side; exists for one term."""
+
+    def __init__(self, replica: Replica, replication: Replication) -> None:
+        self._replica = replica
+        self._replication = replication
+        self._number = 0
+        self._arrived: list[_Read] = []
+        self._rounds: deque[_Round] = deque()
+        self._waiting = 0
+
+    def add(self, origin: ReplicaId | None, context: int) -> None:
+        """A read arrived. At the bound it is refused at once."""
+        read = _Read(origin, context)
+        if self._waiting >= self._replica.limits.reads_max:
+            self._answer(read, None)
+            return
+        self._waiting += 1
+        self._arrived.append(read)
+
+    def flush(self) -> None:
+        """Begin a round for what has arrived, unless one is under way: then its echo, or the next heartbeat, comes first. This batches reads under load."""
+        if self._arrived and not self._rounds and self._replication.has_committed_own_term:
+            self.begin_round()
+
+    def begin_round(self) -> None:
+        """Send heartbeats. Every read that has arrived until now will be proven by their echo.
+
+        Before an entry of the own term is committed, the commit index may be behind what a former leader committed: reads wait.
+        """
+        self._number += 1
+        self._replication.send_heartbeats(self._number)
+        if self._arrived and self._replication.has_committed_own_term:
+            self._rounds.append(_Round(self._number, self._replica.log.commit, self._arrived))
+            self._arrived = []
+            self._confirm()
+
+    def on_echo(self, sender: ReplicaId, number: int) -> None:
+        """A member answered the heartbeat of a round."""
+        if number > self._number:
+            self._replica.drop("echo of a future round")
+            return
+        progress = self._replication.progress[sender]
+        if number > progress.echoed_round:
+            progress.echoed_round = number
+            if self._rounds:
+                self._confirm()
+
+    def refuse_all(self) -> None:
+        """This replica leads no more."""
+        waiting = [read for group in self._rounds for read in group.reads] + self._arrived
+        self._rounds.clear()
+        self._arrived = []
+        self._waiting = 0
+        for read in waiting:
+            self._answer(read, None)
+
+    def _confirm(self) -> None:
+        proven = self._round_of_majority()
+        while self._rounds and self._rounds[0].number <= proven:
+            group = self._rounds.popleft()
+            self._waiting -= len(group.reads)
+            for read in group.reads:
+                self._answer(read, group.commit)
+
+    def _round_of_majority(self) -> int:
+        replica = self._replica
+        progress = self._replication.progress
+        membership = replica.membership
+        echoed = sorted(
+            (
+                self._number if voter == replica.own else progress[voter].echoed_round
+                for voter in membership.voters
+            ),
+            reverse=True,
+        )
+        return echoed[membership.quorum - 1]
+
+    def _answer(self, read: _Read, index: int | None) -> None:
+        replica = self._replica
+        if read.origin is None:
+            replica.outbox.reads.append(ReadReady(read.context, index))
+        else:
+            replica.outbox.send(
+                ReadIndexResponse(replica.own, read.origin, replica.term, read.context, index or 0)
+            )
+
+    def validate(self) -> None:
+        """Assert what must hold between two calls."""
+        assert self._waiting == len(self._arrived) + sum(len(group.reads) for group in self._rounds)
+        assert self._waiting <= self._replica.limits.reads_max
+        assert all(group.commit <= self._replica.log.commit for group in self._rounds)
+
+
+class ForwardedReads:
+    """The follower's side. A request travels under a number of its own: an answer meant for a former life of this process must not match."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._next = replica.draw(1 << _WIRE_CONTEXT_BITS) << _WIRE_CONTEXT_BITS
+        self._waiting: dict[
+            int, tuple[int, int]
+        ] = {}  # wire context: the caller's context, and the tick it gives up
+        self._ticks = 0
+
+    def add(self, context: int) -> None:
+        """Ask the leader; without one, or at the bound, the read is refused."""
+        replica = self._replica
+        if replica.leader is None or len(self._waiting) >= replica.limits.reads_max:
+            replica.outbox.reads.append(ReadReady(context, None))
+            return
+        self._next += 1
+        self._waiting[self._next] = (context, self._ticks + replica.limits.election_ticks)
+        replica.outbox.send(ReadIndexRequest(replica.own, replica.leader, replica.term, self._next))
+
+    def on_response(self, response: ReadIndexResponse) -> None:
+        """The leader's answer, or one that comes too late."""
+        waiting = self._waiting.pop(response.context, None)
+        if waiting is None:
+            self._replica.drop("late read index")
+            return
+        self._replica.outbox.reads.append(ReadReady(waiting[0], response.index or None))
+
+    def tick(self) -> None:
+        """Give up what is not answered within an election timeout: the request or its answer is lost."""
+        self._ticks += 1
+        while self._waiting:
+            wire_context, (context, give_up_at) = next(iter(self._waiting.items()))
+            if give_up_at > self._ticks:
+                return
+            del self._waiting[wire_context]
+            self._replica.outbox.reads.append(ReadReady(context, None))
+
+    def refuse_all(self) -> None:
+        """There is another leader, or none."""
+        for context, _ in self._waiting.values():
+            self._replica.outbox.reads.append(ReadReady(context, None))
+        self._waiting.clear()
+
+    def validate(self) -> None:
+        """Assert what must hold between two calls."""
+        assert len(self._waiting) <= self._replica.limits.reads_max

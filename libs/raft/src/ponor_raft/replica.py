@@ -1,0 +1,89 @@
+"""The state that every part of the core shares.
+
+What lives here: who this replica is, its term and vote, what it takes itself for and whom for the leader, its log, and what it wants done. Nothing here
+decides; the parts do, and `RaftNode` calls the parts. A part keeps what is its own (timers, votes, progress, reads) to itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from ponor_raft.configurations import Configurations
+from ponor_raft.entry import HardState
+from ponor_raft.limits import RaftLimits
+from ponor_raft.log_window import LogWindow
+from ponor_raft.membership import Membership, ReplicaId
+from ponor_raft.outbox import Outbox
+from ponor_raft.ready import Role
+
+
+class Replica:
+    """See the module. `draw(n)` gives an int in [0, n); `dropped` counts what was ignored, by reason."""
+
+    __slots__ = (
+        "configurations",
+        "draw",
+        "dropped",
+        "leader",
+        "limits",
+        "log",
+        "outbox",
+        "own",
+        "role",
+        "term",
+        "voted_for",
+    )
+
+    def __init__(
+        self,
+        own: ReplicaId,
+        limits: RaftLimits,
+        draw: Callable[[int], int],
+        hard_state: HardState,
+        log: LogWindow,
+        configurations: Configurations,
+    ) -> None:
+        self.own = own
+        self.limits = limits
+        self.draw = draw
+        # A snapshot may be durable while the term in which it was received is not: no vote left in that term.
+        self.term = max(hard_state.term, log.last_term)
+        self.voted_for = hard_state.voted_for if self.term == hard_state.term else None
+        self.role = Role.FOLLOWER
+        self.leader: ReplicaId | None = None
+        self.log = log
+        self.configurations = configurations
+        self.outbox = Outbox(hard_state)
+        self.dropped: Counter[str] = Counter()
+
+    @property
+    def membership(self) -> Membership:
+        return self.configurations.current
+
+    @property
+    def is_voter(self) -> bool:
+        return self.own in self.configurations.current.voters
+
+    @property
+    def may_campaign(self) -> bool:
+        """A voter may, and so may one whose removal is not committed: it may be the only one that has the entry of its removal, and then nobody else wins.
+
+        It does not count its own vote (Ongaro's dissertation, section 4.2.2).
+        """
+        return self.configurations.may_decide(self.own, self.log.commit)
+
+    @property
+    def hard_state(self) -> HardState:
+        return HardState(self.term, self.voted_for)
+
+    def drop(self, reason: str) -> None:
+        """Count something that was ignored."""
+        self.dropped[reason] += 1
+
+    def enter_term(self, term: int) -> None:
+        """A newer term: nobody has this replica's vote in it, and nobody is known to lead."""
+        assert term > self.term
+        self.term = term
+        self.voted_for = None
+        self.leader = None

@@ -1,0 +1,203 @@
+"""The leader's half of replication: what each member is sent, and what is committed.
+
+What lives here: progress of every other member, batches and their flow control, and counting. Messages are made when `flush` is called, once per `Ready`, so
+that everything proposed in between travels together and each follower's slice of it is the same tuple.
+
+Rules:
+
+1. Only an entry of the leader's own term is committed by counting; what is before it follows (Raft, section 5.4.2).
+2. The leader counts itself like anyone else: a voter, up to what is durable here. A group of one is no exception (etcd-io/etcd #14370). One that is
+   removed, and waits for its removal to be committed, does not count.
+3. Heartbeats never promise more than the follower is known to have (etcd-io/raft PR #149).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ponor_raft.entry import Entry
+from ponor_raft.follower_progress import FollowerProgress, ProgressState
+from ponor_raft.membership import ReplicaId
+from ponor_raft.messages import AppendRequest, AppendResponse, HeartbeatRequest
+from ponor_raft.replica import Replica
+
+
+class Replication:
+    """Exists while this replica leads, for one term."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._progress: dict[ReplicaId, FollowerProgress] = {}
+        self.term_began_at = replica.log.last_index + 1
+        self._round = 0
+        self.follow_membership()
+
+    @property
+    def progress(self) -> Mapping[ReplicaId, FollowerProgress]:
+        """Every other member."""
+        return self._progress
+
+    @property
+    def has_committed_own_term(self) -> bool:
+        """Whether the commit index is known to cover everything that former leaders committed."""
+        return self._replica.log.commit >= self.term_began_at
+
+    def follow_membership(self) -> None:
+        """The membership in force is another one: know its members, and nobody else."""
+        replica = self._replica
+        members = replica.membership.members
+        next_index = replica.log.last_index + 1
+        self._progress = {
+            member: self._progress.get(member) or FollowerProgress(next_index)
+            for member in members
+            if member != replica.own
+        }
+
+    # --- sending ---
+
+    def flush(self) -> None:
+        """Send everybody what there is for them; the first message of a term carries its opening entry, which comes at once."""
+        if self._replica.log.last_index < self.term_began_at:
+            return
+        for peer, progress in self._progress.items():
+            if progress.state is ProgressState.REPLICATE:
+                self._stream(peer, progress)
+            elif progress.state is ProgressState.PROBE and not progress.probe_under_way:
+                self._send(peer, progress, empty=False)
+
+    def send_heartbeats(self, round_number: int) -> None:
+        """One round. It never waits for the disk or for the window of entries."""
+        replica = self._replica
+        self._round = round_number
+        for peer, progress in self._progress.items():
+            commit = min(progress.match_index, replica.log.commit)
+            replica.outbox.send(HeartbeatRequest(replica.own, peer, replica.term, commit, round_number))
+
+    def _stream(self, peer: ReplicaId, progress: FollowerProgress) -> None:
+        log = self._replica.log
+        while progress.next_index <= log.last_index and not progress.is_window_full(self._replica.limits):
+            if not self._send(peer, progress, empty=False):
+                return
+        if progress.sent_commit < min(log.commit, progress.next_index - 1):
+            self._send(peer, progress, empty=True)
+
+    def _send(self, peer: ReplicaId, progress: FollowerProgress, *, empty: bool) -> bool:
+        """One AppendRequest from next_index on. False: the follower needs a snapshot instead."""
+        replica = self._replica
+        log = replica.log
+        prev_index = progress.next_index - 1
+        prev_term = log.term_at(prev_index)
+        if prev_term is None:
+            progress.need_snapshot()
+            return False
+        limits = replica.limits
+        if empty or prev_index == log.last_index:
+            entries: tuple[Entry, ...] = ()
+            progress.sent_nothing()
+        else:
+            entries = log.batch_from(prev_index + 1, limits.append_bytes_max, limits.append_entries_max)
+            last_index = entries[-1].index
+            progress.sent(last_index, log.bytes_after(prev_index) - log.bytes_after(last_index))
+        progress.probe_round = self._round
+        replica.outbox.send(
+            AppendRequest(replica.own, peer, replica.term, prev_index, prev_term, entries, log.commit)
+        )
+        progress.sent_commit = max(progress.sent_commit, min(log.commit, prev_index + len(entries)))
+        return True
+
+    # --- answers ---
+
+    def on_response(self, response: AppendResponse) -> bool:
+        """True: the commit index moved."""
+        progress = self._progress[response.sender]
+        progress.heard_ticks_ago = 0
+        if response.rejected:
+            self._on_rejection(progress, response)
+            return False
+        if response.match_index > self._replica.log.last_index:
+            self._replica.drop("acknowledgement beyond the log")
+            return False
+        if progress.state is ProgressState.PROBE and response.match_index >= progress.match_index:
+            progress.acknowledged(response.match_index)
+            progress.replicate()
+        elif not progress.acknowledged(response.match_index):
+            return False
+        elif (
+            progress.state is ProgressState.SNAPSHOT and progress.next_index >= self._replica.log.first_index
+        ):
+            progress.probe()
+        return self.advance_commit()
+
+    def on_heartbeat_response(self, sender: ReplicaId, round_number: int) -> None:
+        """The member is there. If it has not answered what was sent before the heartbeat, that may be lost: send again, or ask in a way that shows it."""
+        progress = self._progress[sender]
+        progress.heard_ticks_ago = 0
+        if progress.state is ProgressState.PROBE:
+            progress.probe_under_way = progress.probe_under_way and round_number <= progress.probe_round
+        elif (
+            progress.state is ProgressState.REPLICATE and progress.match_index < self._replica.log.last_index
+        ):
+            self._send(sender, progress, empty=True)
+
+    def on_snapshot_installed(self, sender: ReplicaId, index: int) -> bool:
+        """The member's log begins behind a snapshot at `index`. True: the commit index moved."""
+        progress = self._progress[sender]
+        if index > self._replica.log.last_index:
+            self._replica.drop("snapshot beyond the log")
+            return False
+        moved = progress.acknowledged(index)
+        if progress.state is ProgressState.SNAPSHOT:
+            progress.probe()
+        return moved and self.advance_commit()
+
+    def unreachable(self, peer: ReplicaId) -> None:
+        """What is under way to it is probably lost."""
+        progress = self._progress.get(peer)
+        if progress is not None and progress.state is ProgressState.REPLICATE:
+            progress.probe()
+
+    def _on_rejection(self, progress: FollowerProgress, response: AppendResponse) -> None:
+        """Find where the logs may meet: not above the hint, and of no term above the hint's."""
+        meeting_index = response.hint_index
+        if response.hint_term > 0:
+            meeting_index, _ = self._replica.log.last_at_or_below(response.hint_index, response.hint_term)
+        if not progress.refused(response.rejected_index, meeting_index):
+            self._replica.drop("old rejection")
+
+    # --- counting ---
+
+    def advance_commit(self) -> bool:
+        """Commit what a majority of voters has made durable. True: the commit index moved."""
+        log = self._replica.log
+        index = self._reached_by_majority()
+        if index <= log.commit or log.term_at(index) != self._replica.term:
+            return False
+        log.commit_to(index)
+        return True
+
+    def _reached_by_majority(self) -> int:
+        replica = self._replica
+        membership = replica.membership
+        own, durable, progress = replica.own, replica.log.durable, self._progress
+        reached = [durable if voter == own else progress[voter].match_index for voter in membership.voters]
+        reached.sort(reverse=True)
+        return min(reached[membership.quorum - 1], replica.log.last_index)
+
+    def tick(self) -> bool:
+        """False: no majority of voters was heard for an election timeout; this replica leads nobody (check-quorum)."""
+        replica = self._replica
+        for progress in self._progress.values():
+            progress.heard_ticks_ago += 1
+        membership = replica.membership
+        silence = sorted(
+            0 if voter == replica.own else self._progress[voter].heard_ticks_ago
+            for voter in membership.voters
+        )
+        return silence[membership.quorum - 1] < replica.limits.election_ticks
+
+    def validate(self) -> None:
+        """Assert what must hold between two calls."""
+        replica = self._replica
+        assert set(self._progress) == set(replica.membership.members) - {replica.own}
+        for progress in self._progress.values():
+            progress.validate(replica.log.last_index, replica.limits)

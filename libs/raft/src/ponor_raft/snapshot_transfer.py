@@ -1,0 +1,160 @@
+"""Bringing a snapshot to a member whose next entry is not in the leader's memory any more.
+
+What lives here: which chunk is asked for next, and what becomes of one that arrives. Bodies are the owner's business: the core names an offset, the owner
+reads, stores and verifies. One chunk is under way to a member at a time; each is answered with the offset up to which the body is kept there, so that a
+transfer goes on where it was after a lost message, a restart or a change of leaders.
+"""
+
+from __future__ import annotations
+
+from ponor_raft.entry import SnapshotMeta
+from ponor_raft.follower_progress import FollowerProgress, ProgressState
+from ponor_raft.membership import ReplicaId
+from ponor_raft.messages import SnapshotAck, SnapshotChunk
+from ponor_raft.ready import SendSnapshot
+from ponor_raft.replica import Replica
+from ponor_raft.replication import Replication
+
+
+class SnapshotSending:
+    """The leader's side; exists for one term."""
+
+    def __init__(self, replica: Replica, replication: Replication) -> None:
+        self._replica = replica
+        self._replication = replication
+
+    def flush(self) -> None:
+        """Ask the owner for the next chunk of everybody who waits for one."""
+        for peer, progress in self._replication.progress.items():
+            if progress.state is ProgressState.SNAPSHOT and not progress.snapshot_under_way:
+                progress.snapshot_under_way = True
+                progress.snapshot_waited_ticks = 0
+                self._replica.outbox.snapshots.append(
+                    SendSnapshot(peer, self._replica.term, progress.snapshot_index, progress.snapshot_offset)
+                )
+
+    def on_ack(self, ack: SnapshotAck) -> bool:
+        """True: the commit index moved."""
+        progress = self._replication.progress[ack.sender]
+        progress.heard_ticks_ago = 0
+        if ack.installed:
+            return self._replication.on_snapshot_installed(ack.sender, ack.index)
+        if progress.state is ProgressState.SNAPSHOT and ack.index >= progress.snapshot_index:
+            _note_offset(progress, ack)
+        return False
+
+    def unreachable(self, peer: ReplicaId) -> None:
+        """The chunk under way is probably lost: send it again when the wait is over, not in a hot loop."""
+        progress = self._replication.progress.get(peer)
+        if progress is not None and progress.state is ProgressState.SNAPSHOT:
+            progress.snapshot_waited_ticks = max(
+                progress.snapshot_waited_ticks,
+                self._replica.limits.snapshot_retry_ticks - self._replica.limits.heartbeat_ticks,
+            )
+
+    def tick(self) -> None:
+        """Send again what is not answered."""
+        for progress in self._replication.progress.values():
+            if progress.state is not ProgressState.SNAPSHOT:
+                continue
+            progress.snapshot_waited_ticks += 1
+            if progress.snapshot_waited_ticks >= self._replica.limits.snapshot_retry_ticks:
+                if progress.snapshot_offset_behind is not None:
+                    progress.snapshot_offset = progress.snapshot_offset_behind
+                    progress.snapshot_offset_behind = None
+                progress.snapshot_under_way = False
+
+
+def _note_offset(progress: FollowerProgress, ack: SnapshotAck) -> None:
+    """Go on behind what the member keeps.
+
+    An offset behind the one sent is either an old answer, or the member has lost what it kept. Nothing tells them apart but time: the next retry goes
+    back.
+    """
+    if ack.index == progress.snapshot_index and ack.next_offset <= progress.snapshot_offset:
+        if ack.next_offset < progress.snapshot_offset:
+            progress.snapshot_offset_behind = ack.next_offset
+        return
+    progress.snapshot_index = ack.index
+    progress.snapshot_offset = ack.next_offset
+    progress.snapshot_offset_behind = None
+    progress.snapshot_under_way = False
+
+
+class SnapshotReceiving:
+    """The follower's side."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._with_owner: tuple[int, int] | None = (
+            None  # index and offset of the chunk that the owner works on
+        )
+        self._with_owner_ticks = 0
+
+    def on_chunk(self, chunk: SnapshotChunk) -> None:
+        """Give it to the owner, unless the log is there already (then the leader is told so, as often as it asks: etcd-io/etcd #18055)."""
+        replica = self._replica
+        if chunk.meta.index <= replica.log.commit:
+            self.acknowledge_installed(chunk.meta)
+            return
+        if not 0 <= chunk.offset <= chunk.offset + len(chunk.data) <= chunk.meta.size_bytes:
+            replica.drop("malformed chunk")
+            return
+        if replica.outbox.durable_hard_state.term < replica.term:
+            replica.drop(
+                "chunk before its term is durable"
+            )  # a crash must not leave a snapshot of a term above the one that was kept
+            return
+        key = (chunk.meta.index, chunk.offset)
+        if self._with_owner == key:
+            replica.drop("chunk in work")
+            return
+        self._with_owner = key
+        self._with_owner_ticks = 0
+        replica.outbox.chunks.append(chunk)
+
+    def keep(self, chunk: SnapshotChunk, next_offset: int) -> None:
+        """The owner has the body up to `next_offset`."""
+        assert 0 <= next_offset <= chunk.meta.size_bytes
+        if self._with_owner == (chunk.meta.index, chunk.offset):
+            self._with_owner = None
+        replica = self._replica
+        if replica.leader is not None and replica.leader != replica.own:
+            replica.outbox.send(
+                SnapshotAck(
+                    replica.own, replica.leader, replica.term, chunk.meta.index, next_offset, installed=False
+                )
+            )
+
+    def restore(self, meta: SnapshotMeta) -> None:
+        """Begin the log behind a durable and verified snapshot; one that is not newer than what the owner has applied changes nothing.
+
+        What counts is what was given to the owner, not what is committed: between them lie entries that the owner has by this snapshot now, and must not
+        get again.
+        """
+        replica = self._replica
+        log = replica.log
+        if meta.index > log.delivered:
+            if log.term_at(meta.index) == meta.term:
+                log.skip_to(meta.index)
+            else:
+                log.reset(meta.index, meta.term)
+                replica.configurations.reset(meta.index, meta.membership)
+        self.acknowledge_installed(meta)
+
+    def acknowledge_installed(self, meta: SnapshotMeta) -> None:
+        """Says that everything up to there is durable here, so it waits for the disk."""
+        replica = self._replica
+        if replica.leader is not None and replica.leader != replica.own:
+            replica.outbox.send_when_durable(
+                SnapshotAck(
+                    replica.own, replica.leader, replica.term, meta.index, meta.size_bytes, installed=True
+                )
+            )
+
+    def tick(self) -> None:
+        """An owner that forgot a chunk gets the next repetition of it."""
+        if self._with_owner is not None:
+            self._with_owner_ticks += 1
+            if self._with_owner_ticks >= self._replica.limits.snapshot_retry_ticks:
+                self._with_owner = None
