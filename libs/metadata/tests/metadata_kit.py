@@ -8,7 +8,6 @@ from typing import Any
 from ponor.metadata.v1 import records_pb2 as pb
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.ranges import StreamPiece, encode_ranges
-from ponor_metadata.snapshot import TABLE_CODECS
 from ponor_metadata.validate import validate
 from ponor_metadata.view import View
 from ponor_runtime.identity import ClusterOrdinal, NodeId, ObjectId, StreamId, compose_id, compose_node_id
@@ -18,6 +17,23 @@ NODE_A = compose_node_id(ORDINAL, 1)
 NODE_B = compose_node_id(ORDINAL, 2)
 GC_NODE = compose_node_id(ORDINAL, 9)
 TTL_MS = 1_000
+TABLES = (
+    "clusters",
+    "features",
+    "tenants",
+    "counters",
+    "nodes",
+    "streams",
+    "objects",
+    "stream_objects",
+    "stream_set_objects",
+    "keys",
+    "topics",
+    "partitions",
+    "operations",
+    "broker_configs",
+    "quorum",
+)
 
 
 def stream(number: int) -> StreamId:
@@ -188,7 +204,7 @@ class Log:
 
 def contents(view: View) -> dict[str, list[Any]]:
     """Every row of every table, for comparison."""
-    return {codec.field: list(getattr(view, codec.field)) for codec in TABLE_CODECS}
+    return {name: list(getattr(view, name)) for name in TABLES}
 
 
 def dead_objects(view: View, new_starts: Mapping[StreamId, int | None]) -> list[ObjectId]:

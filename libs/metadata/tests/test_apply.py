@@ -101,7 +101,7 @@ def test_cluster_is_formatted_once_and_first() -> None:
     cluster = cluster_of(log.image)
     assert cluster is not None
     assert (cluster.cluster_id, cluster.cluster_ordinal, cluster.namespace) == ("c-1", ORDINAL, "ns-1")
-    refused(log, formatted(), match="exists")
+    refused(log, formatted(), match="formatted before")
     bad = record(
         cluster_formatted=pb.ClusterFormatted(cluster_id="c", cluster_ordinal=1 << 14, namespace="n")
     )

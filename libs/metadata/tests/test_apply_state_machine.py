@@ -5,6 +5,7 @@ The machine plays the leader: it proposes batches to the overlay, commits some p
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -18,7 +19,7 @@ from ponor_metadata.read_index import find_pieces
 from ponor_metadata.rows import ALL_BROKERS, ObjectState, StreamRow
 from ponor_metadata.tables import OBJECTS_WAITING, OPERATIONS_OF
 from ponor_metadata.validate import validate
-from ponor_metadata.view import is_current
+from ponor_metadata.view import cluster_of, is_current
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from libs.metadata.tests.metadata_kit import (
@@ -59,6 +60,8 @@ class MetadataMachine(RuleBasedStateMachine):
         self.overlay = Overlay(self.image)
         self.log: list[bytes] = []
         self.snapshot: tuple[int, bytes] | None = None
+        # Encodings that are under way, and what they must come to.
+        self.encodings: list[tuple[snapshot.SnapshotEncoding, bytes, list[bytes]]] = []
         self.unproposed: dict[str, list[Any]] = {}
         self.next_request = dict.fromkeys((*NODES, GC_NODE), 1)
         self.topics = 0
@@ -266,6 +269,36 @@ class MetadataMachine(RuleBasedStateMachine):
         floor = kept[min(answered, len(kept) - 1)] if kept else request_id
         self.propose(completed(request_id, first_incomplete_id=floor, node_id=node_id, node_epoch=epoch))
 
+    # Controllers
+
+    @precondition(lambda self: self.overlay.index % 6 == 0)
+    @rule(kinds=st.lists(st.booleans(), min_size=1, max_size=4), directory=st.integers(0, 2))
+    def set_voters(self, kinds: list[bool], directory: int) -> None:
+        members = [
+            pb.QuorumMember(
+                node_id=number, directory_id=bytes([directory]) * 16, peer_address="p", voter=voter
+            )
+            for number, voter in enumerate(kinds)
+        ]
+        if any(kinds):
+            self.propose(record(voters_set=pb.VotersSet(members=members)))
+            assert [row.voter for row in self.overlay.quorum] == kinds
+
+    @precondition(lambda self: self.overlay.index % 8 == 0)
+    @rule()
+    def recover_by_force(self) -> None:
+        cluster = cluster_of(self.overlay)
+        assert cluster is not None
+        before = [counters.next_value(self.overlay, name) for name in counters.ID_COUNTERS]
+        raised = pb.IncarnationRaised(incarnation=cluster.incarnation + 1)
+        confirmed = pb.IncarnationConfirmed(incarnation=cluster.incarnation + 1)
+        self.propose(record(incarnation_raised=raised))
+        self.propose(record(incarnation_confirmed=confirmed))
+        after = [counters.next_value(self.overlay, name) for name in counters.ID_COUNTERS]
+        assert all(
+            late == early + counters.INCARNATION_JUMP for early, late in zip(before, after, strict=True)
+        )
+
     # The leader's road
 
     @rule()
@@ -302,6 +335,16 @@ class MetadataMachine(RuleBasedStateMachine):
     def take_snapshot(self) -> None:
         self.snapshot = (self.image.index, snapshot.encode(self.image))
 
+    @rule()
+    def begin_snapshot(self) -> None:
+        self.encodings.append((snapshot.begin_snapshot(self.image), snapshot.encode(self.image), []))
+
+    @rule(count=st.integers(1, 6))
+    def go_on_with_snapshots(self, count: int) -> None:
+        for encoding, expected, chunks in self.encodings:
+            chunks.extend(itertools.islice(encoding, count))
+            assert expected.startswith(b"".join(chunks))
+
     @invariant()
     def everything_holds(self) -> None:
         validate(self.image)
@@ -320,11 +363,20 @@ class MetadataMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.overlay.commit(self.overlay.index)
-        replayed = MetadataImage()
-        for encoded in self.log:
-            replayed.apply_committed(encoded)
-        assert snapshot.encode(replayed) == snapshot.encode(self.image)
-        assert replayed.digest == self.image.digest
+        for encoding, expected, chunks in self.encodings:
+            assert b"".join((*chunks, *encoding)) == expected
+            reader = snapshot.SnapshotReader(expected)
+            while reader.read_section():
+                pass
+            validate(reader.image)
+            assert reader.state_digest == encoding.state_digest
+            assert reader.image.index == encoding.index
+        for compiled in (True, False):
+            replayed = MetadataImage(compiled=compiled)
+            for encoded in self.log:
+                replayed.replay(encoded)
+            assert snapshot.encode(replayed) == snapshot.encode(self.image)
+            assert replayed.digest == self.image.digest
         if self.snapshot is not None:
             index, data = self.snapshot
             restored = snapshot.decode(data)

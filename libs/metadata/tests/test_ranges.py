@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from array import array
 from contextlib import suppress
 
 import pytest
@@ -12,9 +14,11 @@ from ponor_metadata.ranges import (
     PackedRanges,
     RangesCorruptError,
     StreamPiece,
+    decode_interpreted,
     decode_ranges,
     encode_ranges,
 )
+from ponor_metadata.slots_python import append_slot
 from ponor_runtime.identity import StreamId
 
 pieces_lists = st.dictionaries(
@@ -92,6 +96,31 @@ def test_what_cannot_be_packed_is_refused(pieces: list[tuple[int, int, int]]) ->
 def test_damage_is_named(damaged: str) -> None:
     with pytest.raises(RangesCorruptError, match="packed ranges"):
         decode_ranges(bytes.fromhex(damaged))
+
+
+@given(st.one_of(st.binary(max_size=40), st.lists(st.integers(0, 130), max_size=12).map(bytes)))
+def test_compiled_and_interpreted_code_agree(data: bytes) -> None:
+    compiled = pytest.importorskip("ponor_metadata.ranges_native").decode_columns(data)
+    try:
+        assert compiled == decode_interpreted(data)
+    except RangesCorruptError:
+        assert compiled is None
+
+
+@given(st.lists(st.sets(st.integers(0, 6), min_size=1), min_size=1, max_size=20), st.randoms())
+def test_the_index_of_streams_grows_the_same_with_and_without_a_compiler(
+    objects: list[set[int]], draw: random.Random
+) -> None:
+    native = pytest.importorskip("ponor_metadata.ranges_native")
+    orders = array("q", draw.sample(range(100), len(objects)))
+    compiled: dict[int, array[int]] = {}
+    interpreted: dict[int, array[int]] = {}
+    for slot, streams in enumerate(objects):
+        column = array("q", sorted([*streams, *streams]))
+        left = native.append_slot(compiled, column, slot, orders, orders[slot])
+        assert left == append_slot(interpreted, column, slot, orders, orders[slot])
+        assert compiled == interpreted
+        assert {slots.typecode for slots in compiled.values()} == {"I"}
 
 
 def test_packed_forms_are_values() -> None:

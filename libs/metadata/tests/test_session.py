@@ -4,139 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 
 import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_metadata.errors import (
-    NodeFencedError,
     OperationTimeoutError,
     OperationTooLargeError,
     SessionClosedError,
 )
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient, SessionSettings
 from ponor_rpc.errors import OperationError
-from ponor_rpc.grpc_network import GrpcNetwork
-from ponor_rpc.methods import SESSION
-from ponor_runtime.system import SystemClock, SystemRandomness
-from ponor_runtime.telemetry import Telemetry
 
 from libs.metadata.tests.metadata_kit import NODE_A
-from libs.metadata.tests.scripted_controller import ScriptedConnection, ScriptedController
-
-IDENTITY = NodeIdentity(
-    node_id=NODE_A, role=NodeRole.BROKER, incarnation=b"i" * 16, kafka_host="127.0.0.1", kafka_port=9092
+from libs.metadata.tests.session_world import (
+    World,
+    answer,
+    done,
+    ids,
+    next_batch,
+    put_key,
+    refused,
+    session_world,
+    settle,
+    welcome,
 )
-SETTINGS = SessionSettings(
-    reconnect_backoff_ms_min=1, reconnect_backoff_ms_max=20, overloaded_backoff_ms_max=30
-)
-Peer = ScriptedConnection[wire.SessionRequest]
-
-
-@dataclass
-class World:
-    network: GrpcNetwork
-    controllers: list[ScriptedController[wire.SessionRequest]] = field(default_factory=list)
-    sessions: list[tuple[SessionClient, asyncio.Task[None]]] = field(default_factory=list)
-
-    async def controller(self) -> ScriptedController[wire.SessionRequest]:
-        controller = ScriptedController(self.network, SESSION, wire.SessionRequest.FromString)
-        await controller.start()
-        self.controllers.append(controller)
-        return controller
-
-    def session(
-        self, *addresses: str, settings: SessionSettings = SETTINGS
-    ) -> tuple[SessionClient, asyncio.Task[None]]:
-        client = SessionClient(
-            network=self.network,
-            clock=SystemClock(),
-            randomness=SystemRandomness(),
-            telemetry=Telemetry(),
-            identity=IDENTITY,
-            addresses=addresses,
-            settings=settings,
-            applied_index=lambda: 77,
-        )
-        running = asyncio.create_task(client.run())
-        self.sessions.append((client, running))
-        return client, running
-
-    async def welcomed(self) -> tuple[SessionClient, ScriptedController[wire.SessionRequest], Peer]:
-        controller = await self.controller()
-        client, _ = self.session(controller.address)
-        peer = await controller.accept()
-        await welcome(peer)
-        await client.ready()
-        return client, controller, peer
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    world = World(GrpcNetwork())
-    yield world
-    for client, running in world.sessions:
-        await client.close()
-        await asyncio.wait((running,))
-    for controller in world.controllers:
-        await controller.close()
-    await world.network.close()
-    for _ in range(50):
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        if not left:
-            break
-        await asyncio.sleep(0.01)
-    assert not left, f"tasks outlive the session: {left}"
-
-
-async def welcome(peer: Peer, node_epoch: int = 3, session_timeout_ms: int = 60_000) -> wire.Hello:
-    hello = (await peer.receive()).hello
-    await peer.send(
-        wire.SessionResponse(
-            welcome=wire.Welcome(
-                cluster_id="c-1",
-                node_epoch=node_epoch,
-                registered_index=5,
-                cluster_time_ms=1_000,
-                session_timeout_ms=session_timeout_ms,
-            )
-        )
-    )
-    return hello
-
-
-def put_key(key: str, size: int = 1) -> wire.Operation:
-    return wire.Operation(put_key=wire.PutKey(key=key, value=b"v" * size))
-
-
-def done(request_id: int, commit_index: int = 9) -> wire.OperationResult:
-    return wire.OperationResult(request_id=request_id, commit_index=commit_index, done=wire.Done())
-
-
-def refused(request_id: int, code: error_pb2.ErrorCode.ValueType) -> wire.OperationResult:
-    return wire.OperationResult(request_id=request_id, error=error_pb2.Error(code=code, message="because"))
-
-
-async def answer(peer: Peer, *results: wire.OperationResult) -> None:
-    await peer.send(wire.SessionResponse(results=wire.ResultBatch(results=results)))
-
-
-async def next_batch(peer: Peer) -> wire.OperationBatch:
-    while True:
-        request = await peer.receive()
-        if request.WhichOneof("frame") == "operations":
-            return request.operations
-
-
-def ids(batch: wire.OperationBatch) -> list[int]:
-    return [operation.request_id for operation in batch.operations]
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
+    async with session_world() as opened:
+        yield opened
 
 
 async def test_hello_tells_who_comes_and_welcome_what_it_is(world: World) -> None:
@@ -284,57 +181,6 @@ async def test_an_overloaded_controller_is_asked_again_later(world: World) -> No
     assert ids(await next_batch(peer)) == [1]
     await answer(peer, done(1))
     await submitted
-
-
-async def test_a_controller_that_does_not_lead_is_left_for_another(world: World) -> None:
-    follower, leader = await world.controller(), await world.controller()
-    client, _ = world.session(follower.address, leader.address)
-    peer = await follower.accept()
-    await welcome(peer)
-    submitted = asyncio.create_task(client.submit(put_key("k")))
-    await next_batch(peer)
-    await answer(peer, refused(1, error_pb2.ERROR_CODE_NOT_LEADER))
-    peer = await leader.accept()
-    await welcome(peer)
-    assert ids(await next_batch(peer)) == [1]
-    await answer(peer, done(1))
-    await submitted
-
-
-@pytest.mark.parametrize("code", [error_pb2.ERROR_CODE_NODE_FENCED, error_pb2.ERROR_CODE_NODE_EPOCH_STALE])
-@pytest.mark.parametrize("how", ["result", "refused", "hello"])
-async def test_a_fenced_node_stops(world: World, code: error_pb2.ErrorCode.ValueType, how: str) -> None:
-    client, controller, peer = await world.welcomed()
-    submitted = asyncio.create_task(client.submit(put_key("k")))
-    await next_batch(peer)
-    last_word = wire.SessionResponse(refused=error_pb2.Error(code=code, message="a newer process took over"))
-    match how:
-        case "result":
-            await answer(peer, refused(1, code))
-        case "refused":
-            await peer.send(last_word)
-        case _:
-            peer.hang_up()
-            peer = await controller.accept()
-            await peer.receive()
-            await peer.send(last_word)
-    with pytest.raises(NodeFencedError, match="must stop"):
-        await submitted
-    assert client.fenced.is_set()
-    with pytest.raises(NodeFencedError):
-        await client.submit(put_key("k"))
-    with pytest.raises(NodeFencedError):
-        await client.ready()
-    await world.sessions[0][1]
-
-
-async def test_another_epoch_for_the_same_process_is_a_fence(world: World) -> None:
-    client, controller, peer = await world.welcomed()
-    peer.hang_up()
-    await welcome(await controller.accept(), node_epoch=4)
-    await client.fenced.wait()
-    with pytest.raises(NodeFencedError, match="epoch 3 was replaced by 4"):
-        await client.submit(put_key("k"))
 
 
 async def test_a_deadline_before_sending_leaves_nothing_behind(world: World) -> None:

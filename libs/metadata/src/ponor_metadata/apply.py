@@ -1,18 +1,18 @@
 """Apply: records become rows, deterministically, by the same code on every process.
 
 What lives here: the dispatch from record kind to its rule. The rules stand in apply_cluster (cluster, nodes, keys, topics, results),
-apply_streams and apply_objects. A rule trusts the leader, which validated the request; its asserts state what validation promised, so that
+apply_quorum, apply_streams and apply_objects. A rule trusts the leader, which validated the request; its asserts state what validation promised, so that
 a broken promise stops the process instead of spreading. No rule reads a clock or anything else outside of view and record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from ponor.metadata.v1.records_pb2 import RecordBatch
+from ponor.metadata.v1.records_pb2 import Record, RecordBatch
 
-from ponor_metadata import apply_cluster, apply_objects, apply_streams
+from ponor_metadata import apply_cluster, apply_objects, apply_quorum, apply_streams
 from ponor_metadata.view import View
 
 Rule = Callable[[View, Any], None]
@@ -48,6 +48,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "broker_configs_set": apply_cluster.broker_configs_set,
     "producer_ids_allocated": apply_cluster.producer_ids_allocated,
     "operation_completed": apply_cluster.operation_completed,
+    "voters_set": apply_quorum.voters_set,
+    "incarnation_raised": apply_quorum.incarnation_raised,
+    "incarnation_confirmed": apply_quorum.incarnation_confirmed,
 }
 """By name of the `kind` oneof of ponor.metadata.v1.Record."""
 
@@ -60,11 +63,31 @@ def apply_batch(view: View, batch: RecordBatch) -> None:
         AssertionError: the batch breaks an invariant; the view is of no use any more.
     """
     rules = [(_rule_of(record.WhichOneof("kind"), batch.index), record) for record in batch.records]
-    assert batch.index == view.index + 1, f"batch {batch.index} does not follow {view.index}"
-    assert batch.cluster_time_ms >= view.cluster_time_ms, f"batch {batch.index}: the cluster clock went back"
+    require_next(view, batch)
     view.begin(batch)
     for (kind, rule), record in rules:
         rule(view, getattr(record, kind))
+
+
+def apply_records(view: View, records: Iterable[Record]) -> None:
+    """Apply records to a view that is as of their batch already: what `apply_batch` does after it began.
+
+    Raises:
+        UnknownRecordError, AssertionError: as `apply_batch`.
+    """
+    for record in records:
+        kind, rule = _rule_of(record.WhichOneof("kind"), view.index)
+        rule(view, getattr(record, kind))
+
+
+def require_next(view: View, batch: RecordBatch) -> None:
+    """Check that a batch follows what the view shows.
+
+    Raises:
+        AssertionError: it does not.
+    """
+    assert batch.index == view.index + 1, f"batch {batch.index} does not follow {view.index}"
+    assert batch.cluster_time_ms >= view.cluster_time_ms, f"batch {batch.index}: the cluster clock went back"
 
 
 def _rule_of(kind: str | None, index: int) -> tuple[str, Rule]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from itertools import takewhile
 
 from ponor.metadata.v1 import records_pb2 as records
 from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal, NodeEpoch, NodeId, TenantId
@@ -23,15 +23,14 @@ from ponor_metadata.rows import (
     TopicRow,
 )
 from ponor_metadata.tables import OPERATIONS_OF, PARTITIONS_OF, TOPICS_NAMED
-from ponor_metadata.view import View, is_current
+from ponor_metadata.view import View
 
 NODE_ID_LIMIT = 1 << 30
 TOPIC_ID_BYTES = 16
 
 
 def cluster_formatted(view: View, record: records.ClusterFormatted) -> None:
-    """The first record of every log."""
-    assert view.index == 1, f"batch {view.index} formats a cluster that exists"
+    """The first record of every log; only batches without records, which open terms of leadership, can be before it."""
     assert len(view.clusters) == 0, "the cluster was formatted before"
     assert 1 <= record.cluster_ordinal <= CLUSTER_ORDINAL_MAX, f"cluster ordinal {record.cluster_ordinal}"
     view.clusters.put(ClusterRow(record.cluster_id, ClusterOrdinal(record.cluster_ordinal), record.namespace))
@@ -80,7 +79,7 @@ def node_fenced(view: View, record: records.NodeFenced) -> None:
     node = view.nodes.get(NodeId(record.node_id))
     assert node is not None, f"node {record.node_id} is unknown"
     assert node.node_epoch == record.node_epoch, f"node {record.node_id} is at epoch {node.node_epoch}"
-    view.nodes.put(replace(node, fenced=True))
+    view.nodes.put(node._replace(fenced=True))
 
 
 def key_put(view: View, record: records.KeyPut) -> None:
@@ -110,7 +109,7 @@ def topic_configs_set(view: View, record: records.TopicConfigsSet) -> None:
     """The record names all of the topic's settings, not the change."""
     topic = view.topics.get(record.topic_id)
     assert topic is not None, f"topic {record.topic_id.hex()} does not exist"
-    view.topics.put(replace(topic, configs=dict(record.configs)))
+    view.topics.put(topic._replace(configs=dict(record.configs)))
 
 
 def broker_configs_set(view: View, record: records.BrokerConfigsSet) -> None:
@@ -157,18 +156,19 @@ def producer_ids_allocated(view: View, record: records.ProducerIdsAllocated) -> 
 
 def operation_completed(view: View, record: records.OperationCompleted) -> None:
     """Keep the result until its node says that it has it."""
-    node_id = NodeId(record.node_id)
-    assert is_current(view, node_id, record.node_epoch), f"node {node_id} epoch {record.node_epoch} is stale"
-    node = view.nodes.get(node_id)
-    assert node is not None
-    floor = max(node.first_incomplete_id, record.first_incomplete_id)
-    assert record.request_id >= floor, f"request {record.request_id} is below {floor}: answered long ago"
-    assert (node_id, record.request_id) not in view.operations, f"request {record.request_id} is repeated"
-    if floor > node.first_incomplete_id:
-        view.nodes.put(replace(node, first_incomplete_id=floor))
+    node_id, request_id = NodeId(record.node_id), record.request_id
+    node, operations = view.nodes.get(node_id), view.operations
+    assert node is not None, f"node {node_id} is unknown"
+    is_stale = node.node_epoch != record.node_epoch or node.fenced
+    assert not is_stale, f"node {node_id} epoch {record.node_epoch} is stale"
+    known_floor = node.first_incomplete_id
+    floor = max(known_floor, record.first_incomplete_id)
+    assert request_id >= floor, f"request {request_id} is below {floor}: answered long ago"
+    assert (node_id, request_id) not in operations, f"request {request_id} is repeated"
+    if floor > known_floor:
+        view.nodes.put(node._replace(first_incomplete_id=floor))
         # Results below the old floor went when it rose; looking only now spares every other operation the walk over all kept ones.
-        for operation in list(view.operations.find(OPERATIONS_OF, node_id)):
-            if operation.request_id >= floor:
-                break
-            view.operations.delete((node_id, operation.request_id))
-    view.operations.put(OperationRow(node_id, record.request_id, record.digest, record.result, view.index))
+        kept = operations.find(OPERATIONS_OF, node_id)
+        for below in [row.request_id for row in takewhile(lambda row: row.request_id < floor, kept)]:
+            operations.delete((node_id, below))
+    operations.put(OperationRow(node_id, request_id, record.digest, record.result, view.index))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ponor.metadata.v1 import records_pb2 as records
 from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId, StreamId
 
@@ -18,7 +16,7 @@ from ponor_metadata.rows import (
     StreamObjectRow,
     StreamSetObjectRow,
 )
-from ponor_metadata.view import View, is_current
+from ponor_metadata.view import View, cluster_of, is_current
 
 
 def objects_prepared(view: View, record: records.ObjectsPrepared) -> None:
@@ -66,9 +64,9 @@ def stream_set_object_committed(view: View, record: records.StreamSetObjectCommi
     assert len(ranges.decoded) > 0, f"object {record.object_id} holds nothing"
     for piece in ranges.decoded:
         stream = advance(view, piece.stream_id, piece.start_offset, piece.end_offset)
-        writer = stream.range_at(piece.end_offset - 1)
-        assert writer is None or writer.node_id == node_id, (
-            f"stream {piece.stream_id}: {piece.end_offset - 1} went through node {writer.node_id}, not {node_id}"
+        writer = stream.writer_of(piece.end_offset - 1)
+        assert writer is None or writer == node_id, (
+            f"stream {piece.stream_id}: {piece.end_offset - 1} went through node {writer}, not {node_id}"
         )
     order = counters.next_value(view, counters.COMMIT_ORDER)
     counters.take(view, counters.COMMIT_ORDER, order)
@@ -87,6 +85,9 @@ def objects_claimed(view: View, record: records.ObjectsClaimed) -> None:
     """One GC node at a time holds an object. A PREPARED one whose lease ran out is destroyed by being claimed."""
     node_id, node_epoch = NodeId(record.node_id), NodeEpoch(record.node_epoch)
     assert is_current(view, node_id, node_epoch), f"node {node_id} epoch {node_epoch} is stale"
+    cluster = cluster_of(view)
+    assert cluster is not None
+    assert not cluster.incarnation_unconfirmed, f"incarnation {cluster.incarnation} waits for confirmation"
     for object_id in map(ObjectId, record.object_ids):
         row = _object(view, object_id)
         if row.state is ObjectState.PREPARED:
@@ -98,8 +99,7 @@ def objects_claimed(view: View, record: records.ObjectsClaimed) -> None:
             f"object {object_id} is claimed by node {row.claim_node_id}"
         )
         view.objects.put(
-            replace(
-                row,
+            row._replace(
                 claim_node_id=node_id,
                 claim_node_epoch=node_epoch,
                 claimed_until_ms=record.claimed_until_ms,
@@ -121,12 +121,17 @@ def _commit(view: View, object_id: int, size_bytes: int, committed_at_ms: int) -
     assert row.state is ObjectState.PREPARED, f"object {object_id} is {row.state.name}, not PREPARED"
     assert size_bytes > 0, f"object {object_id} is empty"
     view.objects.put(
-        replace(row, state=ObjectState.COMMITTED, size_bytes=size_bytes, committed_at_ms=committed_at_ms)
+        row._replace(
+            state=ObjectState.COMMITTED,
+            expires_at_ms=0,
+            size_bytes=size_bytes,
+            committed_at_ms=committed_at_ms,
+        )
     )
 
 
 def _destroy(view: View, row: ObjectRow, destroyed_at_ms: int) -> ObjectRow:
-    destroyed = replace(row, state=ObjectState.DESTROYED, destroyed_at_ms=destroyed_at_ms)
+    destroyed = row._replace(state=ObjectState.DESTROYED, expires_at_ms=0, destroyed_at_ms=destroyed_at_ms)
     view.objects.put(destroyed)
     if row.object_id in view.stream_objects:
         view.stream_objects.delete(row.object_id)

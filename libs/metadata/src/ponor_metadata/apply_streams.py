@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from itertools import chain, takewhile
+from sys import intern
 
 from ponor.metadata.v1 import records_pb2 as records
 from ponor_runtime.identity import NodeEpoch, NodeId, StreamEpoch, StreamId
 
 from ponor_metadata import counters
-from ponor_metadata.rows import NO_EPOCH, NO_NODE, RangeRow, StreamRow
+from ponor_metadata.rows import NO_EPOCH, NO_NODE, StreamRow
 from ponor_metadata.tables import STREAM_OBJECTS_OF
 from ponor_metadata.view import View, is_current
 
@@ -27,8 +28,8 @@ def stream_created(view: View, record: records.StreamCreated) -> None:
             end_offset=0,
             node_id=NO_NODE,
             node_epoch=NO_EPOCH,
-            ranges=(),
-            tags=dict(record.tags),
+            writers=(),
+            tag_pairs=tuple(map(intern, chain.from_iterable(sorted(record.tags.items())))),
         )
     )
 
@@ -40,18 +41,17 @@ def stream_opened(view: View, record: records.StreamOpened) -> None:
     assert not stream.open, f"stream {stream.stream_id} is open at epoch {stream.stream_epoch}"
     assert record.stream_epoch > stream.stream_epoch, f"stream {stream.stream_id}: the epoch does not rise"
     assert is_current(view, node_id, record.node_epoch), f"node {node_id} epoch {record.node_epoch} is stale"
-    ranges = stream.ranges
-    if ranges and ranges[-1].end_offset <= max(ranges[-1].start_offset, stream.start_offset):
-        ranges = ranges[:-1]
+    writers = stream.writers
+    if writers and stream.end_offset <= max(writers[-1], stream.start_offset):
+        writers = writers[:-3]
     epoch = StreamEpoch(record.stream_epoch)
     view.streams.put(
-        replace(
-            stream,
+        stream._replace(
             stream_epoch=epoch,
             open=True,
             node_id=node_id,
             node_epoch=NodeEpoch(record.node_epoch),
-            ranges=(*ranges, RangeRow(epoch, node_id, stream.end_offset, stream.end_offset)),
+            writers=(*writers, epoch, node_id, stream.end_offset),
         )
     )
 
@@ -63,7 +63,7 @@ def stream_closed(view: View, record: records.StreamClosed) -> None:
     assert record.stream_epoch == stream.stream_epoch, (
         f"stream {stream.stream_id} is at epoch {stream.stream_epoch}"
     )
-    view.streams.put(replace(stream, open=False))
+    view.streams.put(stream._replace(open=False))
 
 
 def stream_trimmed(view: View, record: records.StreamTrimmed) -> None:
@@ -73,12 +73,13 @@ def stream_trimmed(view: View, record: records.StreamTrimmed) -> None:
     assert stream.start_offset < start <= stream.end_offset, (
         f"stream {stream.stream_id}: trim to {start} is outside of ({stream.start_offset}, {stream.end_offset}]"
     )
-    for row in list(view.stream_objects.find(STREAM_OBJECTS_OF, stream.stream_id)):
-        if row.end_offset > start:
-            break
-        view.stream_objects.delete(row.object_id)
-    kept = tuple(piece for piece in stream.ranges[:-1] if piece.end_offset > start)
-    view.streams.put(replace(stream, start_offset=start, ranges=(*kept, stream.ranges[-1])))
+    held = view.stream_objects.find(STREAM_OBJECTS_OF, stream.stream_id)
+    for object_id in [row.object_id for row in takewhile(lambda row: row.end_offset <= start, held)]:
+        view.stream_objects.delete(object_id)
+    writers = stream.writers
+    while len(writers) > 3 and writers[5] <= start:  # the second part begins there: the first ends
+        writers = writers[3:]
+    view.streams.put(stream._replace(start_offset=start, writers=writers))
 
 
 def stream_deleted(view: View, record: records.StreamDeleted) -> None:
@@ -103,8 +104,8 @@ def advance(view: View, stream_id: StreamId, start_offset: int, end_offset: int)
     assert start_offset == stream.end_offset, (
         f"stream {stream_id}: a commit at {start_offset} leaves the end {stream.end_offset} behind or overlaps it"
     )
-    advanced = stream.advanced_to(end_offset)
-    view.streams.put(advanced)
+    advanced = StreamRow(*stream[:4], end_offset, *stream[5:])
+    view.streams.amend(advanced)
     return advanced
 
 

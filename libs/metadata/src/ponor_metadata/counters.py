@@ -16,6 +16,8 @@ COMMIT_ORDER: Final = "stream_set_object_order"
 ID_COUNTERS: Final = (STREAM, OBJECT, PRODUCER)
 FIRST_SEQUENCE: Final = 1
 """Sequence 0 is never used: an id of 0 stays free to mean "none" on the wire."""
+INCARNATION_JUMP: Final = 1 << 32
+"""How far a forced recovery moves a counter: further than any lost part of a log can have taken it; 2^17 jumps fit into the sequence."""
 
 
 def next_value(view: View, name: str) -> int:
@@ -31,11 +33,18 @@ def next_value(view: View, name: str) -> int:
 def take(view: View, name: str, first: int, count: int = 1) -> None:
     """Mark [first, first + count) as handed out. Ids that another cluster made do not move our counter."""
     following = next_value(view, name)
-    cluster = cluster_of(view)
-    assert cluster is not None
-    if name != COMMIT_ORDER and cluster_of_id(first) != cluster.cluster_ordinal:
+    # An id carries its cluster, and so does the next one.
+    if name != COMMIT_ORDER and cluster_of_id(first) != cluster_of_id(following):
         return
     assert count > 0, f"{name}: a run of {count}"
     assert first >= following, f"{name} {first} was handed out before; the next is {following}"
-    assert name == COMMIT_ORDER or cluster_of_id(first + count - 1) == cluster.cluster_ordinal
+    assert name == COMMIT_ORDER or cluster_of_id(first + count - 1) == cluster_of_id(following)
     view.counters.put(CounterRow(name, first + count))
+
+
+def jump(view: View, name: str) -> None:
+    """Move an id counter so far that no id which anybody may have seen is handed out again."""
+    following = next_value(view, name)
+    jumped = following + INCARNATION_JUMP
+    assert cluster_of_id(jumped) == cluster_of_id(following), f"{name}: the sequence is used up"
+    view.counters.put(CounterRow(name, jumped))

@@ -33,3 +33,23 @@ class MetadataLagError(Exception):
 
 class ProtocolError(Exception):
     """The peer broke the protocol; the connection is given up and made anew."""
+
+
+class NotLeaderError(ProtocolError):
+    """The controller does not lead.
+
+    Attributes:
+        leader_address: HOST:PORT of the leader, as far as it knew; else empty.
+    """
+
+    def __init__(self, message: str, leader_address: str) -> None:
+        super().__init__(message)
+        self.leader_address = leader_address
+
+
+class ImageDivergedError(ProtocolError):
+    """The image and the controller's differ at the same index: one of the two is wrong. The image is replaced by a snapshot, and this is an alarm."""
+
+
+class HistoryReplacedError(Exception):
+    """A forced recovery began another history than the one that this process has acted upon. It must start again."""

@@ -5,12 +5,26 @@ Uncommitted batches never reach it; the leader's view of them is the overlay.
 
 from __future__ import annotations
 
-from ponor.metadata.v1.records_pb2 import RecordBatch
+from typing import Final
+
+from ponor.metadata.v1.records_pb2 import Record, RecordBatch
 
 from ponor_metadata import tables
-from ponor_metadata.apply import apply_batch
+from ponor_metadata.apply import RULES, apply_batch
 from ponor_metadata.digest import EMPTY_DIGEST, running_digest
-from ponor_metadata.tables import MemoryTable
+from ponor_metadata.memory_table import MemoryTable
+from ponor_metadata.object_table import ObjectTable
+from ponor_metadata.set_object_table import StreamSetObjectTable
+from ponor_metadata.stream_object_table import StreamObjectTable
+
+try:
+    from ponor_metadata.plain_records_native import PlainRecords
+except ImportError:  # pragma: no cover - no C compiler was there when the member was installed
+    PlainRecords = None  # type: ignore[assignment, misc]
+
+_RULES_BY_NUMBER: Final = {
+    Record.DESCRIPTOR.fields_by_name[kind].number: (kind, rule) for kind, rule in RULES.items()
+}
 
 
 class MetadataImage:
@@ -22,7 +36,15 @@ class MetadataImage:
         digest: running digest after that batch (16 bytes).
     """
 
-    def __init__(self, *, index: int = 0, cluster_time_ms: int = 0, digest: bytes = EMPTY_DIGEST) -> None:
+    def __init__(
+        self,
+        *,
+        index: int = 0,
+        cluster_time_ms: int = 0,
+        digest: bytes = EMPTY_DIGEST,
+        compiled: bool = True,
+    ) -> None:
+        """An image without rows. `compiled`: plain records are applied by compiled code, where it is there."""
         self.index = index
         self.cluster_time_ms = cluster_time_ms
         self.digest = digest
@@ -32,14 +54,29 @@ class MetadataImage:
         self.counters = MemoryTable(tables.COUNTERS)
         self.nodes = MemoryTable(tables.NODES)
         self.streams = MemoryTable(tables.STREAMS)
-        self.objects = MemoryTable(tables.OBJECTS)
-        self.stream_objects = MemoryTable(tables.STREAM_OBJECTS)
-        self.stream_set_objects = MemoryTable(tables.STREAM_SET_OBJECTS)
+        self.objects = ObjectTable()
+        self.stream_objects = StreamObjectTable()
+        self.stream_set_objects = StreamSetObjectTable()
         self.keys = MemoryTable(tables.KEYS)
         self.topics = MemoryTable(tables.TOPICS)
         self.partitions = MemoryTable(tables.PARTITIONS)
         self.operations = MemoryTable(tables.OPERATIONS)
         self.broker_configs = MemoryTable(tables.BROKER_CONFIGS)
+        self.quorum = MemoryTable(tables.QUORUM)
+        self._plain = plain_records(self) if compiled else None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether plain records are applied by compiled code."""
+        return self._plain is not None
+
+    def adopt(self, other: MetadataImage) -> None:
+        """Become the other image, which is of no use afterwards; this one and its tables stay the objects that others hold."""
+        self.index, self.cluster_time_ms, self.digest = other.index, other.cluster_time_ms, other.digest
+        for name, table in vars(self).items():
+            if hasattr(table, "adopt"):
+                table.adopt(getattr(other, name))
+        self._plain = plain_records(self) if self.is_compiled else None
 
     def begin(self, batch: RecordBatch) -> None:
         """See `View.begin`."""
@@ -57,7 +94,19 @@ class MetadataImage:
             UnknownRecordError: a record kind is unknown.
             AssertionError: the batch breaks an invariant.
         """
-        batch = RecordBatch.FromString(encoded) if batch is None else batch
-        apply_batch(self, batch)
+        if self._plain is None or not self._plain.apply(self, encoded):
+            batch = RecordBatch.FromString(encoded) if batch is None else batch
+            apply_batch(self, batch)
         self.digest = running_digest(self.digest, encoded)
-        return batch
+        return RecordBatch.FromString(encoded) if batch is None else batch
+
+    def replay(self, encoded: bytes) -> None:
+        """The same for a batch that nobody wants to look at."""
+        if self._plain is None or not self._plain.apply(self, encoded):
+            apply_batch(self, RecordBatch.FromString(encoded))
+        self.digest = running_digest(self.digest, encoded)
+
+
+def plain_records(image: MetadataImage) -> PlainRecords | None:
+    """What applies plain records to this image, if it was compiled."""
+    return None if PlainRecords is None else PlainRecords(image, _RULES_BY_NUMBER, Record)

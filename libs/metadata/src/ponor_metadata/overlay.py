@@ -7,17 +7,17 @@ touched; dropping forgets all, which is the same as if nothing had been proposed
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
-from ponor.metadata.v1.records_pb2 import RecordBatch
+from ponor.metadata.v1.records_pb2 import Record, RecordBatch
 
-from ponor_metadata.apply import apply_batch
+from ponor_metadata.apply import apply_batch, apply_records, require_next
 from ponor_metadata.image import MetadataImage
-from ponor_metadata.tables import Index, MemoryTable, Schema, insert_sorted
+from ponor_metadata.tables import Index, Schema, Table
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -38,6 +38,7 @@ class Overlay:
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
         self._proposed: deque[ProposedBatch] = deque()
+        self._open: RecordBatch | None = None
         self.clusters = OverlayTable(image.clusters, self)
         self.features = OverlayTable(image.features, self)
         self.tenants = OverlayTable(image.tenants, self)
@@ -52,6 +53,7 @@ class Overlay:
         self.partitions = OverlayTable(image.partitions, self)
         self.operations = OverlayTable(image.operations, self)
         self.broker_configs = OverlayTable(image.broker_configs, self)
+        self.quorum = OverlayTable(image.quorum, self)
 
     @property
     def image(self) -> MetadataImage:
@@ -60,12 +62,16 @@ class Overlay:
 
     @property
     def index(self) -> int:
-        """Index of the newest proposed batch, or the image's."""
+        """Index of the open batch, else of the newest proposed one, or the image's."""
+        if self._open is not None:
+            return self._open.index
         return self._proposed[-1].batch.index if self._proposed else self._image.index
 
     @property
     def cluster_time_ms(self) -> int:
         """Cluster clock of that batch."""
+        if self._open is not None:
+            return self._open.cluster_time_ms
         return self._proposed[-1].batch.cluster_time_ms if self._proposed else self._image.cluster_time_ms
 
     @property
@@ -84,8 +90,31 @@ class Overlay:
         Returns:
             The batch's bytes, to be written to the log: these exact bytes, because the digest runs over them.
         """
+        assert self._open is None, "a batch is open"
         apply_batch(self, batch)
         return self._proposed[-1].encoded
+
+    def open(self, batch: RecordBatch) -> None:
+        """Begin the next batch, without records; `extend` adds those of one operation after the other, each seen by the next, and `seal` ends it."""
+        assert self._open is None, "a batch is open"
+        assert not batch.records
+        require_next(self, batch)
+        self._open = batch
+
+    def extend(self, records: Sequence[Record]) -> None:
+        """Apply records to this view only, and put them into the open batch."""
+        batch = self._open
+        assert batch is not None, "no batch is open"
+        apply_records(self, records)
+        batch.records.extend(records)
+
+    def seal(self) -> ProposedBatch:
+        """The open batch is complete, and has its bytes, as those of `propose`."""
+        batch, self._open = self._open, None
+        assert batch is not None, "no batch is open"
+        assert batch.records, "a batch without records"
+        self.begin(batch)
+        return self._proposed[-1]
 
     def begin(self, batch: RecordBatch) -> None:
         """See `View.begin`."""
@@ -97,7 +126,8 @@ class Overlay:
         Returns:
             The batches that were committed by this, for subscribers.
         """
-        assert index <= self.index, f"batch {index} was never proposed; the newest is {self.index}"
+        newest = self._proposed[-1].batch.index if self._proposed else self._image.index
+        assert index <= newest, f"batch {index} was never proposed; the newest is {newest}"
         committed: list[ProposedBatch] = []
         while self._proposed and self._proposed[0].batch.index <= index:
             proposed = self._proposed.popleft()
@@ -110,6 +140,7 @@ class Overlay:
     def drop(self) -> None:
         """Forget everything that is not committed, as if it had never been proposed."""
         self._proposed.clear()
+        self._open = None
         for table in self._tables():
             table.forget(None)
 
@@ -117,31 +148,61 @@ class Overlay:
         return (value for value in vars(self).values() if isinstance(value, OverlayTable))
 
 
-@dataclass(frozen=True, slots=True)
-class _Touched(Generic[R]):
+class _Touched(NamedTuple, Generic[R]):
     """What uncommitted batches made of a row (None: deleted), and the newest of them."""
 
     row: R | None
-    index: int
+    batch_index: int
+
+
+class Merged(Sequence[R], Generic[R]):
+    """Rows of the image's index without those at `hidden` orders, and `shown` among them. Made as it is read: few look at all of it."""
+
+    __slots__ = ("_base", "_hidden", "_order", "_shown")
+
+    def __init__(
+        self, base: Sequence[R], hidden: frozenset[Any], shown: list[R], order: Callable[[R], Any]
+    ) -> None:
+        self._base = base
+        self._hidden = hidden
+        self._shown = shown
+        self._order = order
+
+    def __len__(self) -> int:
+        return len(self._base) - len(self._hidden) + len(self._shown)
+
+    @overload
+    def __getitem__(self, i: int) -> R: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[R]: ...
+
+    def __getitem__(self, i: int | slice) -> R | Sequence[R]:
+        return list(self)[i]
+
+    def __iter__(self) -> Iterator[R]:
+        left = (row for row in self._base if self._order(row) not in self._hidden)
+        return heapq.merge(left, self._shown, key=self._order)
 
 
 class OverlayTable(Generic[K, R]):
     """Fulfils `ponor_metadata.tables.Table`: the image's table with the touched rows put over it."""
 
-    __slots__ = ("_base", "_index_keys", "_overlay", "_touched")
+    __slots__ = ("_base", "_index_keys", "_overlay", "_schema", "_touched")
 
-    def __init__(self, base: MemoryTable[K, R], overlay: Overlay) -> None:
+    def __init__(self, base: Table[K, R], overlay: Overlay) -> None:
         self._base = base
+        self._schema = base.schema
         self._overlay = overlay
         self._touched: dict[K, _Touched[R]] = {}
         # Per index: under which index keys touched rows stand or stood, and which rows; a dict for its order.
         self._index_keys: dict[str, dict[Any, dict[K, None]]] = {
-            index.name: {} for index in self.schema.indexes
+            index.name: {} for index in self._schema.indexes
         }
 
     @property
     def schema(self) -> Schema[K, R]:
-        return self._base.schema
+        return self._schema
 
     @property
     def touched_rows(self) -> int:
@@ -165,7 +226,7 @@ class OverlayTable(Generic[K, R]):
     def __iter__(self) -> Iterator[R]:
         if not self._touched:
             return iter(self._base)
-        rows = {self.schema.key(row): row for row in self._base}
+        rows = {self._schema.key(row): row for row in self._base}
         for key, touched in self._touched.items():
             if touched.row is None:
                 rows.pop(key, None)
@@ -179,21 +240,23 @@ class OverlayTable(Generic[K, R]):
         moved = self._index_keys[index.name].get(index_key)
         if not moved:
             return base
-        found = list(base)
-        for key in moved:
-            under = self._base.get(key)
-            if under is not None and index_key in index.keys(under):
-                del found[bisect_left(found, index.order(under), key=index.order)]
-        for key in moved:
-            row = self._touched[key].row
-            if row is not None and index_key in index.keys(row):
-                insert_sorted(found, row, index)
-        return found
+        hidden = [under for key in moved if (under := self._base.get(key)) is not None]
+        shown = [row for key in moved if (row := self._touched[key].row) is not None]
+        return Merged(
+            base,
+            frozenset(index.order(row) for row in hidden if index_key in index.keys(row)),
+            sorted((row for row in shown if index_key in index.keys(row)), key=index.order),
+            index.order,
+        )
 
     def put(self, row: R) -> None:
-        key = self.schema.key(row)
-        self._note(self.get(key), row)
+        key = self._schema.key(row)
+        if self._index_keys:
+            self._note(self.get(key), row)
         self._touched[key] = _Touched(row, self._overlay.index)
+
+    def amend(self, row: R) -> None:
+        self.put(row)
 
     def delete(self, key: K) -> None:
         present = self.get(key)
@@ -206,8 +269,8 @@ class OverlayTable(Generic[K, R]):
         for row in (old, new):
             if row is None:
                 continue
-            key = self.schema.key(row)
-            for index in self.schema.indexes:
+            key = self._schema.key(row)
+            for index in self._schema.indexes:
                 moved = self._index_keys[index.name]
                 for index_key in index.keys(row):
                     moved.setdefault(index_key, {})[key] = None
@@ -219,7 +282,7 @@ class OverlayTable(Generic[K, R]):
         kept = {
             key: touched
             for key, touched in self._touched.items()
-            if index is not None and touched.index > index
+            if index is not None and touched.batch_index > index
         }
         self._touched = kept
         for moved in self._index_keys.values():

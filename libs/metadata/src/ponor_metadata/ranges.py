@@ -15,6 +15,11 @@ from typing import Final
 
 from ponor_runtime.identity import StreamId
 
+try:
+    from ponor_metadata.ranges_native import decode_columns
+except ImportError:  # pragma: no cover - no C compiler was there when the member was installed
+    decode_columns = None  # type: ignore[assignment]
+
 INT64_MAX: Final = (1 << 63) - 1
 
 
@@ -56,6 +61,11 @@ class DecodedRanges:
             if stream_id != previous:
                 previous = stream_id
                 yield StreamId(stream_id)
+
+    @property
+    def stream_id_column(self) -> array[int]:
+        """The stream id of every piece, in order."""
+        return self._stream_ids
 
     def of_stream(self, stream_id: StreamId) -> Iterator[StreamPiece]:
         """The pieces of one stream, in offset order."""
@@ -138,6 +148,13 @@ def decode_ranges(data: bytes) -> DecodedRanges:
     Raises:
         RangesCorruptError: the bytes break the layout.
     """
+    columns = None if decode_columns is None else decode_columns(data)
+    # Compiled code only says that something is wrong; the interpreter says what.
+    return DecodedRanges(*(decode_interpreted(data) if columns is None else columns))
+
+
+def decode_interpreted(data: bytes) -> tuple[array[int], array[int], array[int]]:
+    """Stream ids, starts and ends; see `decode_ranges`."""
     stream_ids, starts, ends = array("q"), array("q"), array("q")
     stream_id = end = position = 0
     while position < len(data):
@@ -154,7 +171,7 @@ def decode_ranges(data: bytes) -> DecodedRanges:
         stream_ids.append(stream_id)
         starts.append(start)
         ends.append(end)
-    return DecodedRanges(stream_ids, starts, ends)
+    return stream_ids, starts, ends
 
 
 def _append_varint(packed: bytearray, value: int) -> None:

@@ -72,7 +72,8 @@ class _Walk:
         self._set_objects: Sequence[StreamSetObjectRow] = view.stream_set_objects.find(
             STREAM_SET_OBJECTS_WITH, stream_id
         )
-        self._scan_from = 0
+        # Where the next look begins; None: nobody looked yet.
+        self._likely: int | None = None
 
     @property
     def unfinished(self) -> bool:
@@ -92,22 +93,28 @@ class _Walk:
         return found
 
     def find_in_stream_set_objects(self, node_id: NodeId) -> bool:
-        """Scan the node's stream set objects that hold the stream, in the order of commits, for the offset; whether it was found.
+        """Look into the node's stream set objects that hold the stream for the offset; whether it was found.
 
-        The scan goes on where the last one ended, once around: offsets rise with commits, until compaction changes the order.
+        Offsets rise with commits, until compaction changes the order: so begin with the last object that starts at or below the offset
+        as if they did, go back from there, and then around. Where it is found the first time, the next look costs one object.
         """
         count = len(self._set_objects)
+        if self._likely is None:
+            self._likely = bisect_right(range(count), self.offset, key=self._start_in) - 1
         for step in range(count):
-            i = (self._scan_from + step) % count
+            i = (self._likely - step) % count
             row = self._set_objects[i]
             if row.node_id != node_id:
                 continue
             piece = row.ranges.decoded.find(self._stream_id, self.offset)
             if piece is not None:
                 self._take(row.object_id, piece.end_offset)
-                self._scan_from = i
+                self._likely = i + 1
                 return True
         return False
+
+    def _start_in(self, i: int) -> int:
+        return next(self._set_objects[i].ranges.decoded.of_stream(self._stream_id)).start_offset
 
     def _take(self, object_id: ObjectId, end_offset: int) -> None:
         row = self._view.objects.get(object_id)

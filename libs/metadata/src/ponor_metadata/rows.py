@@ -1,17 +1,16 @@
 """Rows of the image: plain, immutable values, one class per table.
 
 What lives here: shapes only. Which rows exist and when they change is `apply`; how they are stored and found is `tables`; how they travel
-is `snapshot_rows`. A row is never changed in place: a change puts a new row, so that readers can keep the old one.
+is `snapshot_layout`. A row is never changed in place: a change puts a new row, so that readers can keep the old one. Rows are tuples of
+numbers, strings, bytes and such tuples, so that a table can keep millions of them out of the garbage collector's sight
+(docs/decisions/0016-packed-image.md).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
-from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from ponor_runtime.identity import (
     ClusterOrdinal,
@@ -41,48 +40,58 @@ class NodeRole(IntEnum):
 
 
 class ObjectState(IntEnum):
-    """Where an object is in its life; numbers of ponor.metadata.v1.ObjectState. States only rise."""
+    """Where an object is in its life; numbers of the snapshot's format. States only rise."""
 
     PREPARED = 1
     COMMITTED = 2
     DESTROYED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterRow:
-    """Who this cluster is. At most one."""
+class ClusterRow(NamedTuple):
+    """Who this cluster is. At most one.
+
+    `incarnation` counts forced recoveries; as long as the present one is unconfirmed nothing may be deleted from the store.
+    """
 
     cluster_id: str
     cluster_ordinal: ClusterOrdinal
     namespace: str
+    incarnation: int = 0
+    incarnation_unconfirmed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureRow:
+class QuorumMemberRow(NamedTuple):
+    """A controller of the quorum. One that lost its disk comes back as another member: same node, another directory."""
+
+    node_id: NodeId
+    directory_id: bytes
+    peer_address: str
+    service_address: str
+    voter: bool
+
+
+class FeatureRow(NamedTuple):
     """A finalized feature level."""
 
     name: str
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class TenantRow:
+class TenantRow(NamedTuple):
     """A tenant, and the cluster.id that its Kafka clients see."""
 
     tenant_id: TenantId
     cluster_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class CounterRow:
+class CounterRow(NamedTuple):
     """A number that is never handed out twice, even after its last holder is gone."""
 
     name: str
     next_value: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
+class NodeRow(NamedTuple):
     """The newest process that registered under a node id. Operations below `first_incomplete_id` were answered."""
 
     node_id: NodeId
@@ -96,8 +105,7 @@ class NodeRow:
     first_incomplete_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class RangeRow:
+class RangeRow(NamedTuple):
     """[start_offset, end_offset) of a stream went through the write-ahead log of `node_id` under `stream_epoch`."""
 
     stream_epoch: StreamEpoch
@@ -106,12 +114,12 @@ class RangeRow:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRow:
+class StreamRow(NamedTuple):
     """A stream. Committed offsets are [start_offset, end_offset).
 
-    `node_id` and `node_epoch` are those of the present or last owner (-1 before the first open). `ranges` are contiguous and ordered;
-    the last one ends at `end_offset`; the first may begin below `start_offset`.
+    `node_id` and `node_epoch` are those of the present or last owner (-1 before the first open). `writers` says who wrote which part, as
+    (stream epoch, node id, start offset) one after the other: a part ends where the next begins, the last one at `end_offset`; the first
+    may begin below `start_offset`. `tag_pairs` are names and values in turn, sorted by name.
     """
 
     stream_id: StreamId
@@ -121,37 +129,45 @@ class StreamRow:
     end_offset: int
     node_id: NodeId
     node_epoch: NodeEpoch
-    ranges: tuple[RangeRow, ...]
-    tags: Mapping[str, str]
+    writers: tuple[int, ...]
+    tag_pairs: tuple[str, ...]
 
-    def range_at(self, offset: int) -> RangeRow | None:
-        """The range that holds the offset; None outside of what is known."""
-        i = bisect_right(self.ranges, offset, key=attrgetter("end_offset"))
-        if i == len(self.ranges) or self.ranges[i].start_offset > offset:
-            return None
-        return self.ranges[i]
-
-    def advanced_to(self, end_offset: int) -> StreamRow:
-        """The row with its end, and its last range's, further on. Spelled out: `dataclasses.replace` costs four times as much, and one
-        commit does this for thousands of streams.
-        """
-        last = self.ranges[-1]
-        return StreamRow(
-            self.stream_id,
-            self.stream_epoch,
-            self.open,
-            self.start_offset,
-            end_offset,
-            self.node_id,
-            self.node_epoch,
-            (*self.ranges[:-1], RangeRow(last.stream_epoch, last.node_id, last.start_offset, end_offset)),
-            self.tags,
+    @property
+    def ranges(self) -> tuple[RangeRow, ...]:
+        """The parts, contiguous and in the order of offsets."""
+        writers = self.writers
+        starts = writers[2::3]
+        ends = (*starts[1:], self.end_offset)
+        return tuple(
+            RangeRow(StreamEpoch(epoch), NodeId(node_id), start, end)
+            for epoch, node_id, start, end in zip(writers[::3], writers[1::3], starts, ends, strict=False)
         )
 
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """Values by name."""
+        return dict(zip(self.tag_pairs[::2], self.tag_pairs[1::2], strict=True))
 
-@dataclass(frozen=True, slots=True)
-class ObjectRow:
-    """An object in the store, or one that may come to be there. Times are cluster time; 0 = not yet."""
+    def range_at(self, offset: int) -> RangeRow | None:
+        """The part that holds the offset; None outside of what is known."""
+        return next((part for part in self.ranges if part.start_offset <= offset < part.end_offset), None)
+
+    def writer_of(self, offset: int) -> NodeId | None:
+        """The node whose write-ahead log the offset went through; None outside of what is known."""
+        if offset >= self.end_offset:
+            return None
+        writers = self.writers
+        for i in range(len(writers) - 1, 0, -3):  # what is asked for is nearly always in the last part
+            if writers[i] <= offset:
+                return NodeId(writers[i - 1])
+        return None
+
+
+class ObjectRow(NamedTuple):
+    """An object in the store, or one that may come to be there. Times are cluster time; 0 = not yet, or no more.
+
+    Only a PREPARED object expires; only a DESTROYED one has a time of destruction and may be claimed.
+    """
 
     object_id: ObjectId
     state: ObjectState
@@ -168,8 +184,7 @@ class ObjectRow:
     claimed_until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class StreamObjectRow:
+class StreamObjectRow(NamedTuple):
     """A stream object: [start_offset, end_offset) of one stream."""
 
     object_id: ObjectId
@@ -178,8 +193,7 @@ class StreamObjectRow:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSetObjectRow:
+class StreamSetObjectRow(NamedTuple):
     """A stream set object: pieces of many streams that went through one node. `commit_order` rises from commit to commit."""
 
     object_id: ObjectId
@@ -188,16 +202,14 @@ class StreamSetObjectRow:
     ranges: PackedRanges
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRow:
+class KeyRow(NamedTuple):
     """A small value the cluster keeps."""
 
     key: str
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRow:
+class TopicRow(NamedTuple):
     """A topic. Unique by id, and by (tenant_id, name)."""
 
     topic_id: bytes
@@ -207,16 +219,14 @@ class TopicRow:
     configs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerConfigsRow:
+class BrokerConfigsRow(NamedTuple):
     """Dynamic settings of one broker, or of all of them (`ALL_BROKERS`). There is none without a setting."""
 
     node_id: NodeId
     configs: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRow:
+class PartitionRow(NamedTuple):
     """A partition of a topic."""
 
     topic_id: bytes
@@ -226,8 +236,7 @@ class PartitionRow:
     replicas: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OperationRow:
+class OperationRow(NamedTuple):
     """The answer of an operation of a node's present epoch. `result` is an encoded ponor.controller.v1.OperationResult."""
 
     node_id: NodeId

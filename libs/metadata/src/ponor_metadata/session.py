@@ -1,15 +1,15 @@
 """The session: how a node changes metadata.
 
 What lives here: one connection to the leading controller, made anew whenever it ends, over which operations travel in batches and are sent
-again under the same ids until their outcome is known. What an operation means is the controller's business; what to do with its
-outcome is the caller's.
+again under the same ids, in the same order, until their outcome is known, whoever leads by then. What an operation means is the controller's business;
+what to do with its outcome is the caller's.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,59 +17,50 @@ from google.protobuf.message import DecodeError
 from ponor.common.v1.error_pb2 import ERROR_CODE_NOT_LEADER
 from ponor.controller.v1.session_service_pb2 import (
     Heartbeat,
-    Hello,
     Operation,
     OperationResult,
     SessionRequest,
     SessionResponse,
     Welcome,
 )
-from ponor.metadata.v1 import records_pb2
 from ponor_rpc.errors import NODE_MUST_STOP, RETRY_SAME_OPERATION, OperationError
 from ponor_rpc.methods import SESSION
 from ponor_runtime.clock import Clock
-from ponor_runtime.identity import NodeEpoch, NodeId
+from ponor_runtime.identity import NodeEpoch
 from ponor_runtime.network import Connection, ConnectionClosedError, Network
 from ponor_runtime.randomness import Randomness
 from ponor_runtime.telemetry import Telemetry
 
 from ponor_metadata.backoff import ReconnectBackoff
+from ponor_metadata.controllers import ControllerChoice, KnownControllers
 from ponor_metadata.errors import (
     NodeFencedError,
+    NotLeaderError,
     OperationTimeoutError,
     OperationTooLargeError,
     ProtocolError,
     SessionClosedError,
 )
+from ponor_metadata.node_identity import NodeIdentity
 from ponor_metadata.operation_trace import traced_operation
 from ponor_metadata.operation_window import ENVELOPE_BYTES, OperationWindow
-from ponor_metadata.rows import NodeRole
 
 __all__ = ["NodeFencedError", "NodeIdentity", "SessionClient", "SessionSettings"]
 
 
 @dataclass(frozen=True, slots=True)
-class NodeIdentity:
-    """Who says Hello. `incarnation`: 16 random bytes, drawn once at process start."""
-
-    node_id: NodeId
-    role: NodeRole
-    incarnation: bytes
-    cluster_id: str = ""
-    kafka_host: str = ""
-    kafka_port: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Bounds of a session. The first three are the protocol's own."""
+    """Bounds of a session. The first three are the protocol's own.
+
+    `welcome_timeout_ms`: a controller keeps a node for up to 1 s while there is no leader, then answers; one that takes longer than this is dead or cut off.
+    """
 
     frame_bytes_max: int = 256 * 1024
     operations_in_flight_max: int = 1_024
     bytes_in_flight_max: int = 1024 * 1024
-    welcome_timeout_ms: int = 10_000
+    welcome_timeout_ms: int = 3_000
     reconnect_backoff_ms_min: int = 50
-    reconnect_backoff_ms_max: int = 2_000
+    reconnect_backoff_ms_max: int = 500
     overloaded_backoff_ms_max: int = 1_000
 
 
@@ -89,7 +80,7 @@ class SessionClient:
         randomness: Randomness,
         telemetry: Telemetry,
         identity: NodeIdentity,
-        addresses: Sequence[str],
+        addresses: Sequence[str] | KnownControllers,
         settings: SessionSettings | None = None,
         applied_index: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -97,11 +88,11 @@ class SessionClient:
 
         `addresses` are the controllers, HOST:PORT each; `applied_index` tells the newest index of the node's image, for heartbeats.
         """
-        assert addresses, "a session needs the address of at least one controller"
         self._network = network
         self._clock = clock
         self._identity = identity
-        self._addresses = tuple(addresses)
+        self._known = addresses if isinstance(addresses, KnownControllers) else KnownControllers(addresses)
+        self._choice = ControllerChoice(self._known)
         self._settings = settings or SessionSettings()
         self._applied_index = applied_index
         self._window = OperationWindow(
@@ -125,6 +116,7 @@ class SessionClient:
         self._wake_sender = asyncio.Event()
         self._pause_before_send = 0.0
         self._last_sent_ns = 0
+        self._heard_ns: int | None = None
         self._closing = asyncio.Event()
         self._settled = asyncio.Event()  # welcomed for the first time, fenced, or over
         self._running: asyncio.Task[None] | None = None
@@ -154,6 +146,19 @@ class SessionClient:
         """The image must reach this index before the node acts on what it owns; known once `ready` returned."""
         assert self._welcome is not None, "the session was not welcomed yet"
         return self._welcome.registered_index
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """Silence after which the controller suspects this node; known once `ready` returned."""
+        assert self._welcome is not None, "the session was not welcomed yet"
+        return self._welcome.session_timeout_ms
+
+    @property
+    def silence_ms(self) -> int | None:
+        """How long ago the leader was heard; None before the first welcome."""
+        if self._heard_ns is None:
+            return None
+        return (self._clock.monotonic_ns() - self._heard_ns) // 1_000_000
 
     async def ready(self) -> Welcome:
         """Wait until this process is registered.
@@ -192,7 +197,8 @@ class SessionClient:
         self._refuse_too_large(operation)
         pending = None
         try:
-            async with asyncio.timeout(None if deadline_ms is None else deadline_ms / 1000):
+            # Most callers have no deadline, and a timeout that never ends costs as much as the rest of this.
+            async with nullcontext() if deadline_ms is None else asyncio.timeout(deadline_ms / 1000):
                 if self._end is not None:
                     raise self._end
                 pending = await self._window.admit(operation)
@@ -217,16 +223,19 @@ class SessionClient:
         """
         assert self._running is None, "the session runs already"
         self._running = asyncio.current_task()
-        failures = 0
         try:
             while not self._closing.is_set() and not self.fenced.is_set():
-                address = self._addresses[failures % len(self._addresses)]
+                follow_at_once = False
                 try:
-                    await self._converse(address)
-                except (ConnectionClosedError, ProtocolError, DecodeError, TimeoutError):
-                    failures += 1
+                    await self._converse(self._choice.address())
+                except NotLeaderError as error:
                     self._reconnects.add()
-                await self._back_off()
+                    follow_at_once = self._choice.redirected(error.leader_address)
+                except (ConnectionClosedError, ProtocolError, DecodeError, TimeoutError):
+                    self._reconnects.add()
+                    self._choice.failed()
+                if not follow_at_once:
+                    await self._back_off()
         finally:
             self._finish(SessionClosedError(f"the session of node {self._identity.node_id} was closed"))
             if self._connection is not None:
@@ -253,7 +262,9 @@ class SessionClient:
         connection = self._connection = await self._network.connect(address, SESSION)
         try:
             async with asyncio.timeout(self._settings.welcome_timeout_ms / 1000):
-                await self._send(connection, SessionRequest(hello=self._hello()).SerializeToString())
+                await self._send(
+                    connection, SessionRequest(hello=self._identity.hello(self._welcome)).SerializeToString()
+                )
                 welcome = SessionResponse.FromString(await connection.receive())
             self._take_first_frame(welcome)
             if self.fenced.is_set():
@@ -269,18 +280,6 @@ class SessionClient:
             self._connection = None
             await connection.close()
 
-    def _hello(self) -> Hello:
-        identity = self._identity
-        return Hello(
-            cluster_id=identity.cluster_id if self._welcome is None else self._welcome.cluster_id,
-            node_id=identity.node_id,
-            role=records_pb2.NodeRole.ValueType(identity.role),
-            incarnation=identity.incarnation,
-            kafka_host=identity.kafka_host,
-            kafka_port=identity.kafka_port,
-            node_epoch=0 if self._welcome is None else self._welcome.node_epoch,
-        )
-
     def _take_first_frame(self, frame: SessionResponse) -> None:
         if frame.WhichOneof("frame") == "refused":
             self._refused(OperationError.from_proto(frame.refused))
@@ -294,7 +293,10 @@ class SessionClient:
             return
         self._welcome = frame.welcome
         self.cluster_time_ms = max(self.cluster_time_ms, frame.welcome.cluster_time_ms)
+        self._heard_ns = self._clock.monotonic_ns()
         self._reconnect_backoff.reset()
+        self._known.learn(frame.welcome.controller_addresses)
+        self._choice.served()
         self._settled.set()
 
     async def _receive(self, connection: Connection) -> None:
@@ -303,6 +305,7 @@ class SessionClient:
         while not self.fenced.is_set():
             async with asyncio.timeout(silence_seconds):
                 encoded = await connection.receive()
+            self._heard_ns = self._clock.monotonic_ns()
             frame = SessionResponse.FromString(encoded)
             match frame.WhichOneof("frame"):
                 case "results":
@@ -320,9 +323,8 @@ class SessionClient:
         if code in NODE_MUST_STOP:
             self._fence(result.error.message)
         elif code == ERROR_CODE_NOT_LEADER:
-            raise ProtocolError(
-                "the controller stopped leading"
-            )  # everything unanswered goes to the next one
+            # Everything unanswered goes to the next one.
+            raise NotLeaderError(result.error.message, result.error.leader_address)
         elif code in RETRY_SAME_OPERATION:
             self._window.send_again(result.request_id)
             self._pause_before_send = self._overloaded_backoff.next_seconds()
@@ -362,6 +364,8 @@ class SessionClient:
     def _refused(self, error: OperationError) -> None:
         if error.code in NODE_MUST_STOP:
             self._fence(error.message)
+        elif error.code == ERROR_CODE_NOT_LEADER:
+            raise NotLeaderError(error.message, error.leader_address)
         elif error.code in RETRY_SAME_OPERATION:
             raise ProtocolError(f"the controller cannot serve this session now: {error}")
         else:

@@ -1,13 +1,12 @@
-"""Tables: rows under keys, with indexes. The only place that knows how rows are stored.
+"""Tables: rows under keys, with indexes.
 
-What lives here: the schema of every table, the interface that image and overlay share, and the in-memory table of the image. Code
-elsewhere sees `Table` alone, so that rows can be packed later without a change to it. Iteration is always in key order, and an index
-answers in its declared order, so that nothing depends on the history of insertions.
+What lives here: the schema of every table and the interface that image and overlay share. Code elsewhere sees `Table` alone; how the image
+packs its rows is known to `memory_table` and the tables for objects (`object_table`, `stream_object_table`, `set_object_table`). Iteration
+is always in key order, and an index answers in its declared order, so that nothing depends on the history of insertions.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -25,6 +24,7 @@ from ponor_metadata.rows import (
     ObjectState,
     OperationRow,
     PartitionRow,
+    QuorumMemberRow,
     StreamObjectRow,
     StreamRow,
     StreamSetObjectRow,
@@ -54,9 +54,10 @@ class Index(Generic[I, R]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema(Generic[K, R]):
-    """What a table is: its name, the key of a row, its indexes."""
+    """What a table is: its name, the class of its rows (a `NamedTuple`), the key of a row, its indexes."""
 
     name: str
+    row: Callable[..., R]
     key: Callable[[R], K]
     indexes: tuple[Index[Any, R], ...] = ()
 
@@ -89,85 +90,17 @@ class Table(Protocol[K, R]):
         """Insert or replace. For `apply` alone."""
         ...
 
-    def delete(self, key: K) -> None:
-        """Remove a row that is there. For `apply` alone."""
+    def amend(self, row: R) -> None:
+        """Replace a row by one that stands at the same place of every index. For `apply` alone; saves the look at the indexes."""
         ...
 
-
-class MemoryTable(Generic[K, R]):
-    """The image's table: a dict of rows, and per index a dict of sorted lists."""
-
-    __slots__ = ("_indexes", "_rows", "_schema")
-
-    def __init__(self, schema: Schema[K, R]) -> None:
-        self._schema = schema
-        self._rows: dict[K, R] = {}
-        self._indexes: dict[str, dict[Any, list[R]]] = {index.name: {} for index in schema.indexes}
-
-    @property
-    def schema(self) -> Schema[K, R]:
-        return self._schema
-
-    def get(self, key: K) -> R | None:
-        return self._rows.get(key)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[R]:
-        # Keys of one table are of one type and ordered; the type variable cannot say so.
-        rows = self._rows
-        return iter([rows[key] for key in sorted(rows)])  # type: ignore[type-var]
-
-    def find(self, index: Index[I, R], index_key: I) -> Sequence[R]:
-        return self._indexes[index.name].get(index_key, ())
-
-    def put(self, row: R) -> None:
-        key = self._schema.key(row)
-        old = self._rows.get(key)
-        self._rows[key] = row
-        for index in self._schema.indexes:
-            self._reindex(index, old, row)
-
     def delete(self, key: K) -> None:
-        row = self._rows.pop(key)
-        for index in self._schema.indexes:
-            self._reindex(index, row, None)
+        """Remove a row that is there. For `apply` alone.
 
-    def _reindex(self, index: Index[Any, R], old: R | None, new: R | None) -> None:
-        lists = self._indexes[index.name]
-        old_keys = () if old is None else tuple(index.keys(old))
-        new_keys = () if new is None else tuple(index.keys(new))
-        stays = old is not None and new is not None and index.order(old) == index.order(new)
-        if old is not None:
-            for index_key in old_keys:
-                rows = lists[index_key]
-                position = bisect_left(rows, index.order(old), key=index.order)
-                if new is not None and stays and index_key in new_keys:
-                    rows[position] = new
-                    continue
-                del rows[position]
-                if not rows:
-                    del lists[index_key]
-        if new is not None:
-            for index_key in new_keys:
-                if stays and index_key in old_keys:
-                    continue
-                insert_sorted(lists.setdefault(index_key, []), new, index)
-
-
-def insert_sorted(rows: list[R], row: R, index: Index[Any, R]) -> None:
-    """Insert a row at its place in an index's order."""
-    order = index.order(row)
-    if not rows or index.order(rows[-1]) < order:  # most rows come in order
-        rows.append(row)
-        return
-    position = bisect_left(rows, order, key=index.order)
-    assert index.order(rows[position]) != order, f"{index.name}: two rows at {order}"
-    rows.insert(position, row)
+        Raises:
+            KeyError: it is not.
+        """
+        ...
 
 
 def _open_at(row: StreamRow) -> tuple[NodeId, ...]:
@@ -175,8 +108,8 @@ def _open_at(row: StreamRow) -> tuple[NodeId, ...]:
 
 
 def _topic_tag(row: StreamRow) -> tuple[str, ...]:
-    topic = row.tags.get(TOPIC_TAG)
-    return () if topic is None else (topic,)
+    pairs = row.tag_pairs
+    return tuple(pairs[i + 1] for i in range(0, len(pairs), 2) if pairs[i] == TOPIC_TAG)
 
 
 def _awaited_state(row: ObjectRow) -> tuple[ObjectState, ...]:
@@ -227,29 +160,39 @@ OPERATIONS_OF: Final[Index[NodeId, OperationRow]] = Index(
 )
 """Kept results of a node by request id."""
 
-CLUSTERS: Final[Schema[str, ClusterRow]] = Schema("clusters", lambda row: row.cluster_id)
-FEATURES: Final[Schema[str, FeatureRow]] = Schema("features", lambda row: row.name)
-TENANTS: Final[Schema[TenantId, TenantRow]] = Schema("tenants", lambda row: row.tenant_id)
-COUNTERS: Final[Schema[str, CounterRow]] = Schema("counters", lambda row: row.name)
-NODES: Final[Schema[NodeId, NodeRow]] = Schema("nodes", lambda row: row.node_id)
+CLUSTERS: Final[Schema[str, ClusterRow]] = Schema("clusters", ClusterRow, lambda row: row.cluster_id)
+FEATURES: Final[Schema[str, FeatureRow]] = Schema("features", FeatureRow, lambda row: row.name)
+TENANTS: Final[Schema[TenantId, TenantRow]] = Schema("tenants", TenantRow, lambda row: row.tenant_id)
+COUNTERS: Final[Schema[str, CounterRow]] = Schema("counters", CounterRow, lambda row: row.name)
+NODES: Final[Schema[NodeId, NodeRow]] = Schema("nodes", NodeRow, lambda row: row.node_id)
 STREAMS: Final[Schema[StreamId, StreamRow]] = Schema(
-    "streams", lambda row: row.stream_id, (STREAMS_OPEN_AT, STREAMS_OF_TOPIC)
+    "streams", StreamRow, lambda row: row.stream_id, (STREAMS_OPEN_AT, STREAMS_OF_TOPIC)
 )
-OBJECTS: Final[Schema[ObjectId, ObjectRow]] = Schema("objects", lambda row: row.object_id, (OBJECTS_WAITING,))
+OBJECTS: Final[Schema[ObjectId, ObjectRow]] = Schema(
+    "objects", ObjectRow, lambda row: row.object_id, (OBJECTS_WAITING,)
+)
 STREAM_OBJECTS: Final[Schema[ObjectId, StreamObjectRow]] = Schema(
-    "stream_objects", lambda row: row.object_id, (STREAM_OBJECTS_OF,)
+    "stream_objects", StreamObjectRow, lambda row: row.object_id, (STREAM_OBJECTS_OF,)
 )
 STREAM_SET_OBJECTS: Final[Schema[ObjectId, StreamSetObjectRow]] = Schema(
-    "stream_set_objects", lambda row: row.object_id, (STREAM_SET_OBJECTS_AT, STREAM_SET_OBJECTS_WITH)
+    "stream_set_objects",
+    StreamSetObjectRow,
+    lambda row: row.object_id,
+    (STREAM_SET_OBJECTS_AT, STREAM_SET_OBJECTS_WITH),
 )
-KEYS: Final[Schema[str, KeyRow]] = Schema("keys", lambda row: row.key)
+KEYS: Final[Schema[str, KeyRow]] = Schema("keys", KeyRow, lambda row: row.key)
 TOPICS: Final[Schema[bytes, TopicRow]] = Schema(
-    "topics", lambda row: row.topic_id, (TOPICS_NAMED, TOPICS_OF_TENANT)
+    "topics", TopicRow, lambda row: row.topic_id, (TOPICS_NAMED, TOPICS_OF_TENANT)
 )
-BROKER_CONFIGS: Final[Schema[NodeId, BrokerConfigsRow]] = Schema("broker_configs", lambda row: row.node_id)
+BROKER_CONFIGS: Final[Schema[NodeId, BrokerConfigsRow]] = Schema(
+    "broker_configs", BrokerConfigsRow, lambda row: row.node_id
+)
 PARTITIONS: Final[Schema[tuple[bytes, int], PartitionRow]] = Schema(
-    "partitions", lambda row: (row.topic_id, row.partition), (PARTITIONS_OF, PARTITIONS_LED_BY)
+    "partitions", PartitionRow, lambda row: (row.topic_id, row.partition), (PARTITIONS_OF, PARTITIONS_LED_BY)
 )
 OPERATIONS: Final[Schema[tuple[NodeId, int], OperationRow]] = Schema(
-    "operations", lambda row: (row.node_id, row.request_id), (OPERATIONS_OF,)
+    "operations", OperationRow, lambda row: (row.node_id, row.request_id), (OPERATIONS_OF,)
+)
+QUORUM: Final[Schema[tuple[NodeId, bytes], QuorumMemberRow]] = Schema(
+    "quorum", QuorumMemberRow, lambda row: (row.node_id, row.directory_id)
 )

@@ -41,6 +41,10 @@ def validate(view: View) -> None:
     """
     if view.index == 0:
         return
+    if not view.clusters:
+        # Batches without records open terms of leadership, and may come before the one that formats the cluster.
+        assert not any((view.tenants, view.nodes, view.streams, view.objects)), "rows, but no cluster"
+        return
     assert len(view.clusters) == 1, "there is exactly one cluster row"
     _validate_indexes(view)
     _validate_nodes(view)
@@ -49,6 +53,14 @@ def validate(view: View) -> None:
     _validate_coverage(view)
     _validate_counters(view)
     _validate_topics(view)
+    _validate_quorum(view)
+
+
+def _validate_quorum(view: View) -> None:
+    members = list(view.quorum)
+    assert not members or any(member.voter for member in members), "a quorum without a voter"
+    voters = [member.node_id for member in members if member.voter]
+    assert len(set(voters)) == len(voters), "a node votes under two directories"
 
 
 def _validate_nodes(view: View) -> None:

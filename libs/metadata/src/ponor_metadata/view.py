@@ -21,6 +21,7 @@ from ponor_metadata.rows import (
     ObjectRow,
     OperationRow,
     PartitionRow,
+    QuorumMemberRow,
     StreamObjectRow,
     StreamRow,
     StreamSetObjectRow,
@@ -111,6 +112,11 @@ class View(Protocol):
     @property
     def operations(self) -> Table[tuple[NodeId, int], OperationRow]:
         """By (node id, request id)."""
+        ...
+
+    @property
+    def quorum(self) -> Table[tuple[NodeId, bytes], QuorumMemberRow]:
+        """By (node id, directory id)."""
         ...
 
     def begin(self, batch: RecordBatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from ponor.common.v1.error_pb2 import (
+    ERROR_CODE_CONTROLLER_BEHIND,
     ERROR_CODE_NODE_EPOCH_STALE,
     ERROR_CODE_NODE_FENCED,
     ERROR_CODE_NOT_LEADER,
@@ -17,8 +18,8 @@ from ponor.common.v1.error_pb2 import (
     ErrorCode,
 )
 
-RETRY_SAME_OPERATION: Final = (ERROR_CODE_OVERLOADED, ERROR_CODE_NOT_LEADER)
-"""Codes after which the same operation, under the same id, is simply sent again later."""
+RETRY_SAME_OPERATION: Final = (ERROR_CODE_OVERLOADED, ERROR_CODE_NOT_LEADER, ERROR_CODE_CONTROLLER_BEHIND)
+"""Codes after which the same request, an operation under the same id, is simply sent again later or to another controller."""
 
 NODE_MUST_STOP: Final = (ERROR_CODE_NODE_EPOCH_STALE, ERROR_CODE_NODE_FENCED)
 """Codes after which the process has no rights left."""
@@ -30,21 +31,23 @@ class OperationError(Exception):
     Attributes:
         code: a value of `ponor.common.v1.ErrorCode`.
         message: one line that names the thing and the remedy.
+        leader_address: with NOT_LEADER, HOST:PORT of the leader if it is known; else empty.
     """
 
-    def __init__(self, code: ErrorCode.ValueType, message: str) -> None:
+    def __init__(self, code: ErrorCode.ValueType, message: str, *, leader_address: str = "") -> None:
         super().__init__(f"{error_name(code)}: {message}")
         self.code = code
         self.message = message
+        self.leader_address = leader_address
 
     @classmethod
     def from_proto(cls, error: Error) -> OperationError:
         """The exception for an error that came over the wire."""
-        return cls(error.code, error.message)
+        return cls(error.code, error.message, leader_address=error.leader_address)
 
     def to_proto(self) -> Error:
         """The message that carries this error over the wire."""
-        return Error(code=self.code, message=self.message)
+        return Error(code=self.code, message=self.message, leader_address=self.leader_address)
 
 
 def error_name(code: ErrorCode.ValueType) -> str:

@@ -19,6 +19,7 @@ from ponor_runtime.tasks import FailStop, report_to_loop
 from ponor_rpc.frame_stream import CLOSE_GRACE_SECONDS, ClientStream, ServerStream
 from ponor_rpc.health import health_handler
 from ponor_rpc.methods import HEALTH_CHECK
+from ponor_rpc.tls import TlsFiles
 
 COMMON_OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
     ("grpc.max_send_message_length", FRAME_BYTES_MAX),
@@ -52,8 +53,9 @@ HANDLER_STOP_SECONDS: Final = 1.0
 class GrpcNetwork:
     """Fulfils `ponor_runtime.network.Network`. One channel per address is shared by its connections and closed with the last one."""
 
-    def __init__(self, *, fail_stop: FailStop = report_to_loop) -> None:
+    def __init__(self, *, fail_stop: FailStop = report_to_loop, tls: TlsFiles | None = None) -> None:
         self._fail_stop = fail_stop
+        self._tls = tls
         self._channels: dict[str, _SharedChannel] = {}
         self._listeners: list[GrpcListener] = []
 
@@ -61,12 +63,18 @@ class GrpcNetwork:
         """See `Network.connect`. Returns before the peer is known to be there."""
         shared = self._channels.get(address)
         if shared is None:
-            shared = _SharedChannel(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS))
+            shared = _SharedChannel(self._channel(address))
             self._channels[address] = shared
         shared.users += 1
         # No serializers: frames are bytes already.
         call: grpc.aio.StreamStreamCall[bytes, bytes] = shared.channel.stream_stream(method)()
         return ClientStream(call, address, lambda: self._release(address, shared))
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        credentials = self._tls.channel_credentials()
+        return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
 
     async def _release(self, address: str, shared: _SharedChannel) -> None:
         shared.users -= 1
@@ -77,7 +85,7 @@ class GrpcNetwork:
 
     async def listen(self, address: str, handlers: Mapping[str, Handler]) -> Listener:
         """See `Network.listen`. Beside `handlers`, health checks are answered."""
-        listener = GrpcListener(dict(handlers), self._fail_stop)
+        listener = GrpcListener(dict(handlers), self._fail_stop, self._tls)
         await listener.start(address)
         self._listeners.append(listener)
         return listener
@@ -101,8 +109,11 @@ class _SharedChannel:
 class GrpcListener(grpc.GenericRpcHandler):
     """Fulfils `ponor_runtime.network.Listener`: a server whose every method is a handler of connections."""
 
-    def __init__(self, handlers: Mapping[str, Handler], fail_stop: FailStop) -> None:
+    def __init__(
+        self, handlers: Mapping[str, Handler], fail_stop: FailStop, tls: TlsFiles | None = None
+    ) -> None:
         self._fail_stop = fail_stop
+        self._tls = tls
         self._methods = {path: self._method(handler) for path, handler in handlers.items()}
         self._methods[HEALTH_CHECK] = health_handler(handlers)
         # Dicts, not sets: closed in the order of arrival.
@@ -125,7 +136,10 @@ class GrpcListener(grpc.GenericRpcHandler):
         server = grpc.aio.server(options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers((self,))
         try:
-            port = server.add_insecure_port(address)
+            if self._tls is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, self._tls.server_credentials())
         except RuntimeError as error:
             await server.stop(None)
             raise OSError(

@@ -10,5 +10,11 @@ SESSION: Final = "/ponor.controller.v1.SessionService/Session"
 SUBSCRIBE: Final = "/ponor.controller.v1.SubscriptionService/Subscribe"
 """Frames `SubscribeRequest` / `SubscribeResponse`."""
 
+PEER: Final = "/ponor.controller.v1.PeerService/Exchange"
+"""Frames between controllers, on a port of their own."""
+
+QUORUM: Final = "/ponor.controller.v1.QuorumService/Quorum"
+"""Frames `QuorumRequest` / `QuorumResponse`."""
+
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 """gRPC's health checking protocol; a single call, not a stream of frames."""

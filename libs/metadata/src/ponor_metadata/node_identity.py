@@ -1,0 +1,35 @@
+"""Who a node process is, and how it says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponor.controller.v1.session_service_pb2 import Hello, Welcome
+from ponor.metadata.v1 import records_pb2
+from ponor_runtime.identity import NodeId
+
+from ponor_metadata.rows import NodeRole
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who says Hello. `incarnation`: 16 random bytes, drawn once at process start."""
+
+    node_id: NodeId
+    role: NodeRole
+    incarnation: bytes
+    cluster_id: str = ""
+    kafka_host: str = ""
+    kafka_port: int = 0
+
+    def hello(self, welcome: Welcome | None) -> Hello:
+        """The first frame of a session; `welcome` is what the process was given before, whichever controller gave it."""
+        return Hello(
+            cluster_id=self.cluster_id if welcome is None else welcome.cluster_id,
+            node_id=self.node_id,
+            role=records_pb2.NodeRole.ValueType(self.role),
+            incarnation=self.incarnation,
+            kafka_host=self.kafka_host,
+            kafka_port=self.kafka_port,
+            node_epoch=0 if welcome is None else welcome.node_epoch,
+        )

@@ -1,0 +1,231 @@
+"""The image's table of objects: 28 bytes a row for objects that are PREPARED or COMMITTED, which nearly all are.
+
+What lives here: how object rows are packed. What rows of one node's epoch have in common (state, namespace, bucket, owner) is kept once, as
+a numbered origin; numbers are this process's own and never leave it. A PREPARED row keeps its expiry and a COMMITTED one the time of
+its commit at the same place, for neither has the other. DESTROYED rows wait for GC only and are kept whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from struct import Struct
+from typing import Final, NamedTuple, TypeVar, overload
+
+from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId
+
+from ponor_metadata.blocks import Picture, StructBlocks, TupleBlocks, Values
+from ponor_metadata.rows import NO_EPOCH, NO_NODE, ObjectRow, ObjectState
+from ponor_metadata.tables import OBJECTS, OBJECTS_WAITING, Index, Schema
+
+I = TypeVar("I")  # noqa: E741 -- the key of an index
+
+IN_USE: Final = Struct("<Iqq")
+"""Number of the origin, size_bytes, expires_at_ms or committed_at_ms."""
+
+
+class Origin(NamedTuple):
+    """What many rows have in common."""
+
+    state: ObjectState
+    namespace: str
+    bucket_index: int
+    node_id: NodeId
+    node_epoch: NodeEpoch
+
+
+class WaitingObjects(Sequence[ObjectRow]):
+    """Objects of one state in the order in which they are due. There may be a million, and most leave at the front: so in blocks."""
+
+    __slots__ = ("_due", "_table")
+
+    def __init__(self, table: ObjectTable) -> None:
+        self._table = table
+        self._due: TupleBlocks[tuple[int, ObjectId]] = TupleBlocks()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    @overload
+    def __getitem__(self, i: int) -> ObjectRow: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[ObjectRow]: ...
+
+    def __getitem__(self, i: int | slice) -> ObjectRow | Sequence[ObjectRow]:
+        return list(self)[i]
+
+    def __iter__(self) -> Iterator[ObjectRow]:
+        for (object_id,) in self._due.scan():
+            row = self._table.get(object_id)
+            assert row is not None, f"object {object_id} waits and is not there"
+            yield row
+
+    def of(self, table: ObjectTable) -> WaitingObjects:
+        """The same, where another table holds the rows."""
+        moved = WaitingObjects(table)
+        moved._due = self._due
+        return moved
+
+    def note(self, row: ObjectRow) -> None:
+        """The object waits."""
+        self._due.put(OBJECTS_WAITING.order(row), (row.object_id,))
+
+    def forget(self, row: ObjectRow) -> None:
+        """It does not any more."""
+        self._due.delete(OBJECTS_WAITING.order(row))
+
+
+class ObjectTable:
+    """Fulfils `ponor_metadata.tables.Table`."""
+
+    __slots__ = ("_destroyed", "_in_use", "_numbers", "_origins", "_waiting")
+
+    def __init__(self) -> None:
+        self._in_use = StructBlocks(IN_USE)
+        self._destroyed: TupleBlocks[int] = TupleBlocks()
+        # One per state, namespace, bucket and epoch of a node: as many as processes ever registered, times two.
+        self._origins: list[Origin] = []
+        self._numbers: dict[Origin, int] = {}
+        self._waiting = {
+            state: WaitingObjects(self) for state in (ObjectState.PREPARED, ObjectState.DESTROYED)
+        }
+
+    @property
+    def schema(self) -> Schema[ObjectId, ObjectRow]:
+        return OBJECTS
+
+    def get(self, key: ObjectId) -> ObjectRow | None:
+        packed = self._in_use.get(key)
+        if packed is not None:
+            return self._unpack(key, packed)
+        kept = self._destroyed.get(key)
+        return None if kept is None else ObjectRow(*kept)
+
+    def __contains__(self, key: object) -> bool:
+        # Keys of another type cannot be asked for: mypy sees to it.
+        return self.get(key) is not None  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self._in_use) + len(self._destroyed)
+
+    def __iter__(self) -> Iterator[ObjectRow]:
+        destroyed = self._destroyed.items()
+        waiting = next(destroyed, None)
+        for key, packed in self._in_use.items():
+            while waiting is not None and waiting[0] < key:
+                yield ObjectRow(*waiting[1])
+                waiting = next(destroyed, None)
+            yield self._unpack(key, packed)
+        for _, kept in chain([waiting] if waiting is not None else [], destroyed):
+            yield ObjectRow(*kept)
+
+    def find(self, index: Index[I, ObjectRow], index_key: I) -> Sequence[ObjectRow]:
+        assert index is OBJECTS_WAITING, f"objects have no index {index.name}"
+        # The index's keys are states.
+        return self._waiting.get(index_key, ())  # type: ignore[call-overload, no-any-return]
+
+    def put(self, row: ObjectRow) -> None:
+        key = row.object_id
+        if row.state is ObjectState.DESTROYED:
+            old = self.get(key)
+            if old is not None and old.state is not ObjectState.DESTROYED:
+                self._in_use.delete(key)
+            self._destroyed.put(key, tuple(row))
+        else:
+            packed = self._in_use.put(key, self._pack(row))
+            if packed is not None:
+                old = self._unpack(key, packed)
+            else:
+                old = self.get(key) if key in self._destroyed else None
+                assert old is None, f"object {key} is destroyed and cannot come back"
+        self._forget_waiting(old)
+        self._note_waiting(row)
+
+    def amend(self, row: ObjectRow) -> None:
+        self.put(row)
+
+    def delete(self, key: ObjectId) -> None:
+        old = self.get(key)
+        if old is None:
+            raise KeyError(key)
+        if old.state is ObjectState.DESTROYED:
+            self._destroyed.delete(key)
+        else:
+            self._in_use.delete(key)
+        self._forget_waiting(old)
+
+    def freeze(self) -> tuple[Picture[int], Picture[int], Sequence[Origin]]:
+        """Pictures of the rows in use and of the destroyed ones, and the origins that the former name."""
+        return self._in_use.freeze(), self._destroyed.freeze(), tuple(self._origins)
+
+    def load_in_use(self, rows: Sequence[tuple[int, int, int, int]], origins: Sequence[Origin]) -> None:
+        """Rows of a snapshot, in key order, as (object id, place in `origins`, size, time).
+
+        Raises:
+            ValueError: they are not in order, or are not PREPARED or COMMITTED.
+        """
+        if any(origin.state is ObjectState.DESTROYED for origin in origins):
+            raise ValueError("a destroyed object among those in use")
+        numbers = [self._number(origin) for origin in origins]
+        self._in_use.extend([row[0] for row in rows], [(numbers[row[1]], row[2], row[3]) for row in rows])
+        prepared = [i for i, origin in enumerate(origins) if origin.state is ObjectState.PREPARED]
+        for row in rows if prepared else ():
+            if row[1] in prepared:
+                object_row = self.get(ObjectId(row[0]))
+                assert object_row is not None
+                self._note_waiting(object_row)
+
+    def load_destroyed(self, rows: Sequence[ObjectRow]) -> None:
+        """Rows of a snapshot, in key order.
+
+        Raises:
+            ValueError: they are not, or are not DESTROYED.
+        """
+        if any(row.state is not ObjectState.DESTROYED for row in rows):
+            raise ValueError("an object in use among the destroyed ones")
+        self._destroyed.extend([row.object_id for row in rows], [tuple(row) for row in rows])
+        for row in rows:
+            self._note_waiting(row)
+
+    def adopt(self, other: ObjectTable) -> None:
+        """Take all that the other holds; it is of no use afterwards."""
+        self._in_use, self._destroyed = other._in_use, other._destroyed
+        self._origins, self._numbers = other._origins, other._numbers
+        self._waiting = {state: waiting.of(self) for state, waiting in other._waiting.items()}
+
+    def _pack(self, row: ObjectRow) -> Values:
+        prepared = row.state is ObjectState.PREPARED
+        time_ms = row.expires_at_ms if prepared else row.committed_at_ms
+        assert row[6:] == ObjectTable._times(prepared, row.size_bytes, time_ms), (
+            f"object {row.object_id} is {row.state.name} with times of another state: {row}"
+        )
+        return self._number(Origin(*row[1:6])), row.size_bytes, time_ms
+
+    def _unpack(self, key: int, packed: Values) -> ObjectRow:
+        number, size_bytes, time_ms = packed
+        origin = self._origins[number]
+        times = ObjectTable._times(origin.state is ObjectState.PREPARED, size_bytes, time_ms)
+        # As NamedTuple._make does it, without its detour.
+        return tuple.__new__(ObjectRow, (key, *origin, *times))
+
+    @staticmethod
+    def _times(prepared: bool, size_bytes: int, time_ms: int) -> Values:
+        if prepared:
+            return time_ms, size_bytes, 0, 0, NO_NODE, NO_EPOCH, 0
+        return 0, size_bytes, time_ms, 0, NO_NODE, NO_EPOCH, 0
+
+    def _number(self, origin: Origin) -> int:
+        number = self._numbers.get(origin)
+        if number is None:
+            number = self._numbers[origin] = len(self._origins)
+            self._origins.append(origin)
+        return number
+
+    def _note_waiting(self, row: ObjectRow) -> None:
+        if row.state is not ObjectState.COMMITTED:
+            self._waiting[row.state].note(row)
+
+    def _forget_waiting(self, row: ObjectRow | None) -> None:
+        if row is not None and row.state is not ObjectState.COMMITTED:
+            self._waiting[row.state].forget(row)

@@ -1,0 +1,10 @@
+from array import array
+
+def decode_columns(data: bytes) -> tuple[array[int], array[int], array[int]] | None: ...
+def append_slot(
+    with_stream: dict[int, array[int]],
+    stream_ids: array[int],
+    slot: int,
+    orders: array[int],
+    order: int,
+) -> list[int]: ...

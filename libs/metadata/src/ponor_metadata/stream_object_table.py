@@ -1,0 +1,128 @@
+"""The image's table of stream objects: 40 bytes a row, and a little per stream.
+
+What lives here: rows as (stream, start, end) under their object ids, and per stream its object ids by start offset.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Any, Final, TypeVar
+
+from ponor_runtime.identity import ObjectId
+
+from ponor_metadata.blocks import Picture, StructBlocks
+from ponor_metadata.memory_table import Found
+from ponor_metadata.rows import StreamObjectRow
+from ponor_metadata.tables import STREAM_OBJECTS, STREAM_OBJECTS_OF, Index, Schema
+
+I = TypeVar("I")  # noqa: E741 -- the key of an index
+
+HOLDING: Final = Struct("<qqq")
+"""Stream id, start offset, end offset."""
+
+
+class StreamObjectTable:
+    """Fulfils `ponor_metadata.tables.Table`."""
+
+    __slots__ = ("_of_stream", "_rows")
+
+    def __init__(self) -> None:
+        self._rows = StructBlocks(HOLDING)
+        self._of_stream: dict[int, array[int]] = {}
+
+    @property
+    def schema(self) -> Schema[ObjectId, StreamObjectRow]:
+        return STREAM_OBJECTS
+
+    def get(self, key: ObjectId) -> StreamObjectRow | None:
+        values = self._rows.get(key)
+        # As NamedTuple._make does it, without its detour.
+        return None if values is None else tuple.__new__(StreamObjectRow, (key, *values))
+
+    def __contains__(self, key: object) -> bool:
+        # Keys of another type cannot be asked for: mypy sees to it.
+        return self._rows.get(key) is not None  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[StreamObjectRow]:
+        for key, values in self._rows.items():
+            yield StreamObjectRow(ObjectId(key), *values)
+
+    def find(self, index: Index[I, StreamObjectRow], index_key: I) -> Sequence[StreamObjectRow]:
+        assert index is STREAM_OBJECTS_OF, f"stream objects have no index {index.name}"
+        ids: Any = self._of_stream.get(index_key)  # type: ignore[call-overload]  # the index's keys are stream ids
+        return () if ids is None else Found(ids, self.get)
+
+    def put(self, row: StreamObjectRow) -> None:
+        key, stream_id, start, end = row
+        old = self._rows.put(key, (stream_id, start, end))
+        if old is not None:
+            if old[:2] == (stream_id, start):
+                return
+            self._forget(key, old[0], old[1])
+        self._note(key, stream_id, start)
+
+    def amend(self, row: StreamObjectRow) -> None:
+        self.put(row)
+
+    def delete(self, key: ObjectId) -> None:
+        stream_id, start, _ = self._rows.delete(key)
+        self._forget(key, stream_id, start)
+
+    def freeze(self) -> Picture[int]:
+        """A picture of the rows, without their keys, for the snapshot."""
+        return self._rows.freeze()
+
+    def load(self, keys: Sequence[int], values: Sequence[tuple[int, int, int]]) -> None:
+        """Rows of a snapshot, in key order, above all that are there.
+
+        Raises:
+            ValueError: they are not.
+        """
+        self._rows.extend(keys, values)
+        for key, (stream_id, start, _) in zip(keys, values, strict=True):
+            self._note(key, stream_id, start)
+
+    def adopt(self, other: StreamObjectTable) -> None:
+        """Take all that the other holds; it is of no use afterwards."""
+        self._rows, self._of_stream = other._rows, other._of_stream
+
+    def _start_of(self, object_id: int) -> int:
+        values = self._rows.get(object_id)
+        assert values is not None, f"the index of streams names object {object_id}, which is not there"
+        return int(values[1])
+
+    def _note(self, key: int, stream_id: int, start: int) -> None:
+        ids = self._of_stream.get(stream_id)
+        if ids is None:
+            self._of_stream[stream_id] = array("q", (key,))
+        elif self._start_of(ids[-1]) < start:  # most objects continue their stream
+            ids.append(key)
+        else:
+            position = bisect_left(ids, start, key=self._start_of)
+            assert self._start_of(ids[position]) != start, f"stream {stream_id}: two objects at {start}"
+            ids.insert(position, key)
+
+    def _forget(self, key: int, stream_id: int, start: int) -> None:
+        ids = self._of_stream[stream_id]
+        del ids[self._position(ids, key, start)]
+        if not ids:
+            del self._of_stream[stream_id]
+
+    def _position(self, ids: array[int], key: int, start: int) -> int:
+        """Where the object stands, by the others' starts: its own row is gone, or says something else by now."""
+        low, high = 0, len(ids)
+        while low < high:
+            middle = (low + high) // 2
+            if ids[middle] == key:
+                return middle
+            if self._start_of(ids[middle]) < start:
+                low = middle + 1
+            else:
+                high = middle
+        raise AssertionError(f"object {key} is missing in the index of its stream")

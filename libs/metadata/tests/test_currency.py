@@ -1,0 +1,128 @@
+"""How current an image is, by questions and their answers."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor_metadata.currency import CLAIMS_MAX, Currency
+
+
+class HandClock:
+    """Time in the test's hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+def test_an_answer_counts_from_its_question() -> None:
+    clock = HandClock()
+    currency = Currency(clock, 100)
+    currency.connected()
+    assert currency.staleness_ms is None
+    probe = currency.next_probe()
+    assert probe == 1
+    clock.now_ms = 30
+    currency.claimed(probe, 5, 0)
+    currency.reached(4)
+    assert currency.staleness_ms is None, "what the answer spoke of is not there"
+    clock.now_ms = 50
+    currency.reached(5)
+    assert currency.staleness_ms == 50
+
+
+def test_an_answer_to_an_older_question_or_to_none_says_nothing() -> None:
+    clock = HandClock()
+    currency = Currency(clock, 100)
+    currency.connected()
+    first = currency.next_probe()
+    currency.connected()  # the answer to the first one is lost with its connection
+    clock.now_ms = 500
+    second = currency.next_probe()
+    currency.claimed(first, 0, 0)
+    currency.claimed(0, 0, 0)
+    currency.reached(0)
+    assert currency.staleness_ms is None
+    currency.claimed(second, 0, 0)
+    currency.claimed(second, 0, 0)
+    currency.reached(0)
+    assert currency.staleness_ms == 0
+
+
+def test_the_controllers_own_staleness_is_added() -> None:
+    clock = HandClock()
+    currency = Currency(clock, 100)
+    currency.connected()
+    clock.now_ms = 1_000
+    currency.claimed(currency.next_probe(), 3, 400)
+    currency.reached(3)
+    assert currency.staleness_ms == 400
+
+
+def test_a_staler_controller_takes_nothing_back() -> None:
+    clock = HandClock()
+    currency = Currency(clock, 100)
+    currency.connected()
+    clock.now_ms = 1_000
+    currency.claimed(currency.next_probe(), 3, 0)
+    currency.reached(3)
+    clock.now_ms = 1_200
+    currency.claimed(currency.next_probe(), 2, 900)
+    currency.reached(3)
+    assert currency.staleness_ms == 200
+
+
+def test_one_question_at_a_time_and_not_too_often() -> None:
+    clock = HandClock()
+    currency = Currency(clock, 100)
+    currency.connected()
+    probe = currency.next_probe()
+    clock.now_ms = 500
+    assert currency.next_probe() == 0
+    currency.claimed(probe, 0, 0)
+    assert currency.next_probe() == probe + 1
+    currency.claimed(probe + 1, 0, 0)
+    clock.now_ms = 599
+    assert currency.next_probe() == 0
+    clock.now_ms = 600
+    assert currency.next_probe() == probe + 2
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 300), st.integers(0, 5), st.integers(0, 40), st.integers(0, 900)),
+        min_size=1,
+        max_size=3 * CLAIMS_MAX,
+    )
+)
+def test_it_never_claims_more_than_was_known(steps: list[tuple[int, int, int, int]]) -> None:
+    """Time passes, indices are committed, a question is answered from a controller that is behind, the image reaches some index."""
+    clock = HandClock()
+    currency = Currency(clock, 100)
+    currency.connected()
+    committed_at_ms = [0]
+    image = 0
+    for pause_ms, commits, behind, age_ms in steps:
+        committed_at_ms += [clock.now_ms] * commits
+        known_at_ms = clock.now_ms - age_ms
+        clock.now_ms += pause_ms
+        newest = len(committed_at_ms) - 1
+        probe = currency.next_probe()
+        if probe:
+            known = max(index for index, at in enumerate(committed_at_ms) if at <= max(known_at_ms, 0))
+            currency.claimed(probe, known, clock.now_ms - known_at_ms)
+        image = max(image, newest - behind)
+        currency.reached(image)
+        if currency.staleness_ms is not None:
+            moment = clock.now_ms - currency.staleness_ms
+            assert image >= max(
+                [index for index, at in enumerate(committed_at_ms) if at <= moment], default=0
+            )

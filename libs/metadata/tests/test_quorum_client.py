@@ -1,0 +1,146 @@
+"""Whom the quorum client asks: hints are followed, the dead and the silent passed over, refusals for good are told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+import pytest
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import quorum_service_pb2 as wire
+from ponor_metadata import quorum_client
+from ponor_metadata.controllers import KnownControllers
+from ponor_metadata.quorum_client import NoControllerError, QuorumClient, refused
+from ponor_rpc.errors import OperationError
+from ponor_rpc.grpc_network import GrpcNetwork
+from ponor_rpc.methods import QUORUM
+from ponor_runtime.network import Connection, ConnectionClosedError, Listener
+from ponor_runtime.system import SystemClock
+
+DESCRIBE = wire.QuorumRequest(describe=wire.DescribeQuorum(leader_only=True))
+NOT_LEADER = error_pb2.ERROR_CODE_NOT_LEADER
+OVERLOADED = error_pb2.ERROR_CODE_OVERLOADED
+Answer = Callable[[int], wire.QuorumResponse | None]
+"""From how often it was asked before to what it says; None: nothing, ever."""
+
+
+class Asked:
+    """One address, and how often somebody asked there."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.times = 0
+        self.address = ""
+        self.listener: Listener | None = None
+
+    async def serve(self, connection: Connection) -> None:
+        try:
+            while True:
+                await connection.receive()
+                answer = self._answer(self.times)
+                self.times += 1
+                if answer is not None:
+                    await connection.send(answer.SerializeToString())
+        except ConnectionClosedError:
+            return
+
+
+@asynccontextmanager
+async def answering(answers: Iterable[Answer]) -> AsyncIterator[tuple[GrpcNetwork, list[Asked]]]:
+    """Listeners that answer as told."""
+    network = GrpcNetwork()
+    asked = [Asked(answer) for answer in answers]
+    try:
+        for each in asked:
+            each.listener = await network.listen("127.0.0.1:0", {QUORUM: each.serve})
+            each.address = each.listener.address
+        yield network, asked
+    finally:
+        for each in asked:
+            if each.listener is not None:
+                await each.listener.close()
+        await network.close()
+
+
+def leads(index: int) -> Answer:
+    """A leader."""
+    return lambda _: wire.QuorumResponse(done=wire.QuorumDone(index=index))
+
+
+def says_no(code: error_pb2.ErrorCode.ValueType = NOT_LEADER, leader: str = "") -> Answer:
+    """Somebody who refuses."""
+    return lambda _: refused(code, "no", leader)
+
+
+def nobody() -> str:
+    """An address at which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+def client(network: GrpcNetwork, *addresses: str) -> QuorumClient:
+    return QuorumClient(network, SystemClock(), addresses)
+
+
+async def test_a_follower_names_the_leader_and_nobody_else_is_asked() -> None:
+    async with answering([leads(7), says_no(), says_no()]) as (network, (leader, other, follower)):
+        follower._answer = says_no(leader=leader.address)
+        answer = await client(network, follower.address, other.address).ask(DESCRIBE, timeout_s=20)
+        assert answer.done.index == 7
+        assert (follower.times, other.times, leader.times) == (1, 0, 1)
+
+
+async def test_the_dead_are_passed_over_and_followers_without_a_leader_are_asked_again() -> None:
+    def elects(times: int) -> wire.QuorumResponse:
+        return leads(9)(0) if times == 2 else refused(NOT_LEADER, "an election is under way")  # type: ignore[return-value]
+
+    async with answering([elects, says_no(OVERLOADED)]) as (network, (candidate, busy)):
+        asking = client(network, nobody(), busy.address, candidate.address)
+        assert (await asking.ask(DESCRIBE, timeout_s=20)).done.index == 9
+        assert (candidate.times, busy.times) == (3, 3), "one after the other, in rounds"
+
+
+async def test_a_hint_to_a_dead_leader_does_not_keep_the_client_from_the_others() -> None:
+    def learns(times: int) -> wire.QuorumResponse:
+        return leads(3)(0) if times else refused(NOT_LEADER, "no", gone)  # type: ignore[return-value]
+
+    gone = nobody()
+    async with answering([learns]) as (network, (follower,)):
+        assert (await client(network, follower.address).ask(DESCRIBE, timeout_s=20)).done.index == 3
+
+
+async def test_a_silent_controller_costs_a_question_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum_client, "LOOK_S_MAX", 0.2)
+    async with answering([lambda _: None, leads(4)]) as (network, (cut_off, leader)):
+        asking = client(network, cut_off.address, leader.address)
+        assert (await asking.ask(DESCRIBE, timeout_s=20)).done.index == 4
+        assert cut_off.times == 1
+
+
+async def test_a_refusal_for_good_ends_the_question() -> None:
+    async with answering([says_no(error_pb2.ERROR_CODE_INVALID_REQUEST), leads(1)]) as (network, asked):
+        with pytest.raises(OperationError, match="no") as error:
+            await client(network, *(each.address for each in asked)).ask(DESCRIBE, timeout_s=20)
+        assert error.value.code == error_pb2.ERROR_CODE_INVALID_REQUEST
+        assert asked[1].times == 0
+
+
+async def test_nobody_answering_in_time_says_whom_it_asked_and_the_last_reason() -> None:
+    async with answering([says_no()]) as (network, (follower,)):
+        with pytest.raises(NoControllerError, match=f"{follower.address}: no"):
+            await client(network, follower.address).ask(DESCRIBE, timeout_s=0.3)
+        with pytest.raises(NoControllerError, match="no answer from the controllers at"):
+            await client(network, nobody()).ask(DESCRIBE, timeout_s=0.3)
+
+
+async def test_controllers_that_a_subscription_learned_of_are_asked_too() -> None:
+    async with answering([leads(5)]) as (network, (newcomer,)):
+        known = KnownControllers([nobody()])
+        asking = QuorumClient(network, SystemClock(), known)
+        question = asyncio.create_task(asking.ask(DESCRIBE, timeout_s=20))
+        await asyncio.sleep(0)
+        known.learn([newcomer.address])
+        assert (await question).done.index == 5

@@ -1,0 +1,116 @@
+"""Records about the controllers themselves: members of the quorum, and incarnations of the log."""
+
+from __future__ import annotations
+
+import pytest
+from ponor.metadata.v1 import records_pb2 as pb
+from ponor_metadata import counters
+from ponor_metadata.rows import QuorumMemberRow
+from ponor_metadata.view import cluster_of
+from ponor_runtime.identity import NodeId
+
+from libs.metadata.tests.metadata_kit import GC_NODE, NODE_A, Log, claimed, destroyed, obj, prepared, record
+
+
+def member(number: int, *, directory: int = 0, voter: bool = True) -> pb.QuorumMember:
+    return pb.QuorumMember(
+        node_id=number,
+        directory_id=bytes([directory]) * 16,
+        peer_address=f"host{number}:1",
+        service_address=f"host{number}:2",
+        voter=voter,
+    )
+
+
+def voters(*members: pb.QuorumMember) -> pb.Record:
+    return record(voters_set=pb.VotersSet(members=members))
+
+
+def raised(incarnation: int) -> pb.Record:
+    return record(incarnation_raised=pb.IncarnationRaised(incarnation=incarnation))
+
+
+def confirmed(incarnation: int) -> pb.Record:
+    return record(incarnation_confirmed=pb.IncarnationConfirmed(incarnation=incarnation))
+
+
+def test_each_record_names_the_whole_quorum() -> None:
+    log = Log()
+    log.commit(voters(member(1), member(2), member(3)))
+    log.commit(voters(member(1), member(2, directory=1, voter=False), member(3)))
+    assert [(row.node_id, row.directory_id[0], row.voter) for row in log.image.quorum] == [
+        (1, 0, True),
+        (2, 1, False),
+        (3, 0, True),
+    ]
+    assert log.image.quorum.get((NodeId(1), bytes(16))) == QuorumMemberRow(
+        NodeId(1), bytes(16), "host1:1", "host1:2", voter=True
+    )
+
+
+def test_a_machine_that_lost_its_disk_is_another_member_beside_the_old_one() -> None:
+    log = Log()
+    log.commit(voters(member(1), member(1, directory=1, voter=False)))
+    assert [row.voter for row in log.image.quorum] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("members", "fault"),
+    [
+        ([], "without a voter"),
+        ([member(1, voter=False)], "without a voter"),
+        ([member(2), member(1)], "in order"),
+        ([member(1), member(1)], "named twice"),
+        ([pb.QuorumMember(node_id=1, voter=True)], "16 bytes"),
+    ],
+)
+def test_a_quorum_that_could_not_work_is_refused(members: list[pb.QuorumMember], fault: str) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        Log().commit(voters(*members))
+
+
+def test_a_forced_recovery_leaps_over_all_ids_that_may_have_been_lost() -> None:
+    log = Log()
+    log.commit(prepared(obj(1), 5))
+    before = {name: counters.next_value(log.image, name) for name in counters.ID_COUNTERS}
+    order = counters.next_value(log.image, counters.COMMIT_ORDER)
+    log.commit(raised(1))
+    after = {name: counters.next_value(log.image, name) for name in counters.ID_COUNTERS}
+    assert after == {name: value + (1 << 32) for name, value in before.items()}
+    assert counters.next_value(log.image, counters.COMMIT_ORDER) == order
+    cluster = cluster_of(log.image)
+    assert cluster is not None
+    assert (cluster.incarnation, cluster.incarnation_unconfirmed) == (1, True)
+
+
+def test_nothing_is_claimed_until_the_recovery_is_confirmed() -> None:
+    log = Log(nodes=(NODE_A, GC_NODE))
+    log.commit(prepared(obj(1), 1))
+    log.commit(destroyed(obj(1), at_ms=2))
+    log.commit(raised(3))
+    with pytest.raises(AssertionError, match="waits for confirmation"):
+        log.commit(claimed(obj(1)))
+
+
+def test_an_incarnation_is_confirmed_once_and_by_its_name() -> None:
+    log = Log(nodes=(NODE_A, GC_NODE))
+    log.commit(prepared(obj(1), 1), destroyed(obj(1), at_ms=2))
+    log.commit(raised(2))
+    log.commit(confirmed(2))
+    log.commit(claimed(obj(1)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        (confirmed(2), "confirmed before"),
+        (confirmed(1), "the incarnation is 2"),
+        (raised(2), "does not rise"),
+        (raised(1), "does not rise"),
+    ],
+)
+def test_incarnations_only_rise(wrong: pb.Record, fault: str) -> None:
+    log = Log()
+    log.commit(raised(2), confirmed(2))
+    with pytest.raises(AssertionError, match=fault):
+        log.commit(wrong)
