@@ -17,7 +17,7 @@ from s3stream.errors import (
     StreamNotClosedError,
     StreamNotFoundError,
 )
-from s3stream.ports import ObjectPiece, PreparedObjects, StreamRange, StreamState, UploadedObject
+from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, StreamRange, StreamState, UploadedObject
 
 NAMESPACE = "model"
 
@@ -166,12 +166,12 @@ class ClusterNode:
         self._step("commit:after")
 
     async def find_objects(
-        self, stream_id: StreamId, start_offset: int, end_offset: int
+        self, stream_id: StreamId, start_offset: int, end_offset: int, *, pieces_max: int = PIECES_MAX
     ) -> list[ObjectPiece]:
         pieces = self.cluster.streams[stream_id].pieces
         return [
             piece for piece in pieces if piece.end_offset > start_offset and piece.start_offset < end_offset
-        ]
+        ][:pieces_max]
 
     def _check_range(self, part: StreamRange) -> None:
         assert part.start_offset < part.end_offset

@@ -16,7 +16,7 @@ from s3stream.errors import ObjectCorruptError, ReadTimeoutError
 from s3stream.objects.inspect import describe, verify
 from s3stream.objects.keys import object_key
 from s3stream.objects.writer import ObjectWriter
-from s3stream.ports import ObjectPiece, PreparedObjects, UploadedObject
+from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, UploadedObject
 from s3stream.reader import VANISHED_TRIES_MAX, ObjectStreamReader
 from s3stream.records import StreamRecord
 
@@ -35,7 +35,7 @@ class Metadata:
         self.replacement: list[ObjectPiece] | None = None
 
     async def find_objects(
-        self, stream_id: StreamId, start_offset: int, end_offset: int
+        self, stream_id: StreamId, start_offset: int, end_offset: int, *, pieces_max: int = PIECES_MAX
     ) -> list[ObjectPiece]:
         assert stream_id == MINE
         self.answers += 1
@@ -49,7 +49,7 @@ class Metadata:
         ]
         if self.replacement is not None:
             self.pieces, self.replacement = self.replacement, None
-        return found
+        return found[:pieces_max]
 
     async def prepare_objects(self, count: int) -> PreparedObjects:
         raise AssertionError("a reader prepares nothing")

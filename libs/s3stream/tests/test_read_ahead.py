@@ -11,7 +11,7 @@ from ponor_runtime.telemetry import Telemetry
 from s3stream.objects.format import BLOCK_BYTES_MAX
 from s3stream.objects.keys import object_key
 from s3stream.objects.writer import ObjectWriter
-from s3stream.ports import ObjectPiece, PreparedObjects, UploadedObject
+from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, UploadedObject
 from s3stream.reader import ObjectStreamReader
 from s3stream.records import StreamRecord
 
@@ -30,13 +30,13 @@ class Metadata:
         self.pieces: dict[StreamId, list[ObjectPiece]] = {}
 
     async def find_objects(
-        self, stream_id: StreamId, start_offset: int, end_offset: int
+        self, stream_id: StreamId, start_offset: int, end_offset: int, *, pieces_max: int = PIECES_MAX
     ) -> list[ObjectPiece]:
         return [
             piece
             for piece in self.pieces[stream_id]
             if piece.end_offset > start_offset and piece.start_offset < end_offset
-        ][:8]
+        ][: min(pieces_max, 8)]
 
     async def prepare_objects(self, count: int) -> PreparedObjects:
         raise AssertionError("a reader prepares nothing")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from ponor_broker.connection import ClientConnection, ConnectionContext
 from ponor_broker.dispatch import Dispatcher
+from ponor_broker.handlers.plain_produce import PlainProduceHandler
 from ponor_broker.handlers.produce import ProduceHandler
 from ponor_broker.handlers.produce_answer import PartitionOutcome, ProduceAnswers
 from ponor_broker.handlers.produce_deadlines import TIMEOUT_MS_MIN, ProduceDeadlines
@@ -54,9 +55,13 @@ class OnePartition:
         self.topics = topics
         self._partition = partition
 
+    def get(self, topic: str | bytes, index: int) -> Partition | None:
+        return self._partition if topic in {"t", TOPIC_ID} and index == 0 else None
+
     def find(self, topic: str | bytes, index: int) -> Partition:
-        if topic in {"t", TOPIC_ID} and index == 0:
-            return self._partition
+        partition = self.get(topic, index)
+        if partition is not None:
+            return partition
         raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic!r}-{index}")
 
 
@@ -94,7 +99,7 @@ class Wire:
 class Client:
     """A connection to a broker that leads one partition, whose disk is in the test's hands."""
 
-    def __init__(self, rig: PartitionRig, partition: Partition) -> None:
+    def __init__(self, rig: PartitionRig, partition: Partition, *, is_short: bool) -> None:
         self.wire = Wire()
         self.clock: SteppedClock = rig.clock
         self.log: MemoryStream = rig.stream("log")
@@ -107,7 +112,14 @@ class Client:
             rig.clock,
             self.telemetry,
         )
-        dispatcher = Dispatcher([], raw={ApiKey.PRODUCE: handler}, clock=rig.clock, telemetry=self.telemetry)
+        plain = PlainProduceHandler(partitions, rig.clock, batch_bytes_max=1 << 20)  # type: ignore[arg-type]
+        dispatcher = Dispatcher(
+            [],
+            raw={ApiKey.PRODUCE: handler},
+            plain=plain if is_short else None,
+            clock=rig.clock,
+            telemetry=self.telemetry,
+        )
         self.flow = RequestFlow(
             rig.clock, in_flight=ByteBudget("in flight", 1 << 20), waiting=ByteBudget("waiting", 1 << 20)
         )
@@ -117,10 +129,19 @@ class Client:
         self.connection.frames_received([bytearray(frame) for frame in frames])
 
 
-async def connect() -> tuple[Partition, Client]:
-    rig = PartitionRig()
-    partition = await rig.open()
-    return partition, Client(rig, partition)
+Connect = Callable[[], Awaitable[tuple[Partition, Client]]]
+
+
+@pytest.fixture(params=[True, False], ids=["short way", "long way"])
+def connect(request: pytest.FixtureRequest) -> Connect:
+    """A partition and a client of it. Nobody can tell which way a request takes."""
+
+    async def connected() -> tuple[Partition, Client]:
+        rig = PartitionRig()
+        partition = await rig.open()
+        return partition, Client(rig, partition, is_short=request.param)
+
+    return connected
 
 
 def produce(
@@ -137,7 +158,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_pipelined_requests_are_answered_together_when_their_group_is_durable() -> None:
+async def test_pipelined_requests_are_answered_together_when_their_group_is_durable(connect: Connect) -> None:
     _, client = await connect()
     client.log.hold = True
     client.send(produce(1), produce(2), produce(3))
@@ -153,7 +174,9 @@ async def test_pipelined_requests_are_answered_together_when_their_group_is_dura
     assert next(client.telemetry.counters("ponor_kafka_requests_total"))[1] == 3
 
 
-async def test_when_the_log_fails_in_the_middle_of_a_group_the_rest_is_refused_and_nothing_is_lost() -> None:
+async def test_when_the_log_fails_in_the_middle_of_a_group_the_rest_is_refused_and_nothing_is_lost(
+    connect: Connect,
+) -> None:
     partition, client = await connect()
     client.log.hold = True
     client.send(*(produce(number) for number in range(4)))
@@ -169,7 +192,7 @@ async def test_when_the_log_fails_in_the_middle_of_a_group_the_rest_is_refused_a
     assert not client.wire.ended
 
 
-async def test_partitions_of_one_request_have_outcomes_of_their_own() -> None:
+async def test_partitions_of_one_request_have_outcomes_of_their_own(connect: Connect) -> None:
     _, client = await connect()
     client.log.hold = True
     damaged = bytearray(batch().view)
@@ -193,7 +216,7 @@ async def test_partitions_of_one_request_have_outcomes_of_their_own() -> None:
     ]
 
 
-async def test_a_refusal_waits_for_the_answers_before_it() -> None:
+async def test_a_refusal_waits_for_the_answers_before_it(connect: Connect) -> None:
     _, client = await connect()
     client.log.hold = True
     client.send(produce(1), produce(2, topic="unknown"), produce(3, acks=7))
@@ -208,7 +231,7 @@ async def test_a_refusal_waits_for_the_answers_before_it() -> None:
     ]
 
 
-async def test_without_acknowledgement_nothing_is_answered_and_a_refusal_closes() -> None:
+async def test_without_acknowledgement_nothing_is_answered_and_a_refusal_closes(connect: Connect) -> None:
     partition, client = await connect()
     client.send(produce(1, acks=0), produce(2), produce(3, acks=0))
     await settle()
@@ -219,7 +242,7 @@ async def test_without_acknowledgement_nothing_is_answered_and_a_refusal_closes(
     assert client.flow.in_flight.held_bytes == 0
 
 
-async def test_a_repeat_is_answered_with_the_first_offset_when_that_is_durable() -> None:
+async def test_a_repeat_is_answered_with_the_first_offset_when_that_is_durable(connect: Connect) -> None:
     partition, client = await connect()
     client.log.hold = True
     once = bytes(batch(2, producer_id=9, epoch=0, sequence=0).view)
@@ -233,7 +256,7 @@ async def test_a_repeat_is_answered_with_the_first_offset_when_that_is_durable()
     assert partition.log_end_offset == 2
 
 
-async def test_a_request_that_is_not_durable_in_time_says_so_and_its_append_stays() -> None:
+async def test_a_request_that_is_not_durable_in_time_says_so_and_its_append_stays(connect: Connect) -> None:
     partition, client = await connect()
     client.log.hold = True
     client.send(produce(1, timeout_ms=200), produce(2, timeout_ms=0), produce(3, timeout_ms=60_000))
@@ -277,7 +300,7 @@ async def test_deadlines_end_in_their_order_and_forget_what_is_answered() -> Non
     assert deadlines._timer is None
 
 
-async def test_a_malformed_request_leaves_nothing_of_itself_behind() -> None:
+async def test_a_malformed_request_leaves_nothing_of_itself_behind(connect: Connect) -> None:
     partition, client = await connect()
     client.send(produce(1), produce(2)[:-5], produce(3))
     await settle()
@@ -286,7 +309,7 @@ async def test_a_malformed_request_leaves_nothing_of_itself_behind() -> None:
     assert partition.high_watermark == 1
 
 
-async def test_requests_leave_nothing_to_the_garbage_collector() -> None:
+async def test_requests_leave_nothing_to_the_garbage_collector(connect: Connect) -> None:
     _, client = await connect()
     for number in range(3):
         await _exchange(client, number)

@@ -177,7 +177,7 @@ class BatchView:
 
     def stamp(self, offset: int, leader_epoch: int) -> None:
         """Set both at once: what every append does."""
-        _STAMP.pack_into(self.view, 0, offset, len(self.view) - LENGTH_PREFIX_BYTES, leader_epoch)
+        stamp(self.view, offset, leader_epoch)
         self.base_offset = offset
         self.leader_epoch = leader_epoch
 
@@ -254,6 +254,11 @@ class BatchView:
             f"BatchView(base_offset={self.base_offset}, record_count={self.record_count}, "
             f"size_bytes={self.size_bytes}, attributes={self.attributes:#x}, producer_id={self.producer_id})"
         )
+
+
+def stamp(batch: memoryview, offset: int, leader_epoch: int) -> None:
+    """Set base offset and leader epoch of the batch that fills a buffer, in place."""
+    _STAMP.pack_into(batch, 0, offset, len(batch) - LENGTH_PREFIX_BYTES, leader_epoch)
 
 
 def _no_batch(view: memoryview) -> KafkaWireError:

@@ -40,16 +40,22 @@ class Admission:
             AppendBackpressureError: no room anywhere; nothing is charged.
             ValueError: the record is larger than the log cache allows at all.
         """
+        cache, commit = self._cache, self._commit
+        charge_bytes = size_bytes + RECORD_OVERHEAD_BYTES
+        if size_bytes <= commit.room_bytes and size_bytes <= self._record_bytes_max and not self._waiting:
+            # Nearly always nothing has to be evicted: `reserve`, without a call.
+            total_bytes = cache.charged_bytes + charge_bytes
+            if total_bytes <= self._direct_bytes_max:
+                cache.charged_bytes = total_bytes
+                return True
         if size_bytes > self._record_bytes_max:
             raise ValueError(
                 f"a record of {size_bytes} bytes exceeds the {self._record_bytes_max} that log cache and write-ahead log can"
                 " take; raise log_cache_bytes_max and wal_bytes_max"
             )
-        charge_bytes = size_bytes + RECORD_OVERHEAD_BYTES
-        cache = self._cache
         if (
             not self._waiting
-            and self._commit.has_room(size_bytes)
+            and commit.has_room(size_bytes)
             and cache.reserve(charge_bytes, within_bytes=self._direct_bytes_max)
         ):
             return True

@@ -65,8 +65,9 @@ class GroupCommit:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._gathering: _Entry | None = None
-        self._room_bytes = 0
-        """Of the log, when the gathering entry was begun: asking costs more than an append may."""
+        self.room_bytes = 0
+        """What the log takes surely: what it had left when the gathering entry was begun, without what that holds; 0 while none gathers.
+        Asking the log costs more than an append may."""
         self._in_flight: deque[_Entry] = deque()
 
     @property
@@ -76,11 +77,7 @@ class GroupCommit:
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether the log takes so many more bytes without growing beyond its bounds."""
-        gathering = self._gathering
-        if gathering is None:
-            self._room_bytes = self._wal.room_bytes
-            return size_bytes <= self._room_bytes
-        return gathering.size_bytes + size_bytes <= self._room_bytes
+        return size_bytes <= (self._wal.room_bytes if self._gathering is None else self.room_bytes)
 
     def add(self, stream: OpenStream, record: StreamRecord, size_bytes: int, on_durable: OnDurable) -> None:
         """Take an append."""
@@ -89,7 +86,7 @@ class GroupCommit:
             self._hand_over(entry)
             entry = None
         if entry is None:
-            self._room_bytes = self._wal.room_bytes
+            self.room_bytes = self._wal.room_bytes
             entry = self._gathering = _Entry(self._clock.monotonic_ns())
             if not self._in_flight:
                 self._loop.call_soon(self._hand_over, entry)
@@ -98,6 +95,7 @@ class GroupCommit:
         buffers.append(record.encode_header())
         buffers.append(record.payload)
         entry.size_bytes += size_bytes
+        self.room_bytes -= size_bytes
 
     def cut(self, action: Callable[[], None]) -> None:
         """Run `action` as soon as everything appended so far is durable and acknowledged, and before anything later is."""
@@ -114,6 +112,7 @@ class GroupCommit:
         if entry is not self._gathering:
             return  # handed over before the turn ended
         self._gathering = None
+        self.room_bytes = 0
         self._in_flight.append(entry)
         try:
             entry.sequence = self._wal.append(entry.buffers, self._on_done)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
+
+PIECES_MAX: Final = 64
+"""Most pieces of one answer of the read index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +124,9 @@ class ObjectManager(Protocol):
         ...
 
     async def find_objects(
-        self, stream_id: StreamId, start_offset: int, end_offset: int
+        self, stream_id: StreamId, start_offset: int, end_offset: int, *, pieces_max: int = PIECES_MAX
     ) -> list[ObjectPiece]:
-        """The read index: contiguous pieces from `start_offset` on, possibly ending short of `end_offset`.
+        """The read index: contiguous pieces from `start_offset` on, at most `pieces_max`, possibly ending short of `end_offset`.
 
         An empty answer while the stream reaches beyond `start_offset` means that the metadata lags: ask again.
         """

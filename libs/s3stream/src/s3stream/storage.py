@@ -139,7 +139,12 @@ class Storage:
             admitted = self._admission.charge(size_bytes)
         base_offset = stream.next_offset
         record = StreamRecord(
-            stream.stream_id, stream.epoch, base_offset, count, max_timestamp, unpinned(payload)
+            stream.stream_id,
+            stream.epoch,
+            base_offset,
+            count,
+            max_timestamp,
+            payload if type(payload) is bytes else unpinned(payload),
         )
         if admitted:
             self._commit.add(stream, record, size_bytes, on_durable)
@@ -147,7 +152,7 @@ class Storage:
             self._admission.wait((stream, record, size_bytes, on_durable))
             self._wake.set()
         stream.next_offset = base_offset + count
-        if stream.upload_hook is not None:
+        if stream.upload_hook is not None and not stream.awaits_hook:
             self._hooks.note_append(stream)
 
     def on_durable(self, appends: list[PendingAppend], sequence: int, started_ns: int) -> None:
@@ -160,7 +165,10 @@ class Storage:
             stream.confirmed_offset = record.base_offset + record.count
         self._next_sequence = sequence + 1
         for _, _, _, on_durable in appends:  # whoever is told may append again: the books are right by now
-            self._tell(on_durable, None)
+            try:
+                on_durable(None)
+            except Exception as error:  # noqa: BLE001 - reported
+                self._report(error)
         self._append_us.record((now_ns - started_ns) // 1000)
         if self._admission.waiting:
             self._admit_waiting()
@@ -178,9 +186,12 @@ class Storage:
         try:
             on_durable(None if failure is None else StorageFailedError(str(failure)))
         except Exception as error:  # noqa: BLE001 - reported
-            self._loop.call_exception_handler(
-                {"message": "told of a durable append, a callback raised", "exception": error}
-            )
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": "told of a durable append, a callback raised", "exception": error}
+        )
 
     def _admit_waiting(self, *, unconditionally: bool = False) -> None:
         while (append := self._admission.next_admitted(unconditionally=unconditionally)) is not None:

@@ -13,6 +13,7 @@ from ponor_metadata.errors import SessionClosedError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.command import run_from_command_line, start_metrics
+from ponor_runtime.freed_memory import use_freed_memory_again
 from ponor_runtime.lifecycle import StartRefusedError
 from ponor_runtime.object_store import ObjectStoreError
 from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
@@ -60,6 +61,7 @@ async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyn
 
 def main() -> int:
     """Run; returns the exit code."""
+    use_freed_memory_again()
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

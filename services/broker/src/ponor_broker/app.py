@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final, Protocol, TypeAlias
 
+from ponor_metadata.controllers import KnownControllers
+from ponor_metadata.quorum_client import QuorumClient
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
 from ponor_metadata.subscription import SubscriptionClient
@@ -168,12 +170,13 @@ class _Broker:
         self._frontend = frontend
         self._host = options.advertised_host or options.kafka_host
         self._tasks = BackgroundTasks(runtime.fail_stop)
+        self._controllers = controllers = KnownControllers(options.controllers)
         self._subscription = SubscriptionClient(
             network=runtime.network,
             clock=runtime.clock,
             randomness=runtime.randomness,
             telemetry=runtime.telemetry,
-            addresses=options.controllers,
+            addresses=controllers,
         )
         self._session = SessionClient(
             network=runtime.network,
@@ -187,7 +190,7 @@ class _Broker:
                 kafka_host=self._host,
                 kafka_port=frontend.port,
             ),
-            addresses=options.controllers,
+            addresses=controllers,
             applied_index=lambda: self._subscription.image.index,
         )
 
@@ -272,6 +275,7 @@ class _Broker:
             own_configs=_own_configs(self._settings, self._options),
             session=self._session,
             subscription=self._subscription,
+            quorum=QuorumClient(self._runtime.network, self._runtime.clock, self._controllers),
             streams=streams,
             backlog=backlog,
             tasks=self._tasks,

@@ -295,8 +295,15 @@ class ClientConnection:
             flow.in_flight.release(len(frame))
             self.failed(error)
             return
-        if isinstance(answer, PendingAnswer):
-            self._place(answer, len(frame))
+        if isinstance(answer, PendingAnswer):  # nearly always; `_place`, without a call
+            answer.connection = self
+            answer.frame_bytes = len(frame)
+            places = self._places
+            if places is None:
+                places = self._places = deque()
+            places.append(answer)
+            if answer.is_answered:
+                self.answered(answer)
         elif isinstance(answer, asyncio.Future):
             self._place(_FutureAnswer(answer), len(frame))
         elif self._places:

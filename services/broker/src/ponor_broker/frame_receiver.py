@@ -93,6 +93,12 @@ class FrameReceiver:
         """The first `size` bytes of somebody else's buffer arrived; what is needed of them is copied. Returns the complete frames."""
         assert self._frame is None
         assert not self.blocked
+        if not self._stash and size > LENGTH_BYTES:
+            (length,) = _LENGTH.unpack_from(data)
+            if 0 < length <= self._control_max and length + LENGTH_BYTES == size:
+                return [
+                    bytearray(data[LENGTH_BYTES:size])
+                ]  # one frame and nothing else: who waits for answers sends so
         if self._stash:
             data = memoryview(self._stash + bytes(data[:size]))
             size = len(data)

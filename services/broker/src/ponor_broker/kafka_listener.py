@@ -160,15 +160,16 @@ class ClientProtocol(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
-        own = self._receiver.own_buffer()
-        if own is not None:
+        if self._held is not None:
+            own = self._receiver.own_buffer()
+            assert own is not None, "what is charged is being received"
             return own
         shared = self._shared
         return shared.scratch[:SCRATCH_BYTES_WHEN_FULL] if shared.receive.is_full else shared.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         shared, receiver = self._shared, self._receiver
-        shared.bytes_in.add(nbytes)
+        shared.bytes_in.value += nbytes
         self._progressed = True
         if self._held is None:
             frames = receiver.received(shared.scratch, nbytes)
@@ -242,10 +243,12 @@ class ClientProtocol(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        size_bytes = sum(map(len, buffers))
-        self._shared.bytes_out.add(size_bytes)
+        size_bytes = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
+        self._shared.bytes_out.value += size_bytes
         self._progressed = True
-        if size_bytes <= JOINED_BYTES_MAX:
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        elif size_bytes <= JOINED_BYTES_MAX:
             transport.write(b"".join(buffers))
         else:
             transport.writelines(buffers)

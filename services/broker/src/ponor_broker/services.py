@@ -10,8 +10,10 @@ from typing import cast
 
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
 from ponor.metadata.v1.records_pb2 import RecordBatch
+from ponor_kafka import plain_produce
 from ponor_kafka.api import ApiKey
 from ponor_metadata.errors import SessionClosedError
+from ponor_metadata.quorum_client import QuorumClient
 from ponor_metadata.session import SessionClient
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_rpc.errors import OperationError
@@ -40,6 +42,7 @@ from ponor_broker.handlers.describe_cluster import DescribeClusterHandler
 from ponor_broker.handlers.describe_configs import DescribeConfigsHandler
 from ponor_broker.handlers.describe_log_dirs import DescribeLogDirsHandler
 from ponor_broker.handlers.describe_producers import DescribeProducersHandler
+from ponor_broker.handlers.describe_quorum import DescribeQuorumHandler
 from ponor_broker.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
 from ponor_broker.handlers.elect_leaders import ElectLeadersHandler
 from ponor_broker.handlers.fetch import FetchHandler
@@ -52,8 +55,10 @@ from ponor_broker.handlers.list_config_resources import ListConfigResourcesHandl
 from ponor_broker.handlers.list_offsets import ListOffsetsHandler
 from ponor_broker.handlers.metadata import MetadataHandler
 from ponor_broker.handlers.partition_reassignments import PartitionReassignmentsHandler
+from ponor_broker.handlers.plain_produce import PlainProduceHandler
 from ponor_broker.handlers.produce import ProduceHandler
 from ponor_broker.handlers.registry import ApiHandler
+from ponor_broker.handlers.update_features import UpdateFeaturesHandler
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
@@ -63,6 +68,7 @@ from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_configs import TopicConfigs
 from ponor_broker.partitions.topics import Topics
 from ponor_broker.producer_ids import ProducerIds
+from ponor_broker.self_fence import SelfFence
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.storage.refusals import storage_error_of
 
@@ -80,6 +86,7 @@ class BrokerServices:
         own_configs: Mapping[str, str],
         session: SessionClient,
         subscription: SubscriptionClient,
+        quorum: QuorumClient,
         streams: StreamClient,
         backlog: AnswerBacklog,
         tasks: BackgroundTasks,
@@ -89,6 +96,7 @@ class BrokerServices:
         self._node_id = node_id
         self._session = session
         self._subscription = subscription
+        self._quorum = quorum
         self._tasks = tasks
         self.topics = Topics(lambda: subscription.image)
         deadline_ms = settings.controller_timeout_ms
@@ -165,6 +173,13 @@ class BrokerServices:
                 ApiKey.FETCH: self._fetch_handler(backlog),
                 ApiKey.METADATA: self._metadata,
             },
+            plain=(
+                PlainProduceHandler(
+                    self.partitions, clock, batch_bytes_max=settings.decompressed_batch_bytes_max
+                )
+                if plain_produce.IS_NATIVE
+                else None
+            ),
             clock=clock,
             telemetry=self._runtime.telemetry,
         )
@@ -212,6 +227,9 @@ class BrokerServices:
             DeleteTopicsHandler(self.topics, self.admin).api,
             DescribeClusterHandler(self.topics, node_id=self._node_id).api,
             DescribeConfigsHandler(self.topics, self._descriptions, node_id=self._node_id).api,
+            DescribeQuorumHandler(
+                self._quorum, self._runtime.clock, timeout_ms=self._settings.controller_timeout_ms
+            ).api,
             DescribeTopicPartitionsHandler(self.topics).api,
             ElectLeadersHandler(self.topics).api,
             DeleteRecordsHandler(self.partitions).api,
@@ -222,6 +240,7 @@ class BrokerServices:
             ListConfigResourcesHandler(self.topics).api,
             ListOffsetsHandler(self.partitions).api,
             *PartitionReassignmentsHandler(self.topics).apis,
+            UpdateFeaturesHandler(self._quorum).api,
             *group_handlers(self.coordinator, self.topics, self._runtime.clock),
         ]
 
@@ -232,6 +251,15 @@ class BrokerServices:
         self.coordinator.start()
         self._tasks.spawn(self.partitions.run(), "partitions")
         self._tasks.spawn(self._maintenance.run(), "partition maintenance")
+        if self._settings.self_fence_ms:
+            fence = SelfFence(
+                self._runtime.clock,
+                self._settings.self_fence_ms,
+                staleness_ms=lambda: self._subscription.staleness_ms,
+                silence_ms=lambda: self._session.silence_ms,
+                changed=self.partitions.fence,
+            )
+            self._tasks.spawn(fence.watch(), "self-fence")
 
     async def close(self) -> None:
         """Answer what waits, persist every partition."""

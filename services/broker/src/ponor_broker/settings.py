@@ -245,6 +245,13 @@ class BrokerSettings:
         unit="ms",
         doc="longest wait for the controller on behalf of a client",
     )
+    self_fence_ms: int = setting(
+        0,
+        minimum=0,
+        maximum=3_600_000,
+        unit="ms",
+        doc="age of metadata, or silence of the leading controller, after which no partition is served; 0: never, because no other broker takes them over",
+    )
     shutdown_upload_ms_max: int = setting(
         2_500,
         minimum=0,

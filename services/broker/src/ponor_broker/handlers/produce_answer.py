@@ -61,19 +61,23 @@ class ProduceAnswers:
 
     def one_success(self, header: RequestHeader, outcome: PartitionOutcome) -> bytes:
         """The response frame for one partition without an error."""
-        key = (header.api_version, outcome.topic)
-        template = self._templates.get(key)
-        if template is None:
-            if len(self._templates) >= TEMPLATES_MAX:
-                self._templates.clear()
-            template = self._templates[key] = _template(*key)
-        return template(
+        return self.template(header.api_version, outcome.topic)(
             header.correlation_id,
             outcome.index,
             outcome.base_offset,
             outcome.log_append_time_ms,
             outcome.log_start_offset,
         )
+
+    def template(self, version: int, topic: str | bytes) -> Template:
+        """What makes response frames of this version for one partition of this topic, without an error."""
+        key = (version, topic)
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) >= TEMPLATES_MAX:
+                self._templates.clear()
+            template = self._templates[key] = _template(*key)
+        return template
 
     def body(self, version: int, outcomes: Sequence[PartitionOutcome]) -> list[Buffer]:
         """The response body for any outcomes; partitions of a topic stand together, as in the request."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
-from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
+from ponor_kafka.plain_produce import stamped_copy
+from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView, stamp
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
 from s3stream.errors import AppendBackpressureError, StreamClosedError
@@ -23,7 +23,7 @@ from s3stream.records import StreamRecord
 
 from ponor_broker.partitions.durable_state import DurableState, producer_batch
 from ponor_broker.partitions.errors import PartitionError
-from ponor_broker.partitions.in_flight import InFlightAppend, OnSettled
+from ponor_broker.partitions.in_flight import InFlightAppends, OnSettled
 from ponor_broker.partitions.leader_epochs import LeaderEpochs
 from ponor_broker.partitions.log_start import LogStart
 from ponor_broker.partitions.meta_stream import MetaStream
@@ -35,7 +35,6 @@ from ponor_broker.partitions.topics import INTERNAL_TOPICS
 ANY_EPOCH: Final = -1
 HIGH_WATERMARK: Final = -1
 """As an offset of `delete_records`."""
-RECOVER_BYTES: Final = 1 << 20
 COPIED_BYTES_MAX: Final = 2048
 """A batch up to this size is copied out of its request. The log cache keeps it for a while, and a view keeps the whole request, three more
 objects and the garbage collector's interest in two of them: more than the batch itself."""
@@ -82,13 +81,15 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.log = log
         self.config = config
+        self.plain_bytes_max = -1 if self.is_internal else config.plain_bytes_max
+        """As `TopicConfig.plain_bytes_max`; below all sizes where clients do not write."""
         self._meta = meta
         self._state = state
         self._clock = clock
         self._settled_offset = log.confirmed_offset
         """Producer state, timestamps and watchers have seen the appends below; the log itself may be a moment ahead."""
         self._start = LogStart(state)
-        self._in_flight: deque[InFlightAppend] | None = None  # made by the first append: most partitions rest
+        self._in_flight: InFlightAppends | None = None  # made by the first append: most partitions rest
         self._drained: asyncio.Future[None] | None = None  # what `seal` waits for
         self._watchers: dict[Watcher, None] = {}
         self._attend: Callable[[Partition], None] = _nobody
@@ -142,6 +143,7 @@ class Partition:
     def apply_config(self, config: TopicConfig) -> None:
         """The topic's settings changed: they hold for everything that happens from now on."""
         self.config = config
+        self.plain_bytes_max = -1 if self.is_internal else config.plain_bytes_max
         self.log.apply_rules(RollRules(config.segment_bytes, config.segment_ms))
         self._attend(self)
 
@@ -189,27 +191,73 @@ class Partition:
                     self._tell_of_first(taken.end_offset, on_settled)
                     return taken.base_offset
                 self._check_sequence(producer)
-        log, payload, count = self.log, batch.view, batch.last_offset_delta + 1
+        payload = batch.view
         size_bytes = len(payload)
-        log.roll_if_due(size_bytes, now_ms)
-        if self._state.epochs_are_dirty:
-            self._state.persist_epochs()
-        base_offset = log.end_offset
+        self.log.roll_if_due(size_bytes, now_ms)
+        base_offset = self.log.end_offset
         batch.stamp(base_offset, self.leader_epoch)
-        log.append(
+        self._take(
             payload if size_bytes > COPIED_BYTES_MAX else bytes(payload),
-            count=count,
-            max_timestamp=batch.max_timestamp,
-            on_durable=self._settle,
-        )
-        if producer is not None:
-            self._state.producers.append(producer, base_offset, base_offset + count, now_ms)
-        if self._in_flight is None:
-            self._in_flight = deque()
-        self._in_flight.append(
-            InFlightAppend(base_offset, base_offset + count, batch.max_timestamp, size_bytes, on_settled)
+            base_offset,
+            batch.last_offset_delta + 1,
+            batch.max_timestamp,
+            producer,
+            now_ms,
+            on_settled,
         )
         return base_offset
+
+    def append_plain(
+        self,
+        frame: bytearray,
+        position: int,
+        size_bytes: int,
+        count: int,
+        max_timestamp: int,
+        producer: ProducerBatch | None,
+        now_ms: int,
+        on_settled: OnSettled,
+    ) -> int | None:
+        """`append`, with the same result and errors, of a batch within a request, told by its numbers: they cost less than an object.
+
+        None, and nothing was done, where the producer's state machine has to judge: the batch is not the one that must follow.
+        """
+        if self._closed or self._failure is not None:
+            self._check_serving()
+        if producer is not None and not self._state.producers.is_next(producer):
+            return None
+        log = self.log
+        log.roll_if_due(size_bytes, now_ms)
+        base_offset = log.end_offset
+        payload: memoryview | bytes
+        if size_bytes <= COPIED_BYTES_MAX:
+            payload = stamped_copy(frame, position, size_bytes, base_offset, self.leader_epoch)
+        else:
+            payload = memoryview(frame)[position : position + size_bytes]
+            stamp(payload, base_offset, self.leader_epoch)
+        self._take(payload, base_offset, count, max_timestamp, producer, now_ms, on_settled)
+        return base_offset
+
+    def _take(
+        self,
+        payload: memoryview | bytes,
+        base_offset: int,
+        count: int,
+        max_timestamp: int,
+        producer: ProducerBatch | None,
+        now_ms: int,
+        on_settled: OnSettled,
+    ) -> None:
+        """Append what was admitted and stamped, and remember whom to tell."""
+        state, end_offset = self._state, base_offset + count
+        if state.epochs_are_dirty:
+            state.persist_epochs()
+        self.log.append(payload, base_offset, count, max_timestamp, self._settle)
+        if producer is not None:
+            state.producers.append(producer, base_offset, end_offset, now_ms)
+        if self._in_flight is None:
+            self._in_flight = InFlightAppends()
+        self._in_flight.append((base_offset, end_offset, max_timestamp, len(payload), on_settled))
 
     def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
         """`append` for the broker's own batches, which are well-formed; resolves when durable, in the order of the calls.
@@ -249,33 +297,35 @@ class Partition:
 
     def _tell_of_first(self, end_offset: int, on_settled: OnSettled) -> None:
         """The append that ends here was taken before: tell what became, or becomes, of it."""
-        for append in self._in_flight or ():
-            if append.end_offset >= end_offset:
-                append.tell_also(on_settled)
-                return
-        on_settled(None)
+        if self._in_flight is None or not self._in_flight.tell_also(end_offset, on_settled):
+            on_settled(None)
 
     def _settle(self, failure: BaseException | None) -> None:
         """The oldest append is durable, or will never be: the stream tells of them in their order."""
-        assert self._in_flight is not None, "told of an append that nobody made"
-        append = self._in_flight.popleft()
+        in_flight = self._in_flight
+        assert in_flight is not None, "told of an append that nobody made"
+        base_offset, end_offset, max_timestamp, size_bytes, on_settled = in_flight.popleft()
         if failure is None and self._failure is None:
-            assert append.base_offset >= self._settled_offset, (
-                f"{self.identity}: append {append.base_offset} was confirmed out of order"
+            assert base_offset >= self._settled_offset, (
+                f"{self.identity}: append {base_offset} was confirmed out of order"
             )
-            self._settled_offset = append.end_offset
+            self._settled_offset = end_offset
             state = self._state
-            state.producers.confirm(append.end_offset)
-            state.note_timestamp(append.max_timestamp, append.base_offset)
+            if state.producers.has_unconfirmed:
+                state.producers.confirm(end_offset)
+            if max_timestamp > state.checkpoint.max_timestamp:
+                state.note_timestamp(max_timestamp, base_offset)
             if self._watchers:
-                self._wake(append.size_bytes)
+                self._wake(size_bytes)
         else:
             failure = failure or self._failure
             assert failure is not None
-            self.producers.roll_back(append.base_offset)
+            self.producers.roll_back(base_offset)
             self._fail(failure)
-        append.tell(failure)
-        if self._drained is not None and not self._in_flight and not self._drained.done():
+        on_settled(failure)
+        if in_flight.repeats:
+            in_flight.tell_repeats(end_offset, failure)
+        if self._drained is not None and not in_flight and not self._drained.done():
             self._drained.set_result(None)
 
     def _fail(self, failure: BaseException) -> None:

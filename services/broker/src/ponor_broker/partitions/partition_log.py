@@ -87,20 +87,27 @@ class PartitionLog:
     # Appends
 
     def append(
-        self, batch: memoryview | bytes, *, count: int, max_timestamp: int, on_durable: OnDurable
+        self,
+        batch: memoryview | bytes,
+        base_offset: int,
+        count: int,
+        max_timestamp: int,
+        on_durable: OnDurable,
     ) -> None:
-        """Append a batch that carries `end_offset` as its base offset; `on_durable` as in `s3stream.stream.Stream.append_nowait`.
+        """Append a batch that carries `end_offset` as its `base_offset`; `on_durable` as in `s3stream.stream.Stream.append_nowait`.
 
         Raises:
             s3stream.errors.S3StreamError: it was not taken.
             PartitionError: MESSAGE_TOO_LARGE: it will never be taken, the log cache is smaller.
         """
-        base_offset = self.end_offset
         try:
             self._data.append_nowait(batch, count=count, max_timestamp=max_timestamp, on_durable=on_durable)
         except ValueError as error:
             raise PartitionError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
-        self.note_content(len(batch), max_timestamp, base_offset)
+        self.active_bytes += len(batch)  # `note_content`, without a call
+        if max_timestamp > self.active_max_timestamp:
+            self.active_max_timestamp = max_timestamp
+            self.active_max_timestamp_offset = base_offset
 
     def roll_if_due(self, batch_bytes: int, now_ms: int) -> None:
         """Start a new segment if the next batch would overfill the active one, or if that is too old.

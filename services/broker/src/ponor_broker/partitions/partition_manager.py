@@ -83,6 +83,11 @@ class PartitionManager:
         self._settled = asyncio.Event()
         self._open_slots = asyncio.Semaphore(OPENS_IN_FLIGHT_MAX)
         self._stopping = False
+        self._is_fenced = False
+
+    def fence(self, is_fenced: bool) -> None:
+        """Serve nothing, or serve again: what is open stays open meanwhile, and appends under way end as they end."""
+        self._is_fenced = is_fenced
 
     # Look-ups
 
@@ -91,6 +96,8 @@ class PartitionManager:
 
     def get(self, name: str | bytes, index: int) -> Partition | None:
         """An open partition by topic name or topic id."""
+        if self._is_fenced:
+            return None
         if isinstance(name, str):
             return self._open_by_name.get((name, index))
         return self._open.get((name, index))
@@ -125,9 +132,8 @@ class PartitionManager:
             return PartitionError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {row.name} has no partition {index}"
             )
-        return PartitionError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{row.name}-{index} is not open on this broker"
-        )
+        why = "this broker hears no controller" if self._is_fenced else "it is not open on this broker"
+        return PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{row.name}-{index} is not served: {why}")
 
     def on_opened(self, name: str, callback: PartitionCallback) -> None:
         """Call back for every partition of a topic that opens here from now on, and at once for those already open."""

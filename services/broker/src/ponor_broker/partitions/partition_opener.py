@@ -16,12 +16,12 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamEpoch, StreamId
 
 from ponor_broker.partitions import meta_entry
-from ponor_broker.partitions.durable_state import DurableState
+from ponor_broker.partitions.durable_state import RECOVER_BYTES, DurableState
 from ponor_broker.partitions.errors import PartitionCorruptError
 from ponor_broker.partitions.log_meta import DATA, TIME, LogMeta
 from ponor_broker.partitions.meta_entry import MetaKey, MetaValues
 from ponor_broker.partitions.meta_stream import REPLAY_BYTES, MetaStream
-from ponor_broker.partitions.partition import RECOVER_BYTES, Partition, PartitionId
+from ponor_broker.partitions.partition import Partition, PartitionId
 from ponor_broker.partitions.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.stream_port import PartitionStream, StreamSource
 from ponor_broker.partitions.topic_config import TopicConfig

@@ -108,6 +108,11 @@ class ProducerStates:
         """When the most silent producer was heard last (wall clock); None without producers."""
         return next((entry.updated_ms for entry in self._entries.values()), None)
 
+    @property
+    def has_unconfirmed(self) -> bool:
+        """Whether appends of idempotent producers are in flight."""
+        return bool(self._in_flight)
+
     def active(self) -> Iterator[tuple[int, ProducerEntry]]:
         """Every producer that is known, by id."""
         return iter(self._entries.items())

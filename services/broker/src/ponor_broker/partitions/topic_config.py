@@ -39,6 +39,13 @@ class TopicConfig:
     segment_ms: int = 7 * 86_400_000
 
     @property
+    def plain_bytes_max(self) -> int:
+        """Batches up to this size are kept as they were sent, if their records fulfil the other settings; -1: none is."""
+        if self.is_log_append_time or self.compression != "producer":
+            return -1
+        return min(self.message_bytes_max, self.segment_bytes)
+
+    @property
     def compression_levels(self) -> tuple[int, int, int]:
         """Levels of gzip, lz4 and zstd."""
         return self.gzip_level, self.lz4_level, self.zstd_level

@@ -18,7 +18,7 @@ from ponor_metadata.subscription import SubscriptionClient
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ObjectId, StreamId
 from s3stream.errors import CommitRefusedError, PreparedExpiredError, StorageFailedError
-from s3stream.ports import ObjectPiece, PreparedObjects, StreamRange, UploadedObject
+from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, StreamRange, UploadedObject
 
 from ponor_broker.storage.refusals import storage_error_of
 
@@ -67,18 +67,20 @@ class ControllerObjectManager:
         self._committed_index = max(self._committed_index, result.commit_index)
 
     async def find_objects(
-        self, stream_id: StreamId, start_offset: int, end_offset: int
+        self, stream_id: StreamId, start_offset: int, end_offset: int, *, pieces_max: int = PIECES_MAX
     ) -> list[ObjectPiece]:
-        pieces = self._find(stream_id, start_offset, end_offset)
+        pieces = self._find(stream_id, start_offset, end_offset, pieces_max)
         if pieces or self._subscription.image.index >= self._committed_index:
             return pieces
         try:
             await self._subscription.wait_for(self._committed_index, LAG_WAIT_MS)
         except MetadataLagError:
             return []
-        return self._find(stream_id, start_offset, end_offset)
+        return self._find(stream_id, start_offset, end_offset, pieces_max)
 
-    def _find(self, stream_id: StreamId, start_offset: int, end_offset: int) -> list[ObjectPiece]:
+    def _find(
+        self, stream_id: StreamId, start_offset: int, end_offset: int, pieces_max: int
+    ) -> list[ObjectPiece]:
         return [
             ObjectPiece(
                 piece.object_id,
@@ -88,7 +90,9 @@ class ControllerObjectManager:
                 piece.start_offset,
                 piece.end_offset,
             )
-            for piece in find_pieces(self._subscription.image, stream_id, start_offset, end_offset)
+            for piece in find_pieces(
+                self._subscription.image, stream_id, start_offset, end_offset, limit=pieces_max
+            )
         ]
 
     async def _submit(self, operation: Operation) -> OperationResult:
