@@ -13,6 +13,7 @@ from ponor_broker.answer_backlog import AnswerBacklog
 from ponor_broker.dispatch import AdvertisedApi
 from ponor_broker.services import BrokerServices
 from ponor_broker.settings import BrokerSettings
+from ponor_metadata.quorum_client import QuorumClient
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeIdentity, SessionClient
 from ponor_metadata.subscription import SubscriptionClient
@@ -60,6 +61,7 @@ async def _advertised_apis() -> list[AdvertisedApi]:
         own_configs={},
         session=session,
         subscription=subscription,
+        quorum=cast("QuorumClient", None),
         streams=cast("StreamClient", None),
         backlog=AnswerBacklog(1),
         tasks=BackgroundTasks(report_to_loop),

@@ -25,7 +25,7 @@ SHARE_GROUPS: Final = "there are no share groups yet"
 STREAMS_GROUPS: Final = "there are no streams groups yet"
 SECURITY: Final = "there is no security yet"
 QUOTAS: Final = "there are no quotas yet"
-QUORUM: Final = "controllers are no Kafka quorum; `ponor cluster info` describes them"
+QUORUM: Final = "`ponor cluster quorum` and `ponor node` do this"
 
 REMARKS: Final[Mapping[str, str]] = {
     "PRODUCE": "0 is advertised because librdkafka reads from it which codecs a broker knows (KAFKA-18659); 0–2 are refused by closing the connection, as Kafka "
@@ -47,8 +47,8 @@ REMARKS: Final[Mapping[str, str]] = {
     "LIST_PARTITION_REASSIGNMENTS": "none",
     "ALTER_REPLICA_LOG_DIRS": "a broker has one virtual directory: LOG_DIR_NOT_FOUND for any other",
     "OFFSET_DELETE": "not for topics that a living consumer subscribes to",
-    "DESCRIBE_QUORUM": QUORUM,
-    "UPDATE_FEATURES": "features are the cluster's own (`ponor.*`), no tool raises them yet",
+    "DESCRIBE_QUORUM": "the controllers: voters, and learners as observers; brokers subscribe and are not among them",
+    "UPDATE_FEATURES": "the cluster's own features (`ponor.*`); levels only rise",
     "UNREGISTER_BROKER": QUORUM,
     "ADD_RAFT_VOTER": QUORUM,
     "REMOVE_RAFT_VOTER": QUORUM,

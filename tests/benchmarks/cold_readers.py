@@ -1,14 +1,19 @@
-"""Readers of old data at a given speed, in a process of their own: what `isolation` lets loose beside producers."""
+"""Readers of old data at a given speed, in a process of their own: what `isolation` lets loose beside producers.
+
+They share a core with the generator whose latencies are measured, so they take what it leaves (the process is niced), and each asks for its next
+megabyte when it is due: evenly, and without making up for more than one fetch. What is measured beside them is then the broker.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import selectors
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.sharedctypes import Synchronized
 from typing import Final, cast
 
@@ -21,15 +26,23 @@ from tests.benchmarks.frames import FETCH_VERSION, fetch_frame
 from tests.benchmarks.raw_client import connect
 
 FETCH_BYTES: Final = 1 << 20
+RECEIVE_BYTES: Final = 2 * FETCH_BYTES
 LENGTH_BYTES: Final = 4
+NICENESS: Final = 19
 
 
 @dataclass(slots=True)
 class _Reader:
     """One consumer from offset 0 on, and again from 0 at the end."""
 
+    connection: socket.socket
     partition: int
+    due_s: float
+    """When it wants more."""
     offset: int = 0
+    is_waiting: bool = False
+    received_bytes: int = 0
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(RECEIVE_BYTES)))
 
 
 @contextmanager
@@ -54,29 +67,49 @@ def _read(
     bootstrap: str, topic: str, partitions: int, bytes_per_s: float, core: int, total: Synchronized[int]
 ) -> None:
     os.sched_setaffinity(0, {core} & os.sched_getaffinity(0) or os.sched_getaffinity(0))
+    os.nice(NICENESS)
     selector = selectors.DefaultSelector()
-    for partition in range(partitions):
-        connection = connect(bootstrap)
-        reader = _Reader(partition)
-        selector.register(connection, selectors.EVENT_READ, (connection, reader, bytearray()))
-        connection.sendall(fetch_frame(topic, partition, 0, FETCH_BYTES, f"cold-{partition}"))
-    began = time.monotonic()
+    began_s = time.monotonic()
+    readers = [
+        _Reader(connect(bootstrap), partition, began_s + partition * FETCH_BYTES / bytes_per_s)
+        for partition in range(partitions)
+    ]
+    for reader in readers:
+        selector.register(reader.connection, selectors.EVENT_READ, reader)
     while True:
-        for key, _ in selector.select():
-            connection, reader, received = key.data
-            received += connection.recv(FETCH_BYTES)
-            if len(received) < LENGTH_BYTES or len(received) - LENGTH_BYTES < int.from_bytes(
-                received[:LENGTH_BYTES], "big"
-            ):
-                continue
-            total.value += _advance(reader, bytes(received[LENGTH_BYTES:]))
-            received.clear()
-            ahead_s = total.value / bytes_per_s - (time.monotonic() - began)
-            if ahead_s > 0:
-                time.sleep(ahead_s)
-            connection.sendall(
-                fetch_frame(topic, reader.partition, reader.offset, FETCH_BYTES, f"cold-{reader.partition}")
-            )
+        now_s = time.monotonic()
+        for reader in readers:
+            if not reader.is_waiting and reader.due_s <= now_s:
+                _ask(reader, topic)
+        next_due_s = min((reader.due_s for reader in readers if not reader.is_waiting), default=now_s + 1)
+        for key, _ in selector.select(max(next_due_s - now_s, 0)):
+            answer_bytes = _receive(key.data)
+            if answer_bytes:
+                with total.get_lock():
+                    total.value += answer_bytes
+                interval_s = answer_bytes * partitions / bytes_per_s
+                key.data.due_s = max(key.data.due_s, time.monotonic() - interval_s) + interval_s
+
+
+def _ask(reader: _Reader, topic: str) -> None:
+    name = f"cold-{reader.partition}"
+    reader.connection.sendall(fetch_frame(topic, reader.partition, reader.offset, FETCH_BYTES, name))
+    reader.is_waiting = True
+    reader.received_bytes = 0
+
+
+def _receive(reader: _Reader) -> int:
+    """Take what came; bytes of records when an answer is complete, else 0."""
+    size_bytes = reader.connection.recv_into(reader.buffer[reader.received_bytes :])
+    assert size_bytes, "the subject closed a connection"
+    reader.received_bytes += size_bytes
+    if reader.received_bytes < LENGTH_BYTES:
+        return 0
+    end = LENGTH_BYTES + int.from_bytes(reader.buffer[:LENGTH_BYTES], "big")
+    if reader.received_bytes < end:
+        return 0
+    reader.is_waiting = False
+    return _advance(reader, bytes(reader.buffer[LENGTH_BYTES:end]))
 
 
 def _advance(reader: _Reader, answer: bytes) -> int:

@@ -12,13 +12,14 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tests.benchmarks.cases import KIB
 from tests.benchmarks.cold_readers import cold_readers
 from tests.benchmarks.frames import check_produce, create_topic, produce_frame
-from tests.benchmarks.raw_client import closed_loop, open_loop
+from tests.benchmarks.raw_client import LoadResult, closed_loop, open_loop
 from tests.benchmarks.report import Report
 from tests.benchmarks.subject import GENERATOR_CORE, SUBJECT_CORE, PonorSubject, on_core, ponor_subject
 
@@ -55,9 +56,12 @@ def main() -> None:
         frames = [produce_frame("hot", n % PRODUCERS, 100, 100, f"p{n}") for n in range(PRODUCERS)]
         check_produce(subject.bootstrap, frames[0])
         open_loop(subject.bootstrap, frames, rate=PRODUCE_RATE, seconds=5.0)
-        alone, beside, read_rates = _alternate(subject, frames, options.rounds, options.seconds)
+        measured = _alternate(subject, frames, options.rounds, options.seconds)
+    alone = [result.percentile_ms(0.99) for result in measured.alone]
+    beside = [result.percentile_ms(0.99) for result in measured.beside]
     bound_ms = FACTOR * statistics.median(alone) + ALLOWANCE_MS
     value_ms = statistics.median(beside)
+    read_rates = measured.read_bytes_per_s
     print(f"produce p99 at {PRODUCE_RATE:g}/s alone: {_shown(alone)}")
     print(
         f"with {READERS} cold readers at {statistics.median(read_rates) / 1e6:.1f} MB/s in all: {_shown(beside)}"
@@ -65,6 +69,8 @@ def main() -> None:
     print(
         f"promise: <= {FACTOR}x + {ALLOWANCE_MS} ms = {bound_ms:.2f} ms: {'kept' if value_ms <= bound_ms else 'NOT KEPT'}"
     )
+    for name, results in (("alone", measured.alone), ("beside readers", measured.beside)):
+        print(f"of it the generator's own delay, {name}: {_shown([one.late_ms(0.99) for one in results])}")
     report = Report(
         extras={"isolation": {"alone_p99_ms": alone, "beside_p99_ms": beside, "read_bytes_per_s": read_rates}}
     )
@@ -82,27 +88,30 @@ def _fill(subject: PonorSubject) -> None:
         written += closed_loop(subject.bootstrap, frames, depth=2, seconds=1.0).requests * 64 * KIB
 
 
-def _alternate(
-    subject: PonorSubject, frames: list[bytes], rounds: int, seconds: float
-) -> tuple[list[float], list[float], list[float]]:
-    alone: list[float] = []
-    beside: list[float] = []
-    read_rates: list[float] = []
+@dataclass(slots=True)
+class _Measured:
+    """All rounds."""
+
+    alone: list[LoadResult] = field(default_factory=list)
+    beside: list[LoadResult] = field(default_factory=list)
+    read_bytes_per_s: list[float] = field(default_factory=list)
+
+
+def _alternate(subject: PonorSubject, frames: list[bytes], rounds: int, seconds: float) -> _Measured:
+    measured = _Measured()
     for number in range(rounds):
         sys.stderr.write(f"round {number + 1} of {rounds}\n")
-        result = open_loop(subject.bootstrap, frames, rate=PRODUCE_RATE, seconds=seconds)
-        alone.append(result.percentile_ms(0.99))
+        measured.alone.append(open_loop(subject.bootstrap, frames, rate=PRODUCE_RATE, seconds=seconds))
         with cold_readers(
             subject.bootstrap, "cold", READERS, bytes_per_s=READ_BYTES_PER_S, core=GENERATOR_CORE
         ) as read:
             while not read.value:
                 time.sleep(0.1)
             before, began = read.value, time.monotonic()
-            result = open_loop(subject.bootstrap, frames, rate=PRODUCE_RATE, seconds=seconds)
-            read_rates.append((read.value - before) / (time.monotonic() - began))
-        beside.append(result.percentile_ms(0.99))
+            measured.beside.append(open_loop(subject.bootstrap, frames, rate=PRODUCE_RATE, seconds=seconds))
+            measured.read_bytes_per_s.append((read.value - before) / (time.monotonic() - began))
         time.sleep(1.0)
-    return alone, beside, read_rates
+    return measured
 
 
 def _shown(values: list[float]) -> str:

@@ -65,11 +65,21 @@ class LoadResult:
     response_bytes: int
     busy_fraction: float
     """How much of its core the generator used: near 1 it was the limit, not the subject."""
+    late: list[float] = field(default_factory=list)
+    """Of an open loop: how long after it was due each request was sent. Part of its latency, and none of the subject's doing."""
 
     def percentile_ms(self, fraction: float) -> float:
         """In milliseconds; 0 without requests."""
-        ordered = sorted(self.latencies)
-        return 1000 * ordered[min(len(ordered) - 1, int(fraction * len(ordered)))] if ordered else 0.0
+        return _percentile_ms(self.latencies, fraction)
+
+    def late_ms(self, fraction: float) -> float:
+        """The same of the generator's own delay."""
+        return _percentile_ms(self.late, fraction)
+
+
+def _percentile_ms(values_s: list[float], fraction: float) -> float:
+    ordered = sorted(values_s)
+    return 1000 * ordered[min(len(ordered) - 1, int(fraction * len(ordered)))] if ordered else 0.0
 
 
 def connect(bootstrap: str) -> socket.socket:
@@ -109,6 +119,7 @@ def _run(
         selector.register(connection.socket, selectors.EVENT_READ, connection)
     scratch = memoryview(bytearray(SCRATCH_BYTES))
     latencies: list[float] = []
+    late: list[float] = []
     response_bytes = turn = 0
     busy_before = time.process_time()
     began = now = time.perf_counter()
@@ -117,7 +128,9 @@ def _run(
     while now < end or any(connection.sent_at for connection in connections):
         if rate is not None:
             while now < end and turn < (now - began) * rate:
-                _send(connections[turn % len(connections)], began + turn / rate)
+                due = began + turn / rate
+                _send(connections[turn % len(connections)], due)
+                late.append(time.perf_counter() - due)
                 turn += 1
         for key, _ in selector.select(PACING_POLL_S if rate is not None else 1.0):
             connection = key.data
@@ -135,7 +148,7 @@ def _run(
     for connection in connections:
         connection.socket.close()
     selector.close()
-    return LoadResult(len(latencies), now - began, latencies, response_bytes, busy)
+    return LoadResult(len(latencies), now - began, latencies, response_bytes, busy, late)
 
 
 def _send(connection: Connection, due: float) -> None:

@@ -26,6 +26,7 @@ DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
+QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 PRODUCER_PERF = "org.apache.kafka.tools.ProducerPerformance"
 CONSUMER_PERF = "org.apache.kafka.tools.ConsumerPerformance"
@@ -33,6 +34,8 @@ VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
 VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
 CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+
+CONTROLLER_NODE = (1 << 16) + 3000
 
 Both = Callable[..., str]
 
@@ -209,6 +212,30 @@ def test_the_cluster_and_its_apis(ponor: str, kafka: str) -> None:
     assert "Produce(0): 0 to 13 [usable: 13]" in versions
     assert "Fetch(1): 4 to 18 [usable: 18]" in versions
     assert "ERROR" not in versions
+
+
+def test_the_quorum_of_controllers(ponor: str) -> None:
+    status = tool(QUORUM, "--bootstrap-server", ponor, "describe", "--status").out
+    facts = {line.split(":")[0]: line.partition(":")[2].strip() for line in status.splitlines()}
+    voters = json.loads(facts["CurrentVoters"])
+    assert [voter["id"] for voter in voters] == [CONTROLLER_NODE]
+    assert int(facts["LeaderId"]) == CONTROLLER_NODE
+    assert int(facts["HighWatermark"]) > 1
+    assert int(facts["MaxFollowerLag"]) == 0
+    assert json.loads(facts["CurrentObservers"]) == []
+    rows = tool(QUORUM, "--bootstrap-server", ponor, "describe", "--replication").out.splitlines()
+    assert rows[1].split()[0] == str(CONTROLLER_NODE)
+    assert rows[1].split()[-1] == "Leader"
+
+
+def test_features_rise_and_never_fall(ponor: str) -> None:
+    described = tool(FEATURES, "--bootstrap-server", ponor, "describe").out
+    assert re.search(r"Feature: ponor.metadata.level\s.*FinalizedVersionLevel: 2", described)
+    tool(FEATURES, "--bootstrap-server", ponor, "upgrade", "--feature", "ponor.metadata.level=2")
+    for refused in ("ponor.metadata.level=3", "ponor.unheard.of=1"):
+        failed = tool(FEATURES, "--bootstrap-server", ponor, "upgrade", "--feature", refused, code=1)
+        assert refused.split("=")[0].removeprefix("ponor.") in failed.out + failed.err
+    tool(FEATURES, "--bootstrap-server", ponor, "downgrade", "--feature", "ponor.metadata.level=1", code=1)
 
 
 def test_console_clients(ponor: str, kafka: str, both: Both) -> None:

@@ -15,8 +15,10 @@ from ponor_cli.directory import ClusterDirectory
 from ponor_cli.finding import BootstrapOption, ClusterAddress, DataOption, OutputOption, find_cluster
 from ponor_cli.image_reader import image_of
 from ponor_cli.output import OutputFormat, human_bytes, print_rows, print_value
+from ponor_cli.quorum import quorum_app
 
 cluster_app = typer.Typer(help="Look at the cluster as a whole.", no_args_is_help=True)
+cluster_app.add_typer(quorum_app, name="quorum")
 
 
 @cluster_app.command("info")

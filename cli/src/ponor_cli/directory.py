@@ -1,6 +1,7 @@
 """The data directory of a local cluster: what lies where in `--data DIR`.
 
 DIR/cluster.json            what runs (cluster_file.py)
+DIR/quorum.json             which controllers the cluster was begun with (quorum_file.py)
 DIR/supervisor.lock         held by the running `ponor up`
 DIR/control.sock            where `ponor node` talks to it (control.py)
 DIR/config/ROLE-N.json      configuration of one process: `python -m ponor_ROLE --config FILE` runs it alone
@@ -35,6 +36,11 @@ class ClusterDirectory:
     def cluster_file(self) -> Path:
         """What runs."""
         return self.root / "cluster.json"
+
+    @property
+    def quorum_file(self) -> Path:
+        """The controllers that the cluster was begun with."""
+        return self.root / "quorum.json"
 
     @property
     def objects(self) -> Path:

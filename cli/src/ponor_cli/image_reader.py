@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NoReturn, TypeVar
 
+from ponor_metadata.errors import MetadataLagError
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_rpc.errors import OperationError
@@ -21,15 +22,14 @@ from ponor_cli.errors import CommandError
 from ponor_cli.finding import ClusterAddress
 
 T = TypeVar("T")
-CURRENT_S_MAX = 20.0
-POLL_S = 0.01
+CURRENT_MS_MAX = 20_000
 
 
 def image_of(cluster: ClusterAddress) -> MetadataImage:
-    """The committed metadata, as current as a controller's answer can be.
+    """The committed metadata: everything that was committed when this was called, whichever controller it comes from.
 
     Raises:
-        CommandError: no controller answers.
+        CommandError: no controller answers, or they are too few to know what is committed.
     """
     return asyncio.run(_read_image(cluster))
 
@@ -55,14 +55,19 @@ async def _read_image(cluster: ClusterAddress) -> MetadataImage:
         addresses=cluster.controllers,
     )
     following = asyncio.create_task(subscription.run())
+    reading = asyncio.create_task(subscription.wait_current(deadline_ms=CURRENT_MS_MAX))
     try:
-        async with asyncio.timeout(CURRENT_S_MAX):
-            while subscription.staleness_ms is None and not following.done():
-                await asyncio.sleep(POLL_S)
-    except TimeoutError as error:
+        await asyncio.wait((following, reading), return_when=asyncio.FIRST_COMPLETED)
+        if reading.done():
+            reading.result()
+    except MetadataLagError as error:
         where = ", ".join(cluster.controllers)
-        raise CommandError(f"no controller answers at {where}; is the cluster running?") from error
+        raise CommandError(
+            f"no majority of controllers answers at {where}; is the cluster running?"
+        ) from error
     finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
         await subscription.close()
     try:
         await following

@@ -15,12 +15,14 @@ from ponor_cli.errors import CommandError
 from ponor_cli.node import node_app
 from ponor_cli.objects import object_app
 from ponor_cli.plan import UpOptions
+from ponor_cli.plugins import PluggedGroup
 from ponor_cli.settings_routing import route_settings
 from ponor_cli.topics import topic_app
 from ponor_cli.up import run_up
 
 app = typer.Typer(
     name="ponor",
+    cls=PluggedGroup,
     help="Ponor: Kafka-compatible streaming whose data lives in object storage.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

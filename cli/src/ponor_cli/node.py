@@ -27,11 +27,12 @@ SettingOption = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="A setting of the new node; repeatable."),
 ]
 
-ADD_HELP = """Add a node to the running cluster. Only gc nodes can be several yet.
+ADD_HELP = """Add a gc or a controller to the running cluster. A controller joins the quorum as a learner.
 
 \b
-Example:
+Examples:
   ponor node add gc --set poll_interval_ms_min=100
+  ponor node add controller
 """
 
 node_app = typer.Typer(
@@ -66,7 +67,7 @@ def node_remove(
     data: DataOption = DATA_DEFAULT,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Stop a node and take it out of the cluster; its log stays."""
+    """Stop a node and take it out of the cluster; its log stays. A controller leaves the quorum first."""
     _carry_out(data, ControlRequest("remove", role, number), output)
 
 

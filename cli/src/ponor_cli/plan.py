@@ -14,6 +14,7 @@ from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 
 from ponor_cli.directory import ClusterDirectory
 from ponor_cli.errors import CommandError
+from ponor_cli.quorum_file import FIRST_CONTROLLERS, ControllerPlace, QuorumFile
 
 CLUSTER_ORDINAL_DEFAULT = ClusterOrdinal(1)
 BROKER_NUMBER_FIRST = 0
@@ -21,7 +22,12 @@ GC_NUMBER_FIRST = 1000
 CONTROLLER_NUMBER_FIRST = 3000
 """Node numbers within the cluster: brokers from 0, GC from 1000, compactors from 2000, controllers from 3000."""
 
+PORTS_PER_CONTROLLER: Final = 2
+"""One for nodes and tools, one for the other controllers."""
 GCS_MAX = 16
+CONTROLLERS_MAX: Final = 2 * max(FIRST_CONTROLLERS)
+ADDED_MAX: Final[Mapping[str, int]] = {"gc": GCS_MAX, "controller": CONTROLLERS_MAX}
+"""Roles of which nodes can be added to a running cluster, and how many of each may run. While machines are replaced, old and new controllers run."""
 
 START_ORDER = ("controller", "broker", "gc")
 """Also the reverse order of stopping: brokers need the controller to close their streams."""
@@ -67,10 +73,8 @@ def check_options(options: UpOptions) -> None:
     Raises:
         CommandError: names the option and the remedy.
     """
-    if options.controllers != 1:
-        raise CommandError(
-            f"--controllers {options.controllers}: only one controller is built yet; leave the option out"
-        )
+    if not 1 <= options.controllers <= CONTROLLERS_MAX:
+        raise CommandError(f"--controllers {options.controllers}: choose 1, 3 or 5")
     if options.brokers != 1:
         raise CommandError(f"--brokers {options.brokers}: only one broker is built yet; leave the option out")
     if options.compactors != 0:
@@ -114,17 +118,30 @@ def object_store_url(options: UpOptions) -> str:
     raise CommandError(f"--object-store {url}: write file://DIR or s3://BUCKET/PREFIX?endpoint=URL")
 
 
-def plan(options: UpOptions, ports: list[int]) -> list[ProcessSpec]:
-    """The processes in starting order. `ports` are free ports: one for each controller's RPC, then one metrics port per process."""
+def plan(options: UpOptions, quorum: QuorumFile, ports: list[int]) -> list[ProcessSpec]:
+    """The processes in starting order. `ports` are free ones, `ports_needed` of them: two for each controller, then one metrics port per process."""
     check_options(options)
-    controller_port, *metrics_ports = ports
+    voters = quorum.controllers
+    assert len(voters) == options.controllers
+    assert len(ports) == ports_needed(options)
+    rows = [
+        _voter(options.host, voter, ports[PORTS_PER_CONTROLLER * at :]) for at, voter in enumerate(voters)
+    ]
     places = ClusterPlaces(
-        options.directory, options.host, [f"{options.host}:{controller_port}"], object_store_url(options)
+        options.directory, options.host, [row["service_address"] for row in rows], object_store_url(options)
     )
-    metrics = iter(metrics_ports)
-    controller = {"listen": places.controllers[0], "cluster_ordinal": CLUSTER_ORDINAL_DEFAULT}
+    metrics = iter(ports[PORTS_PER_CONTROLLER * len(rows) :])
     specs = [
-        _spec(places, "controller", 0, CONTROLLER_NUMBER_FIRST, next(metrics), controller, options.settings)
+        _spec(
+            places,
+            "controller",
+            voter.number,
+            CONTROLLER_NUMBER_FIRST,
+            next(metrics),
+            _controller(row, rows, format_empty=not quorum.formatted),
+            options.settings,
+        )
+        for voter, row in zip(voters, rows, strict=True)
     ]
     for number in range(options.brokers):
         kafka = {**places.shared, "kafka_host": options.host, "kafka_port": options.kafka_port + number}
@@ -136,6 +153,26 @@ def plan(options: UpOptions, ports: list[int]) -> list[ProcessSpec]:
         for number in range(options.gcs)
     )
     return specs
+
+
+def _voter(host: str, voter: ControllerPlace, ports: list[int]) -> dict[str, Any]:
+    service_port, peer_port = ports[:PORTS_PER_CONTROLLER]
+    return {
+        "node_id": compose_node_id(CLUSTER_ORDINAL_DEFAULT, CONTROLLER_NUMBER_FIRST + voter.number),
+        "directory_id": voter.directory_id,
+        "peer_address": f"{host}:{peer_port}",
+        "service_address": f"{host}:{service_port}",
+    }
+
+
+def _controller(own: dict[str, Any], voters: list[dict[str, Any]], *, format_empty: bool) -> dict[str, Any]:
+    return {
+        "listen": own["service_address"],
+        "peer_listen": own["peer_address"],
+        "cluster_ordinal": CLUSTER_ORDINAL_DEFAULT,
+        "voters": voters,
+        "format": format_empty,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +192,6 @@ class ClusterPlaces:
 
 REFUSED_ROLES: Final[Mapping[str, str]] = {
     "broker": "partitions cannot move to a second broker yet; the cluster's one broker serves all of them",
-    "controller": "the controllers' log has one voter yet; a second controller would have nothing to vote on",
     "compactor": "compactors are not built yet",
 }
 """Roles of which there is one, or none, and why."""
@@ -168,20 +204,36 @@ def check_addition(role: str, present: int) -> None:
         CommandError: says why not, and what can.
     """
     if role in REFUSED_ROLES:
-        raise CommandError(f"no {role} can be added: {REFUSED_ROLES[role]}; only gc nodes can be added now")
-    if role != "gc":
-        raise CommandError(f"there is no role {role}; a gc can be added")
-    if present >= GCS_MAX:
         raise CommandError(
-            f"{present} gc nodes run already, at most {GCS_MAX} may; remove one with `ponor node remove gc N`"
+            f"no {role} can be added: {REFUSED_ROLES[role]}; only {' and '.join(ADDED_MAX)} nodes can be added now"
+        )
+    if role not in ADDED_MAX:
+        raise CommandError(f"there is no role {role}; {' or '.join(ADDED_MAX)} can be added")
+    if present >= ADDED_MAX[role]:
+        raise CommandError(
+            f"{present} {role} nodes run already, at most {ADDED_MAX[role]} may; remove one with `ponor node remove {role} N`"
         )
 
 
 def plan_addition(
-    places: ClusterPlaces, role: str, number: int, metrics_port: int, settings: dict[str, str]
+    places: ClusterPlaces, role: str, number: int, ports: list[int], settings: dict[str, str]
 ) -> ProcessSpec:
-    """One more node for a running cluster, where `check_addition` let it."""
-    return _spec(places, role, number, GC_NUMBER_FIRST, metrics_port, places.shared, {role: settings})
+    """One more node for a running cluster, where `check_addition` let it. `ports` as `plan` takes them for one process of the role."""
+    if role == "gc":
+        return _spec(places, role, number, GC_NUMBER_FIRST, ports[0], places.shared, {role: settings})
+    service_port, peer_port, metrics_port = ports
+    blank = {
+        "listen": f"{places.host}:{service_port}",
+        "peer_listen": f"{places.host}:{peer_port}",
+        "cluster_ordinal": CLUSTER_ORDINAL_DEFAULT,
+        "format": False,
+    }
+    return _spec(places, role, number, CONTROLLER_NUMBER_FIRST, metrics_port, blank, {role: settings})
+
+
+def ports_of_addition(role: str) -> int:
+    """How many free ports `plan_addition` takes."""
+    return 1 + (PORTS_PER_CONTROLLER if role == "controller" else 0)
 
 
 def export_environment(options: UpOptions) -> dict[str, str]:
@@ -197,7 +249,8 @@ def export_environment(options: UpOptions) -> dict[str, str]:
 
 def ports_needed(options: UpOptions) -> int:
     """How many free ports `plan` takes."""
-    return options.controllers + options.controllers + options.brokers + options.gcs
+    processes = options.controllers + options.brokers + options.gcs
+    return PORTS_PER_CONTROLLER * options.controllers + processes
 
 
 def _spec(

@@ -16,12 +16,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ponor_cli.cluster_file import ClusterFile, ProcessEntry
 from ponor_cli.control import ControlRequest
+from ponor_cli.controller_changes import ControllerChanges
 from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
 from ponor_cli.errors import CommandError
 from ponor_cli.plan import (
@@ -31,8 +32,10 @@ from ponor_cli.plan import (
     ProcessSpec,
     check_addition,
     plan_addition,
+    ports_of_addition,
 )
 from ponor_cli.ports import free_ports
+from ponor_cli.quorum_file import QuorumFile
 
 PARENT_PIPE_VARIABLE = "PONOR_PARENT_FD"
 RESOURCE_VARIABLE = "OTEL_RESOURCE_ATTRIBUTES"
@@ -76,6 +79,7 @@ class Supervisor:
         specs: list[ProcessSpec],
         *,
         places: ClusterPlaces,
+        quorum: QuorumFile,
         restart: bool,
         environment: Mapping[str, str],
     ) -> None:
@@ -83,6 +87,7 @@ class Supervisor:
         self._cluster = cluster
         self._restart = restart
         self._places = places
+        self._changes = ControllerChanges(directory, cluster, quorum)
         self._environment = environment
         self._stopping = False
         self._parent_read, self._parent_write = os.pipe()
@@ -164,12 +169,12 @@ class Supervisor:
         return f"{_title(child)} started (pid {child.entry.pid})"
 
     async def _add(self, role: str, settings: dict[str, str]) -> str:
-        """One more node; one that does not come up is taken out again."""
+        """One more node; one that does not come up, or is not let in, is taken out again."""
         numbers = {child.spec.number for child in self._children if child.spec.role == role}
         check_addition(role, len(numbers))
-        number = next(each for each in range(len(numbers) + 1) if each not in numbers)
-        (port,) = free_ports(self._places.host, 1)
-        spec = plan_addition(self._places, role, number, port, settings)
+        number = self._number_for(role, numbers)
+        ports = free_ports(self._places.host, ports_of_addition(role))
+        spec = plan_addition(self._places, role, number, ports, settings)
         child = Child(spec, self._cluster.add(self._directory, spec.role, spec.number, spec.node_id))
         self._children.append(child)
         self._by_key[role, number] = child
@@ -177,15 +182,34 @@ class Supervisor:
         try:
             await self._spawn(child)
             await self._await_first_ready(child)
+            if role == "controller":
+                await self._changes.let_in(number, spec.node_id, child.entry.addresses)
+                self._controllers_changed()
         except CommandError:
             await self._forget(child)
             raise
         say(f"ponor: {_title(child)} added")
         more = len(numbers) + 1
+        learner = f" as a learner; `ponor cluster quorum promote {spec.node_id}` lets it vote" * (
+            role == "controller"
+        )
         return (
-            f"{_title(child)} added (pid {child.entry.pid}, node {spec.node_id}); "
+            f"{_title(child)} added (pid {child.entry.pid}, node {spec.node_id}){learner}; "
             f"for the next start say `ponor up --{role}s {more}`"
         )
+
+    def _number_for(self, role: str, taken: set[int]) -> int:
+        if role == "controller":
+            return self._changes.take_number()
+        return next(each for each in range(len(taken) + 1) if each not in taken)
+
+    def _controllers_changed(self) -> None:
+        """Processes that run find the new controllers by the metadata; those that start again read them here."""
+        self._places = replace(self._places, controllers=list(self._cluster.controllers))
+        for child in self._children:
+            if "controllers" in child.spec.config:
+                child.spec.config["controllers"] = self._places.controllers
+                write_json_atomically(self._directory.config_file(child.spec.name), child.spec.config)
 
     async def _remove(self, child: Child) -> str:
         role = child.spec.role
@@ -193,6 +217,9 @@ class Supervisor:
             raise CommandError(
                 f"{_title(child)} is the cluster's only {role} and cannot be removed; `ponor node stop {_title(child)}` stops it"
             )
+        if role == "controller":
+            await self._changes.let_go(child.spec.number, child.spec.node_id, child.spec.config["listen"])
+            self._controllers_changed()
         child.wanted = False
         await self._terminate(child, STOP_ONE_GRACE_S)
         await self._forget(child)

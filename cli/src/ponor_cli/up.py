@@ -22,6 +22,7 @@ from ponor_cli.plan import (
     ports_needed,
 )
 from ponor_cli.ports import free_ports
+from ponor_cli.quorum_file import QuorumFile
 from ponor_cli.supervisor import Supervisor, install_stop_signals, say
 
 
@@ -39,15 +40,17 @@ def run_up(options: UpOptions, *, restart: bool, ready_file: Path | None) -> Non
         store = object_store_url(options)
         _refuse_other_store(options.directory, store)
         _refuse_taken_kafka_ports(options)
-        specs = plan(options, free_ports(options.host, ports_needed(options)))
+        quorum = QuorumFile.open(options.directory, options.controllers)
+        specs = plan(options, quorum, free_ports(options.host, ports_needed(options)))
         cluster = _describe(options, specs, store)
         cluster.write(options.directory)
-        asyncio.run(_serve(options, cluster, specs, restart=restart, ready_file=ready_file))
+        asyncio.run(_serve(options, cluster, quorum, specs, restart=restart, ready_file=ready_file))
 
 
 async def _serve(
     options: UpOptions,
     cluster: ClusterFile,
+    quorum: QuorumFile,
     specs: list[ProcessSpec],
     *,
     restart: bool,
@@ -59,7 +62,10 @@ async def _serve(
         options.directory,
         cluster,
         specs,
-        places=ClusterPlaces(options.directory, options.host, cluster.controllers, cluster.object_store),
+        places=ClusterPlaces(
+            options.directory, options.host, list(cluster.controllers), cluster.object_store
+        ),
+        quorum=quorum,
         restart=restart,
         environment=export_environment(options),
     )
@@ -71,6 +77,9 @@ async def _serve(
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
+            if not quorum.formatted:
+                quorum.formatted = True
+                quorum.write(options.directory)
             say(f"ready bootstrap={cluster.bootstrap}")
             if ready_file is not None:
                 write_json_atomically(ready_file, {"bootstrap": cluster.bootstrap, "pid": os.getpid()})

@@ -1,0 +1,74 @@
+"""`DIR/quorum.json`: the controllers that a local cluster runs, and the identity of each one's data directory.
+
+Who votes is in the controllers' own log (`ponor cluster quorum describe`); this file only says which processes `ponor up` starts, and whether their directories may
+still be formatted. That is so until all initial voters have served once: a directory that is found empty later has lost its votes, must not come back under
+its old identity (KIP-853), and is added as a new replica.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
+from ponor_cli.errors import CommandError
+
+FIRST_CONTROLLERS: Final = (1, 3, 5)
+"""How many controllers a cluster may begin with. While machines are replaced it has others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerPlace:
+    """A controller's number within the cluster, and the UUID of its data directory."""
+
+    number: int
+    directory_id: str
+
+
+@dataclass(slots=True)
+class QuorumFile:
+    """The whole file.
+
+    Attributes:
+        controllers: those that `ponor up` starts.
+        formatted: every one of the first controllers has had its log once.
+        next_number: of the next controller; numbers of removed ones never come back, nor do their directories.
+    """
+
+    controllers: list[ControllerPlace]
+    formatted: bool = False
+    next_number: int = 0
+
+    def __post_init__(self) -> None:
+        self.next_number = max([self.next_number, *(place.number + 1 for place in self.controllers)])
+
+    def write(self, directory: ClusterDirectory) -> None:
+        """Replace the file."""
+        write_json_atomically(directory.quorum_file, asdict(self))
+
+    @classmethod
+    def open(cls, directory: ClusterDirectory, controllers: int) -> QuorumFile:
+        """Read the file, or begin one for so many controllers.
+
+        Raises:
+            CommandError: the cluster has another number of controllers, or may not begin with so many.
+        """
+        content = read_json(directory.quorum_file)
+        if content is None:
+            if controllers not in FIRST_CONTROLLERS:
+                raise CommandError(
+                    f"--controllers {controllers}: begin with 1, 3 or 5; an even number survives no more losses than one less"
+                )
+            quorum = cls([ControllerPlace(number, str(uuid.uuid4())) for number in range(controllers)])
+            quorum.write(directory)
+            return quorum
+        places = [ControllerPlace(**row) for row in content["controllers"]]
+        quorum = cls(places, content["formatted"], content["next_number"])
+        present = len(quorum.controllers)
+        if present != controllers:
+            raise CommandError(
+                f"{directory.root} has {present} controllers, not {controllers}; say `ponor up --controllers {present}`, and change the quorum "
+                "of the running cluster with `ponor node add controller` and `ponor cluster quorum`"
+            )
+        return quorum
