@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 
 MEMBERS := libs/runtime libs/journal libs/raft libs/kafka libs/rpc libs/s3stream libs/metadata \
            services/controller services/broker services/gc libs/simulation cli
-GENERATED_FROM := $(shell find proto libs/kafka/schema libs/rpc/generate.py libs/kafka/generate.py libs/kafka/native.py libs/kafka/src/ponor_kafka/*.pyx libs/s3stream/native.py libs/s3stream/src/s3stream/objects/*.pyx -type f 2>/dev/null)
+GENERATED_FROM := $(shell find proto libs/kafka/schema libs/rpc/generate.py libs/kafka/generate.py libs/kafka/native.py libs/kafka/src/ponor_kafka/*.pyx libs/s3stream/native.py libs/s3stream/src/s3stream/objects/*.pyx libs/metadata/native.py libs/metadata/src/ponor_metadata/*.pyx libs/metadata/src/ponor_metadata/*.pxi -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
 
@@ -73,17 +73,24 @@ oracle: install ## the oracle's stories told to a real Kafka: are the recordings
 tools: install ## Kafka's command line tools, Java clients 2.1 to 4.3 and kcat against a running cluster; says what it skips
 	$(BIN)/pytest -q -rs -o 'norecursedirs=.*' tests/tools
 
+bench-quorum: install ## three controllers beside a three-member etcd (skipped with a word where there is none)
+	$(BIN)/python -m tests.benchmarks.quorum
+
 bench-footprint: install ## memory per idle connection and of 10,000 partitions, cost of their Metadata
 	$(BIN)/python -m tests.benchmarks.footprint
 
 fuzz: install ## every family of decoders under hostile bytes: make fuzz SECONDS=600
 	$(BIN)/python -m tests.fuzz.main --seconds $(or $(SECONDS),60)
 
-simulate: install ## crash seeds under simulation: make simulate SEEDS=200
-	PONOR_SEEDS=$(or $(SEEDS),60) $(BIN)/pytest -q -n 2 tests/simulation
+simulate: install ## seeds under simulation, whole clusters under a swarm of faults first: make simulate SEEDS=200
+	$(BIN)/ponor simulate --seeds $(or $(SEEDS),60) --workers 2
+	PONOR_SEEDS=$$(( $(or $(SEEDS),60) / 4 )) $(BIN)/pytest -q -n 2 tests/simulation
 
-simulate-seed: install ## one crash seed of the whole cluster again, exactly as it was: make simulate-seed SEED=17
-	PONOR_SEED=$(SEED) $(BIN)/pytest -q tests/simulation/test_cluster_crashes.py -k every
+simulate-seed: install ## one seed again, exactly as it was: make simulate-seed SEED=17; FAULTS='3,7' for some of its faults
+	$(BIN)/ponor simulate --seed $(SEED) $(if $(FAULTS),--faults '$(FAULTS)')
+
+simulate-replay: install ## twenty seeds, each in two processes that hash differently: the traces must be equal
+	PONOR_REPLAYED_SEEDS=$(or $(SEEDS),20) $(BIN)/pytest -q --timeout 1200 tests/simulation/test_swarm.py -k hashes
 
 acceptance: install ## the promises at full size: a million records, dozens of kills, gigabytes; half an hour
 	$(BIN)/pytest -q -s -o 'norecursedirs=.*' tests/acceptance
@@ -93,7 +100,7 @@ nightly: ## the long ones: ten minutes of fuzzing per family, more seeds, full s
 	$(MAKE) simulate SEEDS=500
 	$(MAKE) acceptance
 	$(MAKE) peers oracle tools
-	$(MAKE) bench bench-isolation bench-footprint
+	$(MAKE) bench bench-isolation bench-footprint bench-quorum
 
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only -q .
@@ -110,4 +117,4 @@ lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
 clean: ## remove what the targets made, except data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
 
-.PHONY: help install run test check peers oracle tools bench bench-isolation bench-footprint fuzz simulate simulate-seed acceptance nightly format lock clean
+.PHONY: help install run test check peers oracle tools bench bench-isolation bench-footprint bench-quorum fuzz simulate simulate-seed simulate-replay acceptance nightly format lock clean

@@ -77,7 +77,10 @@ def test_a_cluster_begins_with_an_odd_number_of_controllers_but_may_be_stopped_w
     with pytest.raises(CommandError, match="survives no more losses"):
         QuorumFile.open(ClusterDirectory(tmp_path), even)
     quorum = QuorumFile.open(ClusterDirectory(tmp_path), 3)
-    quorum.controllers = [*quorum.controllers[1:], *(ControllerPlace(3 + n, str(uuid.uuid4())) for n in range(even - 2))]
+    quorum.controllers = [
+        *quorum.controllers[1:],
+        *(ControllerPlace(3 + n, str(uuid.uuid4())) for n in range(even - 2)),
+    ]
     quorum.write(ClusterDirectory(tmp_path))
     chosen = options(controllers=even)
     again = QuorumFile.open(ClusterDirectory(tmp_path), even)

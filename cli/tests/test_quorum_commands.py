@@ -88,7 +88,7 @@ def test_a_forced_recovery_is_refused_until_the_loss_is_accepted(cluster: Cluste
 def test_what_a_forced_recovery_needs_is_asked_for_by_name(tmp_path: Path, cluster: ClusterDirectory) -> None:
     with pytest.raises(CommandError, match=r"no quorum\.json"):
         force_local_recovery(ClusterDirectory(tmp_path / "elsewhere"), 0)
-    with pytest.raises(CommandError, match="there is no controller 7 .*it has 0, 1, 2"):
+    with pytest.raises(CommandError, match=r"there is no controller 7 .*it has 0, 1, 2"):
         force_local_recovery(cluster, 7)
     with cluster.lock(), pytest.raises(CommandError, match="in use by another `ponor up`"):
         force_local_recovery(cluster, 1)

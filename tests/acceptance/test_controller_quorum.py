@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.e2e.load.register_history import judge_linearizable
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.producers import CLIENT_FAMILIES
@@ -24,6 +23,7 @@ from tests.e2e.load.quorum import (
     metadata_load,
     shown,
 )
+from tests.e2e.load.register_history import judge_linearizable
 from tests.e2e.load.steady import steady_load
 from tests.e2e.scenarios import create_topic, read_and_judge
 
@@ -54,6 +54,7 @@ def test_fifty_leaders_die_and_nothing_is_lost_or_done_twice(tmp_path: Path) -> 
                 time.sleep(chance.uniform(0.5, 2.0))
         gaps = [history.gap_s(at_ns) for at_ns in kills]
         print(f"{KILLS} leaders killed: writable again after {shown(gaps)}; {len(history.calls)} calls")
+        print(" ".join(f"{gap:.2f}" for gap in gaps))
         judge_puts(history)
         judge_linearizable(history.calls)
         read_and_judge(cluster, "load", PARTITIONS, load.acknowledged, CLIENT_FAMILIES[:1])

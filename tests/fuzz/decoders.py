@@ -20,13 +20,14 @@ from ponor_broker.groups.record_codec import decode_entry as decode_offsets_entr
 from ponor_broker.partitions.errors import PartitionCorruptError
 from ponor_broker.partitions.meta_entry import MetaEntry, MetaKey
 from ponor_broker.partitions.meta_entry import decode_entry as decode_meta_entry
-from ponor_kafka.api import APIS
+from ponor_kafka.api import APIS, ApiKey
 from ponor_kafka.codec import decode, encode, request_class
 from ponor_kafka.compression import Codec, compress, decompress
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.headers import decode_request_header, encode_request_header
-from ponor_kafka.messages.produce import ProduceRequest
-from ponor_kafka.produce_walk import VERSION_MAX, VERSION_MIN, walk_produce
+from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ponor_kafka.plain_produce import read_plain_produce, walk_plain_batch
+from ponor_kafka.produce_walk import TOPIC_ID_MIN, VERSION_MAX, VERSION_MIN, walk_produce
 from ponor_kafka.record_batch import split_batches
 from ponor_kafka.record_builder import NewRecord, build_batch
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
@@ -65,6 +66,7 @@ def all_decoders() -> list[Decoder]:
     return [
         *_requests(rng),
         *_produce_walks(rng),
+        Decoder("produce", "plain produce", tuple(_plain_requests()), _read_plain, KafkaWireError),
         Decoder("envelope", "request header", tuple(_headers(rng)), _decode_header, KafkaWireError),
         Decoder("envelope", "frames", (b"\0\0\0\3abc\0\0\0\1d", b"\0\0\0\0"), _decode_frames, KafkaWireError),
         Decoder(
@@ -115,6 +117,23 @@ def _produce_walks(rng: random.Random) -> Iterator[Decoder]:
 
 def _walk(version: int, data: bytes) -> None:
     walk_produce(version, memoryview(bytearray(data)), 0)
+
+
+def _plain_requests() -> Iterator[bytes]:
+    batch = build_batch([NewRecord(5, None, b"value", [("header", b"v")]), NewRecord(6, b"key", None)])
+    for version in range(VERSION_MIN, VERSION_MAX + 1):
+        topic = TopicProduceData("topic", partition_data=[PartitionProduceData(0, batch)])
+        if version >= TOPIC_ID_MIN:
+            topic = TopicProduceData(topic_id=bytes(range(16)), partition_data=topic.partition_data)
+        header = encode_request_header(ApiKey.PRODUCE, version, 1, "client")
+        yield header + encode(ProduceRequest(None, -1, 1000, [topic]), version)
+
+
+def _read_plain(data: bytes) -> None:
+    frame = bytearray(data)
+    plain = read_plain_produce(frame)
+    if plain is not None:
+        walk_plain_batch(frame, *plain[5:7])
 
 
 def _headers(rng: random.Random) -> Iterator[bytes]:

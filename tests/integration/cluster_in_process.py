@@ -17,8 +17,8 @@ import uvloop
 from ponor_broker.app import BrokerOptions
 from ponor_broker.app import run as run_broker
 from ponor_broker.settings import BrokerSettings
-from ponor_controller.app import ControllerOptions
 from ponor_controller.app import run as run_controller
+from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id

@@ -101,7 +101,7 @@ async def test_what_was_answered_survives_sigkill_and_the_metrics_show_it(tmp_pa
         assert (await _put(addresses["session"], "key")).created
         text = await asyncio.get_running_loop().run_in_executor(None, _scrape, addresses["metrics"])
         assert 'ponor_controller_operations_total{operation="put_key",result="ok"} 1.0' in text
-        assert "ponor_controller_committed_index 3.0" in text
+        assert "ponor_controller_committed_index 4.0" in text
         process.send_signal(signal.SIGKILL)
         process.wait()
     with _controller(tmp_path) as (process, addresses):

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_controller.app import ControllerOptions
 from ponor_controller.app import run as run_controller
+from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings
 from ponor_gc.app import GcOptions
 from ponor_gc.app import run as run_gc

@@ -217,6 +217,22 @@ ALLOWED: Final[Sequence[Allowed]] = (
         path=r".*\.last_timestamp",
         fits=lambda kafka, ponor: (kafka, ponor) == (1_000_000, "now"),
     ),
+    Allowed(
+        "controllers are nodes of their own",
+        "Kafka's peer is broker and controller in one process",
+        story="describe_quorum",
+        api="DescribeQuorum",
+        path=r".*(leader_id|replica_id|node_id)",
+        fits=lambda kafka, ponor: kafka == "the broker" and isinstance(ponor, int) and ponor > 0,
+    ),
+    Allowed(
+        "every voter has a directory id",
+        "Kafka's peer has a static quorum (KIP-595); here voters always go by node and directory (KIP-853)",
+        story="describe_quorum",
+        api="DescribeQuorum",
+        path=r".*replica_directory_id",
+        fits=lambda kafka, ponor: kafka == "no id" and ponor == "directory #1",
+    ),
 )
 
 TO_REPAIR: Final[Sequence[Allowed]] = ()

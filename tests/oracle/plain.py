@@ -16,6 +16,11 @@ from ponor_kafka.errors import ErrorCode, KafkaWireError
 from ponor_kafka.message import ZERO_UUID, Struct
 from ponor_kafka.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from ponor_kafka.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from ponor_kafka.messages.describe_quorum import (
+    DescribeQuorumResponsePartitionData,
+    Listener,
+    ReplicaState,
+)
 from ponor_kafka.primitives import Buffer
 from ponor_kafka.record_batch import LENGTH_PREFIX_BYTES, BatchView, batch_bytes
 
@@ -83,7 +88,7 @@ class Canon:
         value = getattr(owner, name)
         if name == "topic_id":
             return self._topic_id(value, getattr(owner, "name", None) or getattr(owner, "topic", None))
-        rule = self._rules.get(name)
+        rule = RULES_OF_ONE.get((type(owner), name)) or self._rules.get(name)
         if rule is not None:
             return rule(value)
         if name in {"metadata", "member_metadata"} and isinstance(value, bytes):
@@ -182,6 +187,20 @@ TIME_FIELDS: Final = (
     "last_fetch_timestamp",
     "last_caught_up_timestamp",
 )
+
+
+def _progress(value: int) -> object:
+    """How far the log of metadata is: further with everything that was told before."""
+    return "somewhere" if value > 0 else value
+
+
+RULES_OF_ONE: Final[Mapping[tuple[type[Struct], str], Callable[[Any], Any]]] = {
+    (DescribeQuorumResponsePartitionData, "leader_epoch"): _progress,
+    (DescribeQuorumResponsePartitionData, "high_watermark"): _progress,
+    (ReplicaState, "log_end_offset"): _progress,
+    (Listener, "port"): lambda value: "a port" if value > 0 else value,
+}
+"""Rules for a field of one message alone, whose name means something else elsewhere."""
 
 
 def _error(code: int) -> str:

@@ -24,14 +24,13 @@ from ponor_simulation.disk import DiskSpeed
 from ponor_simulation.object_store import StoreFaults
 from ponor_simulation.process import SimProcess, wait_until
 from ponor_simulation.simulation import Simulation
+from ponor_simulation.workload.admin import Admin
+from ponor_simulation.workload.consumer import Consumer
+from ponor_simulation.workload.history import ClusterHistory
+from ponor_simulation.workload.producer import Producer
 from s3stream.objects.keys import object_key
 from s3stream.settings import KIB, MIB, StorageSettings
 from s3stream.stores.retrying import RetrySettings
-
-from tests.simulation.cluster_admin import Admin
-from tests.simulation.cluster_consumer import Consumer
-from tests.simulation.cluster_history import ClusterHistory
-from tests.simulation.cluster_producer import Producer
 
 TOPIC: Final = "orders"
 CALM_S_MAX: Final = 120.0

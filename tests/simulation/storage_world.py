@@ -24,7 +24,7 @@ from s3stream.client import StreamClient
 from s3stream.errors import AppendBackpressureError, S3StreamError
 from s3stream.file_wal import FileWal
 from s3stream.objects.keys import object_key
-from s3stream.ports import ObjectPiece, PreparedObjects, StreamState, UploadedObject
+from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, StreamState, UploadedObject
 from s3stream.settings import KIB, MIB, StorageSettings
 from s3stream.stores.open_store import wrap_object_store
 from s3stream.stores.retrying import RetrySettings
@@ -116,9 +116,9 @@ class SlowController:
         await self._wait()
 
     async def find_objects(
-        self, stream_id: StreamId, start_offset: int, end_offset: int
+        self, stream_id: StreamId, start_offset: int, end_offset: int, *, pieces_max: int = PIECES_MAX
     ) -> list[ObjectPiece]:
-        return await self._node.find_objects(stream_id, start_offset, end_offset)
+        return await self._node.find_objects(stream_id, start_offset, end_offset, pieces_max=pieces_max)
 
 
 class World:

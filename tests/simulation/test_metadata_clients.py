@@ -129,7 +129,9 @@ class SmallController:
                 )
                 await self.grown.wait()
             until = min(self.image.index, sent + self.chance.randint(1, 20))
-            batches = subscription_wire.Batches(batches=self.log[sent:until], digest=self.digests[until])
+            batches = subscription_wire.Batches(
+                batches=self.log[sent:until], digest=self.digests[until], first_index=sent + 1
+            )
             await connection.send(subscription_wire.SubscribeResponse(batches=batches).SerializeToString())
             sent = until
 

@@ -15,7 +15,7 @@ from ponor_cli.directory import ClusterDirectory
 from ponor_cli.finding import BootstrapOption, ClusterAddress, DataOption, OutputOption, find_cluster
 from ponor_cli.image_reader import image_of
 from ponor_cli.output import OutputFormat, human_bytes, print_rows, print_value
-from ponor_cli.quorum import quorum_app
+from ponor_cli.quorum import leader_node_id, quorum_app
 
 cluster_app = typer.Typer(help="Look at the cluster as a whole.", no_args_is_help=True)
 cluster_app.add_typer(quorum_app, name="quorum")
@@ -27,7 +27,7 @@ def info(
 ) -> None:
     """Who the cluster is, what runs, how much it holds."""
     cluster = find_cluster(data, bootstrap)
-    facts = describe_cluster(cluster, image_of(cluster))
+    facts = {**describe_cluster(cluster, image_of(cluster)), "leader": leader_node_id(cluster.controllers)}
     processes = []
     if bootstrap is None:
         entries = ClusterFile.read(ClusterDirectory(data or Path("data"))).processes

@@ -23,6 +23,8 @@ from ponor_cli.forced_recovery import force_local_recovery
 from ponor_cli.output import OutputFormat, print_done, print_rows, print_value
 
 TIMEOUT_S: Final = 30.0
+GLANCE_S: Final = 3.0
+"""For who asks about something else, too."""
 MEMBER_COLUMNS: Final = (
     "node_id",
     "status",
@@ -200,6 +202,15 @@ def force_recovery_command(
     print_done(message, asdict(done), output)
 
 
+def leader_node_id(controllers: Sequence[str]) -> int | None:
+    """Who leads, or None where nobody says so soon."""
+    request = wire.QuorumRequest(describe=wire.DescribeQuorum(leader_only=True))
+    try:
+        return _ask(controllers, request, timeout_s=GLANCE_S).description.leader_node_id
+    except CommandError:
+        return None
+
+
 def describe_quorum(answer: wire.QuorumDescription) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The description as facts and rows."""
     facts: dict[str, Any] = {
@@ -248,19 +259,23 @@ def _controllers(data: Any, bootstrap: str | None) -> Sequence[str]:
     return find_cluster(data, bootstrap).controllers
 
 
-def _ask(controllers: Sequence[str], request: wire.QuorumRequest) -> wire.QuorumResponse:
+def _ask(
+    controllers: Sequence[str], request: wire.QuorumRequest, *, timeout_s: float = TIMEOUT_S
+) -> wire.QuorumResponse:
     """Ask on an event loop of its own.
 
     Raises:
         CommandError: refused, or no controller answers.
     """
-    return asyncio.run(_ask_once(controllers, request))
+    return asyncio.run(_ask_once(controllers, request, timeout_s))
 
 
-async def _ask_once(controllers: Sequence[str], request: wire.QuorumRequest) -> wire.QuorumResponse:
+async def _ask_once(
+    controllers: Sequence[str], request: wire.QuorumRequest, timeout_s: float
+) -> wire.QuorumResponse:
     network = GrpcNetwork()
     try:
-        return await QuorumClient(network, SystemClock(), controllers).ask(request, timeout_s=TIMEOUT_S)
+        return await QuorumClient(network, SystemClock(), controllers).ask(request, timeout_s=timeout_s)
     except OperationError as error:
         raise CommandError(error.message) from error
     except NoControllerError as error:

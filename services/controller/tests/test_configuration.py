@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ponor_controller.configuration import read_configuration
 from ponor_controller.settings import ControllerSettings
+from ponor_rpc.tls import TlsFiles
 from ponor_runtime.lifecycle import StartRefusedError
 from ponor_runtime.settings import SettingError, describe, load
 
@@ -55,3 +56,58 @@ def test_every_setting_has_bounds_that_hold_its_default_and_a_meaning() -> None:
     for row in describe(ControllerSettings):
         assert row.doc.endswith("."), row.name
         load(ControllerSettings, {row.name: row.default})
+
+
+VOTERS = [
+    {
+        "node_id": 592_824 + n,
+        "directory_id": f"00000000-0000-4000-8000-00000000000{n}",
+        "peer_address": f"h{n}:1",
+        "service_address": f"h{n}:2",
+    }
+    for n in range(3)
+]
+
+
+def test_voters_are_read(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path,
+        node_id=592_825,
+        peer_listen="h1:1",
+        voters=VOTERS,
+        format=True,
+        peer_tls={"certificate": "c", "key": "k", "authorities": "a"},
+    )
+    configuration = read_configuration(path)
+    options = configuration.options
+    assert (options.node_id, options.peer_listen, options.format) == (592_825, "h1:1", True)
+    assert [voter.node_id for voter in options.voters] == [592_824, 592_825, 592_826]
+    assert options.voters[1].directory_id == b"\0" * 6 + b"\x40\0\x80" + b"\0" * 6 + b"\1"
+    assert configuration.peer_tls == TlsFiles(Path("c"), Path("k"), Path("a"))
+
+
+@pytest.mark.parametrize(
+    ("said", "understood"), [({}, None), ({"format": False}, False), ({"format": True}, True)]
+)
+def test_that_nobody_said_whether_to_format_is_not_forgotten(
+    tmp_path: Path, said: dict[str, Any], understood: bool | None
+) -> None:
+    assert read_configuration(_write(tmp_path, **said)).options.format is understood
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"voters": VOTERS, "peer_listen": "h:1", "node_id": None}, "node_id"),
+        ({"voters": VOTERS}, "peer_listen"),
+        ({"voters": [{**VOTERS[0], "directory_id": "mine"}], "peer_listen": "h:1"}, "directory_id"),
+        ({"voters": [{"node_id": 1}], "peer_listen": "h:1"}, "directory_id"),
+        ({"voters": [VOTERS[0], VOTERS[0]], "peer_listen": "h:1"}, "twice"),
+        ({"voters": ["h:1"], "peer_listen": "h:1"}, "no voter"),
+        ({"peer_tls": {"certificate": "c"}}, "authorities"),
+        ({"format": "no"}, "neither true nor false"),
+    ],
+)
+def test_a_bad_quorum_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(StartRefusedError, match=named):
+        read_configuration(_write(tmp_path, **changes))

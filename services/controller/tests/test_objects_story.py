@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1.records_pb2 import NODE_ROLE_GC as GC
+from ponor.metadata.v1.records_pb2 import IncarnationConfirmed, IncarnationRaised, Record
 from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
 from ponor_runtime.identity import cluster_of_id
@@ -92,6 +93,18 @@ def test_a_claim_that_finds_nothing_writes_nothing(ledger: Ledger, broker: Calle
     ledger.prepare(broker)
     _destroyed_object(ledger, broker)
     assert ledger.decide(gc, claim_objects=wire.ClaimObjects(limit=10, ttl_ms=1)) == []
+
+
+def test_after_a_forced_recovery_nothing_is_claimed_until_an_operator_confirmed_it(
+    ledger: Ledger, broker: Caller, gc: Caller
+) -> None:
+    single = _destroyed_object(ledger, broker)
+    ledger.prepare(broker)
+    ledger.now_ms += 60_000
+    ledger.apply([Record(incarnation_raised=IncarnationRaised(incarnation=1))])
+    assert _claim(ledger, gc) == []
+    ledger.apply([Record(incarnation_confirmed=IncarnationConfirmed(incarnation=1))])
+    assert _claim(ledger, gc)[0] == single
 
 
 def test_a_claim_belongs_to_one_process_until_it_runs_out(ledger: Ledger, broker: Caller, gc: Caller) -> None:

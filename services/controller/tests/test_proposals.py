@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.cluster_clock import ClusterClock
 from ponor_controller.consensus.ports import LogEntry
+from ponor_controller.proposals.confirmed_answers import ConfirmedAnswers
 from ponor_controller.proposals.executor import Executor
 from ponor_controller.proposals.lanes import Lanes
 from ponor_controller.proposals.pending import Caller, PendingOperation
 from ponor_controller.proposals.proposer import Proposer, divide
 from ponor_controller.settings import ControllerSettings
 from ponor_metadata import snapshot
+from ponor_raft.ready import Leadership, Role
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeEpoch, NodeId
 from ponor_runtime.telemetry import Telemetry
@@ -48,8 +52,9 @@ class HandClock:
 class HeldConsensus:
     """Takes entries; commits them when told to."""
 
-    is_leader = True
+    is_leader = leading = accepts_proposals = True
     term = 1
+    leadership = Leadership(Role.LEADER, 1, None)
 
     def __init__(self) -> None:
         self.entries: list[LogEntry] = []
@@ -59,6 +64,24 @@ class HeldConsensus:
 
     def on_commit(self, listener: Any) -> None:
         raise NotImplementedError
+
+    on_leadership = on_leading = on_commit
+
+    def leader_address(self) -> str | None:
+        return None
+
+    async def read_index(self) -> int:
+        raise NotImplementedError
+
+    async def transfer(self, node_id: NodeId) -> None:
+        raise NotImplementedError
+
+
+class ConfirmedAtOnce(ConfirmedAnswers):
+    """For a consensus whose leader is never in doubt."""
+
+    def add(self, term: int, answer: Callable[[], None], refuse: Callable[[OperationError], None]) -> None:
+        answer()
 
 
 class Leader:
@@ -78,12 +101,24 @@ class Leader:
             self.settings,
             telemetry,
         )
-        self.executor = Executor(self.proposer, self.settings, ledger.randomness, lambda _: False, telemetry)
+        self.executor = Executor(
+            self.proposer,
+            self.settings,
+            ledger.randomness,
+            lambda _: False,
+            telemetry,
+            ConfirmedAtOnce(self.consensus),
+        )
+        self.proposer.begin()
         self.answers: list[wire.OperationResult] = []
+        self.gathers = False
+        """Whether operations share batches."""
 
     def execute(self, caller: Caller, request_id: int, first_incomplete_id: int = 0, **kind: Any) -> None:
         operation = wire.Operation(request_id=request_id, **kind)
         self.executor.execute(PendingOperation(caller, operation, first_incomplete_id, self.answers.append))
+        if not self.gathers:
+            self.proposer.seal()
 
     def commit(self, count: int | None = None) -> None:
         entries = self.consensus.entries[: count if count is not None else len(self.consensus.entries)]
@@ -244,7 +279,11 @@ def test_what_was_dropped_is_as_if_it_was_never_proposed(
             for offset, kind in enumerate(dropped):
                 leader.execute(broker, request_id + 1 + offset, **kind)
             assert snapshot.encode(ledger.image) == before, "the image holds committed batches only"
-            ledger.view.drop()
+            leader.proposer.end(OperationError(error_pb2.ERROR_CODE_NOT_LEADER, "another one leads"))
+            assert ledger.view.touched_rows == 0
+            assert leader.proposer.in_flight == 0
+            heard = sorted(result.request_id for result in leader.answers)
+            assert heard == list(range(1, request_id + len(dropped) + 1)), "everybody heard something, once"
             ledger.randomness._next = random_state
             leader = Leader(ledger)
         for kind in later:

@@ -2,48 +2,75 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 import pytest
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.consensus.ports import LogEntry
-from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
-from ponor_controller.formatting import format_records
-from ponor_controller.recovery import recover
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.snapshotter import Snapshotter
-from ponor_controller.subscriptions.image_source import ImageSource
-from ponor_runtime.identity import ClusterOrdinal
-from ponor_runtime.system import SystemRandomness
-from ponor_runtime.system_disk import SystemDisk
+from ponor_raft.entry import SnapshotMeta
+from ponor_runtime.system import SystemClock
 from ponor_runtime.tasks import BackgroundTasks, report_to_loop
 from ponor_runtime.telemetry import Telemetry
+
+from services.controller.tests.log_writer import MEMBERSHIP, LogWriter, entry_of
+
+
+class Written:
+    """A log with a snapshotter on it."""
+
+    def __init__(self, writer: LogWriter, **settings: int) -> None:
+        self.writer = writer
+        self.tasks = BackgroundTasks(report_to_loop)
+        self.taken: list[SnapshotMeta] = []
+        self.snapshotter = Snapshotter(
+            writer.log,
+            writer.image,
+            self.tasks,
+            SystemClock(),
+            ControllerSettings(**settings),
+            Telemetry(),
+            membership=lambda: MEMBERSHIP,
+            taken=self.taken.append,
+        )
+
+    async def commit(self, count: int = 1) -> None:
+        for _ in range(count):
+            entry = entry_of(self.writer.image.index + 1, 1)
+            await self.writer.put(1)
+            batch = records_pb2.RecordBatch.FromString(entry.data)
+            self.snapshotter.committed([LogEntry(entry.index, batch, entry.data)])
+
+    async def close(self) -> None:
+        await self.tasks.close()
+        await self.writer.log.close()
 
 
 @pytest.mark.parametrize("stopping", [False, True])
 async def test_a_batch_that_is_durable_while_the_controller_stops_begins_no_snapshot(
     tmp_path: Path, *, stopping: bool
 ) -> None:
-    log = await RecordLog.open(
-        SystemDisk(),
-        tmp_path,
-        uuid.UUID(int=1),
-        RecordLogSettings(segment_bytes=16 * 1024, queue_bytes_max=1024 * 1024),
-        Telemetry(),
-    )
-    settings = ControllerSettings(snapshot_batches=1)
-    image = (await recover(log, settings)).image
-    tasks = BackgroundTasks(report_to_loop)
-    snapshotter = Snapshotter(log, ImageSource(image), tasks, settings, Telemetry(), term=1)
-    records = format_records("c", ClusterOrdinal(1), SystemRandomness())
-    batch = records_pb2.RecordBatch(index=1, term=1, cluster_time_ms=1, records=records)
-    entry = LogEntry(1, batch, batch.SerializeToString())
-    await log.append(entry)
-    image.apply_committed(entry.data, batch)
+    written = Written(await LogWriter.open(tmp_path), snapshot_batches=1)
     if stopping:
-        await tasks.close()
-    snapshotter.committed([entry])
-    assert len(tasks) == (0 if stopping else 1)
-    await tasks.close()
-    await log.close()
+        await written.tasks.close()
+    await written.commit()
+    assert len(written.tasks) == (0 if stopping else 1)
+    await written.close()
+
+
+async def test_a_snapshot_is_of_the_index_at_which_it_began(tmp_path: Path) -> None:
+    written = Written(await LogWriter.open(tmp_path), snapshot_batches=1_000)
+    await written.commit(20)
+    index = written.snapshotter.take()
+    taking = written.tasks.spawn(index, "take")
+    await written.commit(15)
+    assert await taking in range(20, 36)
+    assert [meta.index for meta in written.taken] == [taking.result()]
+    assert written.taken[0].membership == MEMBERSHIP
+    assert await written.snapshotter.take() == 35
+    assert await written.snapshotter.take() == 35, "nothing was committed since"
+    await written.close()
+    again = await LogWriter.open(tmp_path)
+    assert (again.snapshot_index, again.image.digest) == (35, written.writer.image.digest)
+    await again.log.close()

@@ -14,8 +14,8 @@ from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.validation.topic_names import collides, name_problem
 from ponor_kafka.configs.changes import checked_topic_configs
+from ponor_metadata.memory_table import MemoryTable
 from ponor_metadata.overlay import OverlayTable
-from ponor_metadata.tables import MemoryTable
 
 from services.controller.tests.ledger import Ledger
 

@@ -1,22 +1,22 @@
-"""Planted bug: a batch is committed, answered and published when it is proposed, not when it is durable."""
+"""Planted bug: a batch counts as durable when it is handed to the log, so it is committed, answered and published before it is on the disk."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from ponor_controller.consensus.ports import LogEntry
-from ponor_controller.consensus.single_voter import SingleVoter
+from ponor_controller.consensus.record_log import OnDurable, RecordLog
+from ponor_raft.entry import Entry, HardState
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the correct code for one test."""
+    right = RecordLog.persist
 
-    def propose(self: SingleVoter, entry: LogEntry) -> None:
-        self._log.append(entry).add_done_callback(asyncio.Future.exception)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        self._pending.append((entry, done))
-        done.add_done_callback(self._commit)
+    def persist(
+        self: RecordLog, hard_state: HardState | None, entries: tuple[Entry, ...], on_durable: OnDurable
+    ) -> None:
+        right(self, hard_state, entries, lambda error: None)
+        asyncio.get_running_loop().call_soon(on_durable, None)
 
-    monkeypatch.setattr(SingleVoter, "propose", propose)
+    monkeypatch.setattr(RecordLog, "persist", persist)

@@ -76,8 +76,10 @@ def apply_records(view: View, records: Iterable[Record]) -> None:
         UnknownRecordError, AssertionError: as `apply_batch`.
     """
     for record in records:
-        kind, rule = _rule_of(record.WhichOneof("kind"), view.index)
-        rule(view, getattr(record, kind))
+        kind = record.WhichOneof("kind")
+        if kind is None or kind not in RULES:
+            raise _unknown(kind, view.index)
+        RULES[kind](view, getattr(record, kind))
 
 
 def require_next(view: View, batch: RecordBatch) -> None:
@@ -93,7 +95,11 @@ def require_next(view: View, batch: RecordBatch) -> None:
 def _rule_of(kind: str | None, index: int) -> tuple[str, Rule]:
     # A record of a newer kind decodes as a record without a kind: protobuf keeps the field as unknown.
     if kind is None or kind not in RULES:
-        raise UnknownRecordError(
-            f"batch {index} holds a record of kind {kind or 'unknown'!r}; run a build that knows the log's feature level"
-        )
+        raise _unknown(kind, index)
     return kind, RULES[kind]
+
+
+def _unknown(kind: str | None, index: int) -> UnknownRecordError:
+    return UnknownRecordError(
+        f"batch {index} holds a record of kind {kind or 'unknown'!r}; run a build that knows the log's feature level"
+    )

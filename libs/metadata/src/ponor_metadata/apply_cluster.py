@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import takewhile
 
 from ponor.metadata.v1 import records_pb2 as records
@@ -27,6 +28,8 @@ from ponor_metadata.view import View
 
 NODE_ID_LIMIT = 1 << 30
 TOPIC_ID_BYTES = 16
+FLOOR_STEP_MAX = 4_096
+"""Ids below a risen floor are tried one by one up to this many: more than any session has in flight. A longer step walks over what is kept."""
 
 
 def cluster_formatted(view: View, record: records.ClusterFormatted) -> None:
@@ -167,8 +170,18 @@ def operation_completed(view: View, record: records.OperationCompleted) -> None:
     assert (node_id, request_id) not in operations, f"request {request_id} is repeated"
     if floor > known_floor:
         view.nodes.put(node._replace(first_incomplete_id=floor))
-        # Results below the old floor went when it rose; looking only now spares every other operation the walk over all kept ones.
-        kept = operations.find(OPERATIONS_OF, node_id)
-        for below in [row.request_id for row in takewhile(lambda row: row.request_id < floor, kept)]:
-            operations.delete((node_id, below))
+        _forget_results(view, node_id, known_floor, floor)
     operations.put(OperationRow(node_id, request_id, record.digest, record.result, view.index))
+
+
+def _forget_results(view: View, node_id: NodeId, known_floor: int, floor: int) -> None:
+    """Forget a node's results below `floor`; those below `known_floor` went when it rose to there."""
+    operations = view.operations
+    if floor - known_floor <= FLOOR_STEP_MAX:
+        for below in range(known_floor, floor):
+            with suppress(KeyError):  # refused operations have no result
+                operations.delete((node_id, below))
+        return
+    kept = operations.find(OPERATIONS_OF, node_id)
+    for below in [row.request_id for row in takewhile(lambda row: row.request_id < floor, kept)]:
+        operations.delete((node_id, below))

@@ -11,7 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from ponor.metadata.v1.records_pb2 import Record, RecordBatch
 
@@ -54,6 +54,7 @@ class Overlay:
         self.operations = OverlayTable(image.operations, self)
         self.broker_configs = OverlayTable(image.broker_configs, self)
         self.quorum = OverlayTable(image.quorum, self)
+        self._all_tables = [value for value in vars(self).values() if isinstance(value, OverlayTable)]
 
     @property
     def image(self) -> MetadataImage:
@@ -145,14 +146,7 @@ class Overlay:
             table.forget(None)
 
     def _tables(self) -> Iterator[OverlayTable[Any, Any]]:
-        return (value for value in vars(self).values() if isinstance(value, OverlayTable))
-
-
-class _Touched(NamedTuple, Generic[R]):
-    """What uncommitted batches made of a row (None: deleted), and the newest of them."""
-
-    row: R | None
-    batch_index: int
+        return iter(self._all_tables)
 
 
 class Merged(Sequence[R], Generic[R]):
@@ -188,17 +182,34 @@ class Merged(Sequence[R], Generic[R]):
 class OverlayTable(Generic[K, R]):
     """Fulfils `ponor_metadata.tables.Table`: the image's table with the touched rows put over it."""
 
-    __slots__ = ("_base", "_index_keys", "_overlay", "_schema", "_touched")
+    __slots__ = (
+        "_base",
+        "_changes",
+        "_index_keys",
+        "_missing",
+        "_moved",
+        "_notes",
+        "_overlay",
+        "_schema",
+        "_touched",
+    )
 
     def __init__(self, base: Table[K, R], overlay: Overlay) -> None:
         self._base = base
         self._schema = base.schema
         self._overlay = overlay
-        self._touched: dict[K, _Touched[R]] = {}
-        # Per index: under which index keys touched rows stand or stood, and which rows; a dict for its order.
-        self._index_keys: dict[str, dict[Any, dict[K, None]]] = {
+        # What uncommitted batches made of a row (None: deleted), and the newest of them.
+        self._touched: dict[K, tuple[R | None, int]] = {}
+        # Per index: under which index keys touched rows stand or stood, which rows, and the newest batch that said so.
+        self._index_keys: dict[str, dict[Any, dict[K, int]]] = {
             index.name: {} for index in self._schema.indexes
         }
+        # What was touched and noted by which batch, oldest first: a commit looks at what its batches did, not at all that is in flight.
+        self._changes: deque[tuple[int, K]] = deque()
+        self._notes: deque[tuple[int, dict[Any, dict[K, int]], Any, K]] = deque()
+        self._moved = [(index.keys, self._index_keys[index.name]) for index in self._schema.indexes]
+        # The key that was last looked for in the image's table and is not in it: what is about to be put is asked for several times before.
+        self._missing: K | None = None
 
     @property
     def schema(self) -> Schema[K, R]:
@@ -211,7 +222,14 @@ class OverlayTable(Generic[K, R]):
 
     def get(self, key: K) -> R | None:
         touched = self._touched.get(key)
-        return self._base.get(key) if touched is None else touched.row
+        if touched is not None:
+            return touched[0]
+        if key == self._missing:
+            return None
+        row = self._base.get(key)
+        if row is None:
+            self._missing = key
+        return row
 
     def __contains__(self, key: object) -> bool:
         # Keys of another type are in neither dict.
@@ -219,7 +237,7 @@ class OverlayTable(Generic[K, R]):
 
     def __len__(self) -> int:
         appeared = sum(
-            (touched.row is not None) - (key in self._base) for key, touched in self._touched.items()
+            (row is not None) - (key in self._base) for key, (row, _) in self._touched.items()
         )
         return len(self._base) + appeared
 
@@ -227,11 +245,11 @@ class OverlayTable(Generic[K, R]):
         if not self._touched:
             return iter(self._base)
         rows = {self._schema.key(row): row for row in self._base}
-        for key, touched in self._touched.items():
-            if touched.row is None:
+        for key, (row, _) in self._touched.items():
+            if row is None:
                 rows.pop(key, None)
             else:
-                rows[key] = touched.row
+                rows[key] = row
         # Keys of one table are of one type and ordered; the type variable cannot say so.
         return iter([rows[key] for key in sorted(rows)])  # type: ignore[type-var]
 
@@ -241,7 +259,7 @@ class OverlayTable(Generic[K, R]):
         if not moved:
             return base
         hidden = [under for key in moved if (under := self._base.get(key)) is not None]
-        shown = [row for key in moved if (row := self._touched[key].row) is not None]
+        shown = [row for key in moved if (row := self._touched[key][0]) is not None]
         return Merged(
             base,
             frozenset(index.order(row) for row in hidden if index_key in index.keys(row)),
@@ -250,10 +268,14 @@ class OverlayTable(Generic[K, R]):
         )
 
     def put(self, row: R) -> None:
-        key = self._schema.key(row)
-        if self._index_keys:
-            self._note(self.get(key), row)
-        self._touched[key] = _Touched(row, self._overlay.index)
+        key, batch_index = self._schema.key(row), self._overlay.index
+        if self._moved:
+            old = self.get(key)
+            if old is not None:
+                self._note(key, old, batch_index)
+            self._note(key, row, batch_index)
+        self._touched[key] = (row, batch_index)
+        self._changes.append((batch_index, key))
 
     def amend(self, row: R) -> None:
         self.put(row)
@@ -262,33 +284,41 @@ class OverlayTable(Generic[K, R]):
         present = self.get(key)
         if present is None:
             raise KeyError(key)
-        self._note(present, None)
-        self._touched[key] = _Touched(None, self._overlay.index)
+        batch_index = self._overlay.index
+        self._note(key, present, batch_index)
+        self._touched[key] = (None, batch_index)
+        self._changes.append((batch_index, key))
 
-    def _note(self, old: R | None, new: R | None) -> None:
-        for row in (old, new):
-            if row is None:
-                continue
-            key = self._schema.key(row)
-            for index in self._schema.indexes:
-                moved = self._index_keys[index.name]
-                for index_key in index.keys(row):
-                    moved.setdefault(index_key, {})[key] = None
+    def _note(self, key: K, row: R, batch_index: int) -> None:
+        for index_keys, moved in self._moved:
+            for index_key in index_keys(row):
+                keys = moved.get(index_key)
+                if keys is None:
+                    keys = moved[index_key] = {}
+                keys[key] = batch_index
+                self._notes.append((batch_index, moved, index_key, key))
 
     def forget(self, index: int | None) -> None:
         """Forget the rows that no batch above `index` touched; None: all rows."""
-        if not self._touched:
+        self._missing = None
+        if index is None:
+            self._touched.clear()
+            self._changes.clear()
+            self._notes.clear()
+            for moved in self._index_keys.values():
+                moved.clear()
             return
-        kept = {
-            key: touched
-            for key, touched in self._touched.items()
-            if index is not None and touched.batch_index > index
-        }
-        self._touched = kept
-        for moved in self._index_keys.values():
-            for index_key in list(moved):
-                keys = {key: None for key in moved[index_key] if key in kept}
-                if keys:
-                    moved[index_key] = keys
-                else:
+        changes, notes = self._changes, self._notes
+        while changes and changes[0][0] <= index:
+            _, key = changes.popleft()
+            touched = self._touched.get(key)
+            if touched is not None and touched[1] <= index:
+                del self._touched[key]
+        # A row that a later batch touches again is noted by that batch where it stood before it, which is where the image shows it now.
+        while notes and notes[0][0] <= index:
+            _, moved, index_key, key = notes.popleft()
+            keys = moved.get(index_key)
+            if keys is not None and keys.get(key, index + 1) <= index:
+                del keys[key]
+                if not keys:
                     del moved[index_key]

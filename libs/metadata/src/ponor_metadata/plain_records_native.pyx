@@ -9,6 +9,7 @@ Works on the lists, arrays and byte arrays of `blocks`; keeps nothing of its own
 """
 
 from array import array as new_array
+from bisect import bisect_left, bisect_right
 from sys import intern
 
 from cpython cimport array
@@ -214,7 +215,7 @@ cdef class PlainRecords:
 
     cdef bint key_put(self, Fields *f) except -1:
         cdef str key = text(f.data[1])
-        self.keys.whole.put(key, (key, copied(f.data[2])))
+        self.keys.put_text(key, (key, copied(f.data[2])))
         return True
 
     cdef bint stream_created(self, Bytes body) except -1:

@@ -37,9 +37,7 @@ class QuorumClient:
     `KnownControllers` that a subscription shares outlive the replacement of every controller that was configured.
     """
 
-    def __init__(
-        self, network: Network, clock: Clock, addresses: Sequence[str] | KnownControllers
-    ) -> None:
+    def __init__(self, network: Network, clock: Clock, addresses: Sequence[str] | KnownControllers) -> None:
         self._network = network
         self._clock = clock
         self._known = addresses if isinstance(addresses, KnownControllers) else KnownControllers(addresses)

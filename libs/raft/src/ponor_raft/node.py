@@ -232,6 +232,13 @@ class RaftNode:
         if self._leading is not None:
             self._leading.unreachable(peer)
 
+    def began_anew(self, peer: ReplicaId) -> None:
+        """`peer` opened a new stream, and nothing of an older one will come any more: its process may be another, and its log shorter than it once said, if what its last write left
+        was damaged and looked torn. Without this the leader would take its refusals for old ones for ever.
+        """
+        if self._leading is not None:
+            self._leading.replication.begin_anew(peer)
+
     def step_down(self, reason: str) -> None:
         """Stop leading or campaigning; `reason` is counted in `dropped` as "stepped down: reason"."""
         if self._replica.role is not Role.FOLLOWER:

@@ -53,6 +53,12 @@ class Replication:
             if member != replica.own
         }
 
+    def begin_anew(self, peer: ReplicaId) -> None:
+        """Forget how far `peer` was. A commit index never goes back, so this costs a probe and no more."""
+        progress = self._progress.get(peer)
+        if progress is not None and progress.state is not ProgressState.SNAPSHOT:
+            self._progress[peer] = FollowerProgress(self._replica.log.last_index + 1)
+
     # --- sending ---
 
     def flush(self) -> None:

@@ -31,6 +31,12 @@ class SimClock:
     def monotonic_ns(self) -> int:
         return int((self._loop.time() * self._rate + self._leapt_s) * 1e9)
 
+    def drift(self, rate: float) -> None:
+        """The clock runs at another rate from now on, without a jump."""
+        assert rate > 0
+        self._leapt_s += self._loop.time() * (self._rate - rate)
+        self._rate = rate
+
     def wall_ms(self) -> int:
         return WALL_START_MS + self._wall_offset_ms + self.monotonic_ns() // 1_000_000
 

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
 from ponor_broker.app import BrokerOptions
 from ponor_broker.app import run as run_broker
 from ponor_broker.settings import BrokerSettings
-from ponor_controller.app import ControllerOptions
 from ponor_controller.app import run as run_controller
+from ponor_controller.consensus.members import Member
+from ponor_controller.options import FIRST_CONTROLLER_NUMBER, ControllerOptions
 from ponor_controller.settings import ControllerSettings
 from ponor_gc.app import GcOptions
 from ponor_gc.app import run as run_gc
 from ponor_gc.settings import GcSettings
-from ponor_runtime.identity import ClusterOrdinal, compose_node_id
+from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
 from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
@@ -28,6 +30,9 @@ from s3stream.stores.open_store import wrap_object_store
 from s3stream.stores.retrying import RetrySettings
 
 from ponor_simulation.cluster_watch import ClusterWatch
+from ponor_simulation.coverage import Coverage
+from ponor_simulation.faults.rot import Rotten
+from ponor_simulation.invariants.registry import Checks
 from ponor_simulation.kafka_frontend import bind_simulated
 from ponor_simulation.object_store import SimObjectStore
 from ponor_simulation.process import SimProcess
@@ -38,6 +43,8 @@ CONTROLLER_ADDRESS: Final = "controller:9090"
 KAFKA_HOST: Final = "broker"
 KAFKA_PORT: Final = 9092
 KAFKA_ADDRESS: Final = f"{KAFKA_HOST}:{KAFKA_PORT}"
+SERVICE_PORT: Final = 9090
+PEER_PORT: Final = 9091
 STORE_DIRECTORY: Final = PurePosixPath("/store")
 
 
@@ -60,23 +67,36 @@ class SimCluster:
     Attributes:
         processes: by name; `gc` is not among them when it shares the broker's machine.
         serving: names of the services that called `ready` in their present life.
+        coverage: what all lives counted, once `gather` was called.
+        rotten: processes whose disk lost a bit, and where.
     """
 
     def __init__(
-        self, simulation: Simulation, settings: ClusterSettings, *, store_in_directory: bool = False
+        self,
+        simulation: Simulation,
+        settings: ClusterSettings,
+        *,
+        store_in_directory: bool = False,
+        controllers: int = 1,
     ) -> None:
         self._simulation = simulation
         self._settings = settings
-        self.watch = ClusterWatch()
+        self.coverage = Coverage()
+        self.watch = ClusterWatch(Checks(self.coverage.checks))
+        self.rotten: dict[str, Rotten] = {}
         self.store: SimObjectStore | None = None if store_in_directory else simulation.object_store()
+        self.controllers = controller_names(controllers)
+        self.addresses = tuple(f"{name}:{SERVICE_PORT}" for name in self.controllers)
         self.processes: dict[str, SimProcess] = {
-            "controller": simulation.process("controller", self._controller)
+            name: simulation.process(name, partial(self._controller, name)) for name in self.controllers
         }
         if store_in_directory:
             self.processes["broker"] = simulation.process("broker", self._broker_and_gc)
         else:
             self.processes["broker"] = simulation.process("broker", self._broker_alone)
             self.processes["gc"] = simulation.process("gc", self._gc_alone)
+        for name, process in self.processes.items():
+            process.on_end = partial(self._ended, name)
         self.serving: dict[str, None] = {}
         self._stops: dict[str, asyncio.Event] = {}
 
@@ -100,6 +120,23 @@ class SimCluster:
         """Whether every process runs and serves."""
         return all(process.running and name in self.serving for name, process in self.processes.items())
 
+    @property
+    def has_leader(self) -> bool:
+        """Whether a controller leads, and knows it."""
+        return self.leader is not None
+
+    @property
+    def leader(self) -> str | None:
+        """The controller that leads; of two that believe so the one of the newer term."""
+        leading = {
+            self.watch.controllers[name].consensus.term: name
+            for name in self.controllers
+            if self.processes[name].running
+            and name in self.serving
+            and self.watch.controllers[name].leadership.is_leading
+        }
+        return leading[max(leading)] if leading else None
+
     def check_alive(self) -> None:
         """Raise what ended a process by itself: nothing that this simulation does to a cluster is a reason to stop."""
         for name, process in self.processes.items():
@@ -118,16 +155,41 @@ class SimCluster:
         finally:
             await store.close()
 
+    def _ended(self, name: str, runtime: Runtime) -> None:
+        self.serving.pop(name, None)
+        self.coverage.states[f"{name.partition('-')[0]}: lives"] += 1
+        self.coverage.harvest(name, runtime.telemetry)
+
     # Programs
 
-    async def _controller(self, runtime: Runtime) -> None:
-        options = ControllerOptions(PurePosixPath("/controller"), CONTROLLER_ADDRESS, ORDINAL)
+    async def _controller(self, name: str, runtime: Runtime) -> None:
+        options = self._controller_options(name)
         await run_controller(
             runtime,
             self._settings.controller,
             options,
-            stop=self._new_stop("controller"),
-            ready=lambda _: self._ready("controller"),
+            stop=self._new_stop(name),
+            ready=lambda _: self._ready(name),
+        )
+
+    def _controller_options(self, name: str) -> ControllerOptions:
+        data, listen = PurePosixPath("/controller"), f"{name}:{SERVICE_PORT}"
+        if len(self.controllers) == 1:
+            return ControllerOptions(data, listen, ORDINAL)
+        voters = tuple(
+            Member(
+                _controller_id(number), bytes([number]) * 16, f"{host}:{PEER_PORT}", f"{host}:{SERVICE_PORT}"
+            )
+            for number, host in enumerate(self.controllers)
+        )
+        return ControllerOptions(
+            data,
+            listen,
+            ORDINAL,
+            node_id=_controller_id(self.controllers.index(name)),
+            peer_listen=f"{name}:{PEER_PORT}",
+            voters=voters,
+            format=True,
         )
 
     async def _broker_alone(self, runtime: Runtime) -> None:
@@ -144,7 +206,7 @@ class SimCluster:
         options = BrokerOptions(
             node_id=compose_node_id(ORDINAL, 0),
             data=PurePosixPath("/broker"),
-            controllers=(CONTROLLER_ADDRESS,),
+            controllers=self.addresses,
             kafka_host=KAFKA_HOST,
             kafka_port=KAFKA_PORT,
         )
@@ -167,7 +229,7 @@ class SimCluster:
             await store.close()
 
     async def _gc(self, runtime: Runtime, stop: asyncio.Event) -> None:
-        options = GcOptions(compose_node_id(ORDINAL, 1_000), (CONTROLLER_ADDRESS,))
+        options = GcOptions(compose_node_id(ORDINAL, 1_000), self.addresses)
         store = await self._open_store(runtime)
         try:
             await run_gc(
@@ -195,3 +257,12 @@ class SimCluster:
 
     def _ready(self, name: str) -> None:
         self.serving[name] = None
+
+
+def controller_names(count: int) -> tuple[str, ...]:
+    """Names of the processes of so many controllers; they are also their hosts."""
+    return ("controller",) if count == 1 else tuple(f"controller-{number}" for number in range(count))
+
+
+def _controller_id(number: int) -> NodeId:
+    return compose_node_id(ORDINAL, FIRST_CONTROLLER_NUMBER + number)

@@ -20,6 +20,7 @@ from typing import Any
 from ponor_runtime.disk import SECTOR_BYTES, Buffer
 
 from ponor_simulation.disk_state import DirectoryState, DiskState, FileState
+from ponor_simulation.loop import VirtualTimeLoop
 from ponor_simulation.trace import Trace
 
 
@@ -60,7 +61,7 @@ class DiskSpeed:
 class SimDisk:
     """`Disk` of one simulated machine. It is there before and after its process; `crash` is what happens in between."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, seed: str, trace: Trace, name: str = "disk") -> None:
+    def __init__(self, loop: VirtualTimeLoop, seed: str, trace: Trace, name: str = "disk") -> None:
         self._loop = loop
         self._chance = random.Random(f"disk {seed}")
         self._trace = trace
@@ -71,6 +72,9 @@ class SimDisk:
         self.capacity_bytes: int | None = None
         self.watch: Callable[[str, PurePath], None] | None = None
         """Called as each operation begins; a scenario that wants its crash in the middle of one sets it."""
+        self.torn_files = 0
+        """Files of which a loss of power took something."""
+        self.failed_operations = 0
         self._locked: dict[PurePath, SimDiskLock] = {}
         self._life = 0
         self._names = _OperationQueue(self)
@@ -172,7 +176,7 @@ class SimDisk:
         kept = self._chance.choice((0.0, 0.5, 0.9, 1.0))
         self._record("power-loss" if power_loss else "process-crash", self._name, str(kept))
         if power_loss:
-            self.state.lose_power(self._chance, kept)
+            self.torn_files += self.state.lose_power(self._chance, kept)
 
     def flip_bit(self, path: PurePath, position: int, bit: int) -> None:
         """A stored bit rots."""
@@ -207,6 +211,7 @@ class SimDisk:
                     fault.skip -= 1
                 elif fault.count > 0:
                     fault.count -= 1
+                    self.failed_operations += 1
                     self._record("fault", operation, path.name, fault.number)
                     raise OSError(fault.number, os.strerror(fault.number), str(path))
 
@@ -215,12 +220,15 @@ class SimDisk:
         if self.capacity_bytes is not None and growth_bytes > 0:
             used = self.state.used_bytes()
             if used + growth_bytes > self.capacity_bytes:
+                self.failed_operations += 1
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def later(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Run a callback after some virtual time, unless the process has crashed."""
+        """Run a callback after some virtual time, unless the process has crashed. The disk goes on while its process is paused."""
         life = self._life
-        self._loop.call_later(seconds, lambda: callback() if life == self._life else None)
+        self._loop.call_later(
+            seconds, lambda: callback() if life == self._life else None, context=self._loop.outside
+        )
 
     def future(self) -> asyncio.Future[Any]:
         """A future of the loop."""

@@ -36,15 +36,17 @@ class FileState:
         for start, content in pieces:
             self._keep(start, content)
 
-    def lose_power(self, chance: random.Random, kept: float) -> None:
-        """Every unsynced sector stays with probability `kept`; reads see what is left."""
+    def lose_power(self, chance: random.Random, kept: float) -> bool:
+        """Every unsynced sector stays with probability `kept`; reads see what is left. Returns whether that is less than before."""
         for start, end in self.dirty:
             for sector in range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
                 if chance.random() < kept:
                     low = max(start, sector * SECTOR_BYTES)
                     self._keep(low, bytes(self.seen[low : min(end, (sector + 1) * SECTOR_BYTES)]))
         self.dirty = []
+        is_torn = self.seen != self.durable
         self.seen = bytearray(self.durable)
+        return is_torn
 
     def _keep(self, start: int, content: bytes) -> None:
         end = start + len(content)
@@ -133,18 +135,18 @@ class DiskState:
         }
         return sum(len(file.seen) for file in files.values())
 
-    def lose_power(self, chance: random.Random, kept: float) -> None:
-        """Forget what was not synced, by sector and by name."""
+    def lose_power(self, chance: random.Random, kept: float) -> int:
+        """Forget what was not synced, by sector and by name. Returns how many files lost bytes."""
         files: dict[int, FileState] = {}
         for directory in self.directories.values():
             for file in [*directory.names.values(), *directory.durable.values()]:
                 files.setdefault(id(file), file)
             for change in directory.unsynced:
                 files.update({id(file): file for file in change.values() if file is not None})
-        for file in files.values():
-            file.lose_power(chance, kept)
+        torn_files = sum(file.lose_power(chance, kept) for file in files.values())
         for directory in self.directories.values():
             directory.lose_power(chance, kept)
+        return torn_files
 
 
 def _apply(names: dict[str, FileState], change: dict[str, FileState | None]) -> None:

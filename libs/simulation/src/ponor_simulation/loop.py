@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
 import random
 import threading
 from collections.abc import Callable
@@ -24,13 +25,19 @@ class NotSimulatableError(Exception):
 
 
 class Incarnation:
-    """One life of a simulated process: everything started in its context dies with it."""
+    """One life of a simulated process: everything started in its context dies with it.
 
-    __slots__ = ("alive", "name", "tasks")
+    Attributes:
+        paused: nothing of it runs; what becomes due waits in `held`, in the order in which it did.
+    """
+
+    __slots__ = ("alive", "held", "name", "paused", "tasks")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.paused = False
+        self.held: list[asyncio.Handle] = []
         self.tasks: dict[asyncio.Task[Any], None] = {}
 
 
@@ -49,6 +56,7 @@ class _VirtualSelector:
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None or timeout > 0:
             self._loop.jump()
+        self._loop.hold_due_timers()
         return []
 
 
@@ -71,6 +79,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         # Coarser than a float is after years of virtual seconds: else a due timer would never count as due.
         self._clock_resolution = 1e-6
         self._shuffle = random.Random(f"loop {seed}").shuffle if shuffle else None
+        self._paused: dict[Incarnation, None] = {}
         self.graveyard: list[asyncio.Task[Any]] = []
         """Tasks of dead processes; kept, because collecting a suspended coroutine would run its `finally` blocks."""
         self.outside = contextvars.Context()
@@ -88,13 +97,44 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def kill(self, incarnation: Incarnation) -> None:
         """Stop everything of a process where it stands: no callback and no `finally` block of it runs any more."""
         incarnation.alive = False
-        for handle in [*self._ready, *self._scheduled]:
+        self._paused.pop(incarnation, None)
+        for handle in [*self._ready, *self._scheduled, *incarnation.held]:
             if handle._context.get(INCARNATION) is incarnation:  # noqa: SLF001 - a handle has no public context
                 handle.cancel()
         for task in incarnation.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is meant to stay pending
         self.graveyard.extend(incarnation.tasks)
         incarnation.tasks.clear()
+        incarnation.held.clear()
+
+    def pause(self, incarnation: Incarnation) -> None:
+        """Nothing of a process runs until `resume`, as after SIGSTOP: messages arrive, timers run out, and nobody looks."""
+        assert incarnation.alive
+        incarnation.paused = True
+        self._paused[incarnation] = None
+
+    def resume(self, incarnation: Incarnation) -> None:
+        """The process goes on; all that waited is ready at once."""
+        incarnation.paused = False
+        del self._paused[incarnation]
+        self._ready.extend(incarnation.held)
+        incarnation.held.clear()
+
+    def hold_due_timers(self) -> None:
+        """Take the timers of paused processes away before the base class finds them due."""
+        if not self._paused:
+            return
+        limit = self._now + self._clock_resolution
+        due: list[asyncio.TimerHandle] = []
+        while self._scheduled and self._scheduled[0].when() < limit:
+            due.append(heapq.heappop(self._scheduled))
+        for handle in due:
+            incarnation = _paused_owner(handle)
+            if incarnation is None or handle.cancelled():
+                heapq.heappush(self._scheduled, handle)
+            else:
+                handle._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - it left the heap
+                incarnation.held.append(handle)
 
     def create_task(  # type: ignore[override]
         self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
@@ -147,12 +187,21 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         ready = self._ready
+        if self._paused:
+            self._hold_ready()
         if self._shuffle is not None and len(ready) > 1:
             shuffled = list(ready)
             self._shuffle(shuffled)
             ready.clear()
             ready.extend(shuffled)
         super()._run_once()  # type: ignore[misc]
+
+    def _hold_ready(self) -> None:
+        waiting = list(self._ready)
+        self._ready.clear()
+        for handle in waiting:
+            incarnation = _paused_owner(handle)
+            (self._ready if incarnation is None else incarnation.held).append(handle)
 
     def _process_events(self, event_list: list[Any]) -> None:
         assert not event_list
@@ -165,3 +214,8 @@ def _cancel_if_dead(handle: asyncio.Handle) -> None:
     incarnation = handle._context.get(INCARNATION)  # type: ignore[attr-defined]  # noqa: SLF001
     if incarnation is not None and not incarnation.alive:
         handle.cancel()
+
+
+def _paused_owner(handle: asyncio.Handle) -> Incarnation | None:
+    incarnation: Incarnation | None = handle._context.get(INCARNATION)  # type: ignore[attr-defined]  # noqa: SLF001
+    return incarnation if incarnation is not None and incarnation.paused else None

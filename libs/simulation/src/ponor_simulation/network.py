@@ -1,7 +1,8 @@
 """A simulated network: ordered connections between processes, with delays, resets and cut links.
 
 What lives here: the `Network` port of every process, and the hub that joins them. Frames of one connection keep their order, as on
-gRPC; connections fail as on TCP: at once when a process dies, or silently stalled while a link is cut.
+gRPC; connections fail as on TCP: at once when a process dies, later for one side than for the other, or silently stalled while a link is cut.
+Across connections there is no order: what an abandoned one still delivers may come after, and as well as, what its successor carries.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 
 from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError, Handler
 
+from ponor_simulation.links import DelayLaw, Direction, Links
 from ponor_simulation.loop import INCARNATION, Incarnation, VirtualTimeLoop
 from ponor_simulation.trace import Trace
 
@@ -22,41 +24,87 @@ WINDOW_FRAMES_MAX: Final = 64
 WINDOW_BYTES_MAX: Final = 1024 * 1024
 """Under way or unread per direction; beyond either, `send` waits, as with gRPC's flow control. One frame always passes."""
 FIRST_FREE_PORT: Final = 40_000
+GIVE_UP_S: Final = (0.2, 3.0)
+"""Until the ends of a connection learn that a frame is lost for good, or that the other end is gone."""
 
 
 class NetworkHub:
-    """Everything between the processes. Delays are uniform within `delay_s`, with a heavy tail of one in a hundred."""
+    """Everything between the processes.
+
+    Attributes:
+        delay_law: of every direction that has none of its own.
+        links: what is wrong at present.
+        lost_frames, abandoned_connections, stalled_frames: how often something of it took effect.
+    """
 
     def __init__(self, loop: VirtualTimeLoop, seed: str, trace: Trace) -> None:
         self.loop = loop
         self.trace = trace
-        self.delay_s = (0.0001, 0.002)
-        self.tail_s = 0.05
+        self.delay_law = DelayLaw()
+        self.links = Links()
         self.connect_timeout_s = 1.0
+        self.lost_frames = 0
+        self.abandoned_connections = 0
+        self.stalled_frames = 0
         self._chance = random.Random(f"network {seed}")
         self._listeners: dict[str, SimListener] = {}
         self._connections: dict[_Pipe, None] = {}
-        self._cut: dict[tuple[str, str], None] = {}
         self._next_port = FIRST_FREE_PORT
 
-    def delay(self) -> float:
+    def delay(self, direction: Direction | None = None) -> float:
         """How long the next frame travels, in seconds."""
-        tail = self._chance.uniform(0, self.tail_s) if self._chance.random() < 0.01 else 0.0
-        return self._chance.uniform(*self.delay_s) + tail
+        law = self.delay_law if direction is None else self.links.delays.get(direction, self.delay_law)
+        return law.draw(self._chance)
+
+    def due_at(self, direction: Direction) -> float:
+        """When a frame that leaves now arrives, in the loop's time."""
+        due = self.loop.time() + self.delay(direction)
+        clogged_until = self.links.clogged_until_s.get(direction, 0.0)
+        if clogged_until > due:
+            self.stalled_frames += 1
+            return clogged_until
+        return due
+
+    def is_lost(self, direction: Direction) -> bool:
+        """Whether the next frame is lost."""
+        share = self.links.losses.get(direction, 0.0)
+        lost = share > 0 and self._chance.random() < share
+        self.lost_frames += lost
+        return lost
+
+    def patience_s(self) -> float:
+        """How long an end does not know that its connection is dead, in seconds."""
+        return self._chance.uniform(*GIVE_UP_S)
 
     def cut(self, source: str, target: str) -> None:
         """Frames from one process to another stall from now on; call it for both directions to part them."""
-        self._cut[(source, target)] = None
+        self.links.cuts[(source, target)] = None
 
     def heal(self) -> None:
         """All links work again; what was stalled goes on."""
-        self._cut.clear()
+        self.change_links(Links())
+
+    def change_links(self, links: Links) -> None:
+        """Other things are wrong from now on; what was stalled and is free now goes on."""
+        self.links = links
         for pipe in list(self._connections):
             pipe.pump()
 
     def is_cut(self, source: str, target: str) -> bool:
         """Whether frames from source to target stall."""
-        return (source, target) in self._cut
+        return (source, target) in self.links.cuts
+
+    def abandon_connections(self, side: str, other: str) -> int:
+        """One side takes every connection to the other for broken; the other reads on for a while. How many."""
+        pipes = [
+            pipe
+            for pipe in self._connections
+            if pipe.source == side and pipe.target == other and not pipe.abandoned
+        ]
+        for pipe in pipes:
+            pipe.abandon()
+        self.abandoned_connections += len(pipes)
+        return len(pipes)
 
     def reset_connections(self, one: str, other: str) -> int:
         """Break every connection between two processes; how many."""
@@ -127,8 +175,13 @@ class _Pipe:
         self.listener = listener
         self.source = process_of(sender)
         self.target = process_of(receiver)
+        self.direction = (self.source, self.target)
         self.opposite: _Pipe = self
         self.closed = False
+        self.abandoned = False
+        """The sending end believes that the connection is broken; what it sent before arrives."""
+        self._void = False
+        """Nothing that is sent from now on arrives, and the sender does not know it yet."""
         self._under_way: deque[tuple[float, bytes | None]] = deque()
         self._window_bytes = 0
         self._arrived: deque[bytes | None] = deque()
@@ -137,16 +190,16 @@ class _Pipe:
 
     async def send(self, frame: bytes) -> None:
         """Put a frame under way."""
-        while not self.closed and self._window_is_full(len(frame)):
+        while not self.is_over_for_sender and self._window_is_full(len(frame)):
             await self._change()
-        if self.closed:
+        if self.is_over_for_sender:
             raise ConnectionClosedError(f"the connection from {self.source} to {self.target} is closed")
         self._launch(frame)
 
     async def receive(self) -> bytes:
         """Take the next frame that arrived."""
         while not self._arrived:
-            if self.closed:
+            if self.closed or self.opposite.abandoned:
                 raise ConnectionClosedError(f"the connection from {self.source} to {self.target} is closed")
             await self._change()
         frame = self._arrived[0]
@@ -158,10 +211,30 @@ class _Pipe:
         self._wake()
         return frame
 
+    @property
+    def is_over_for_sender(self) -> bool:
+        """Whether the sending end knows that nothing can be sent any more."""
+        return self.closed or self.abandoned
+
     def finish(self) -> None:
         """An orderly end: what is under way arrives first."""
-        if not self.closed:
+        if not self.is_over_for_sender:
             self._launch(None)
+
+    def abandon(self) -> None:
+        """The sending end gives the connection up; the receiving end learns it after a while, and what it sends until then is lost."""
+        self.abandoned = True
+        self.opposite.lose_all()
+        self._wake()
+        self._hub.loop.call_later(self._hub.patience_s(), self.break_off, context=self._hub.loop.outside)
+
+    def lose_all(self) -> None:
+        """Nobody takes what arrives here."""
+        self._void = True
+        self._under_way.clear()
+        self._arrived.clear()
+        self._window_bytes = 0
+        self._wake()
 
     def break_off(self) -> None:
         """A reset: both directions end, and what is under way is lost."""
@@ -202,9 +275,16 @@ class _Pipe:
         )
 
     def _launch(self, frame: bytes | None) -> None:
+        if self._void:
+            return
+        if self._hub.is_lost(self.direction):
+            self._hub.trace.record(self._hub.loop.time(), "network", "lose", self.source, self.target)
+            self._void = True
+            self._hub.loop.call_later(self._hub.patience_s(), self.break_off, context=self._hub.loop.outside)
+            return
         self._window_bytes += len(frame or b"")
         earliest = self._under_way[-1][0] if self._under_way else 0.0
-        self._under_way.append((max(earliest, self._hub.loop.time() + self._hub.delay()), frame))
+        self._under_way.append((max(earliest, self._hub.due_at(self.direction)), frame))
         self.pump()
 
     async def _change(self) -> None:
@@ -241,7 +321,8 @@ class SimConnection:
         if not self._closed:
             self._closed = True
             self._outgoing.finish()
-            self._incoming.hang_up()
+            if not self._outgoing.abandoned:  # else the other end does not know yet
+                self._incoming.hang_up()
 
 
 class SimListener:
@@ -287,11 +368,12 @@ class SimNetwork:
         self._incarnation = incarnation
 
     async def connect(self, address: str, method: str) -> SimConnection:
-        await asyncio.sleep(self._hub.delay())
+        here, target = process_of(self._incarnation), address.rpartition(":")[0]
+        await asyncio.sleep(self._hub.due_at((here, target)) - self._hub.loop.time())
         listener = self._hub.listener(address)
         if listener is None:
             raise ConnectionClosedError(f"nobody listens on {address}")
-        here, there = process_of(self._incarnation), process_of(listener.incarnation)
+        there = process_of(listener.incarnation)
         if self._hub.is_cut(here, there) or self._hub.is_cut(there, here):
             await asyncio.sleep(self._hub.connect_timeout_s)
             raise ConnectionClosedError(f"{address} does not answer")

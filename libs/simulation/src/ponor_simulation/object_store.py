@@ -51,8 +51,13 @@ class SimBucket:
         self.objects: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
         self.applied: Counter[str] = Counter()
+        self.unanswered = 0
+        """Calls that were applied and failed all the same."""
+        self.short_reads = 0
         self.read_bytes = 0
         self.written_bytes = 0
+        self.on_delete: Callable[[str], None] | None = None
+        """Told of each object that is there and is about to be deleted."""
 
 
 class SimObjectStore:
@@ -95,6 +100,8 @@ class SimObjectStore:
     async def delete(self, keys: Sequence[str]) -> None:
         def applied() -> None:
             for key in keys:
+                if self.bucket.on_delete is not None and key in self.bucket.objects:
+                    self.bucket.on_delete(key)
                 self.bucket.objects.pop(key, None)
 
         await self._call("delete", f"{len(keys)} keys", applied)
@@ -119,6 +126,7 @@ class SimObjectStore:
     def _maybe_short(self, data: bytes) -> bytes:
         if data and self._chance.random() < self.faults.short_read:
             data = data[: self._chance.randrange(len(data))]
+            self.bucket.short_reads += 1
         self.bucket.read_bytes += len(data)
         return data
 
@@ -146,6 +154,7 @@ class SimObjectStore:
                     error = refused
                 else:
                     self.bucket.applied[operation] += 1
+                    self.bucket.unanswered += fails_after
                 if fails_after:
                     error = ObjectStoreUnavailableError(f"timeout of {operation} {what}")
             self._trace.record(

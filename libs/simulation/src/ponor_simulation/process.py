@@ -1,6 +1,6 @@
 """A simulated process: a machine's disk, clock and network address, and the program that lives on them.
 
-What lives here: start, crash and restart. A crash is what SIGKILL or a pulled plug is: the program stops between two instructions,
+What lives here: start, crash, restart and pause. A crash is what SIGKILL or a pulled plug is: the program stops between two instructions,
 nothing of it runs afterwards, its connections break, and the disk keeps what it promised to keep.
 """
 
@@ -52,6 +52,10 @@ class SimProcess:
         self.disk = SimDisk(loop, f"{seed} {name}", trace, f"{name}.disk")
         self.clock = SimClock(loop)
         self.runtime: Runtime | None = None
+        self.on_end: Callable[[Runtime], None] | None = None
+        """Called when a life is over, however it ended."""
+        self.when_ended: Callable[[], None] | None = None
+        """Called once, after the next life is over and the disk is nobody's."""
         self.failure: BaseException | None = None
         self.finished = False
 
@@ -59,6 +63,23 @@ class SimProcess:
     def running(self) -> bool:
         """Whether the program runs."""
         return self._incarnation is not None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the program stands still."""
+        return self._incarnation is not None and self._incarnation.paused
+
+    def pause(self) -> None:
+        """The program stands still where it is, as under SIGSTOP or on a machine that is not scheduled."""
+        assert self._incarnation is not None, f"{self.name} does not run"
+        self._record("pause")
+        self._loop.pause(self._incarnation)
+
+    def resume(self) -> None:
+        """It goes on and knows nothing of it; to it, everything happened at once."""
+        assert self._incarnation is not None, f"{self.name} does not run"
+        self._record("resume")
+        self._loop.resume(self._incarnation)
 
     def start(self) -> None:
         """Run the program anew on what the disk holds."""
@@ -104,9 +125,14 @@ class SimProcess:
     def _end(self, *, power_loss: bool) -> None:
         assert self._incarnation is not None, f"{self.name} does not run"
         incarnation, self._incarnation = self._incarnation, None
+        if self.on_end is not None and self.runtime is not None:
+            self.on_end(self.runtime)
         self._loop.kill(incarnation)
         self._hub.process_died(incarnation)
         self.disk.crash(power_loss=power_loss)
+        if self.when_ended is not None:
+            when_ended, self.when_ended = self.when_ended, None
+            when_ended()
 
     def _record(self, what: str, *details: object) -> None:
         self._trace.record(self._loop.time(), self.name, what, *details)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import sys
 
 from ponor_metadata.apply import UnknownRecordError
@@ -33,11 +34,28 @@ async def serve(configuration: ControllerConfiguration, runtime: Runtime, stop: 
         if configuration.ready_file is not None:
             write_ready_file(configuration.ready_file, {**addresses, **metrics})
 
-    await run(runtime, configuration.settings, configuration.options, stop=stop, ready=ready)
+    peer_network = None
+    if configuration.peer_tls is not None:
+        peer_network = GrpcNetwork(fail_stop=runtime.fail_stop, tls=configuration.peer_tls)
+    try:
+        await run(
+            runtime,
+            configuration.settings,
+            configuration.options,
+            stop=stop,
+            ready=ready,
+            peer_network=peer_network,
+        )
+    finally:
+        if peer_network is not None:
+            await peer_network.close()
 
 
 def main() -> int:
     """Run; returns the exit code."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     return run_from_command_line(
         serve,
         name=NAME,

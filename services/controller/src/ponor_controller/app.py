@@ -1,57 +1,56 @@
-"""The composition root of the controller: builds every part by constructor, serves until told to stop, closes in order.
+"""The composition root of the controller: opens what is on disk, binds ports, serves until told to stop, closes in order.
 
-What lives here: construction and order, no decisions.
+What lives here: the order of a start and of a stop, and the checks that what was found belongs together. The parts themselves are built in `controller`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import PurePath
+from typing import Any, Final
 
-from ponor_metadata.overlay import Overlay
+from ponor.metadata.v1 import records_pb2
 from ponor_metadata.view import cluster_of
-from ponor_rpc.methods import SESSION, SUBSCRIBE
+from ponor_raft.ready import Leadership
+from ponor_raft.stored import StoredState
+from ponor_rpc.methods import PEER
 from ponor_runtime.disk import DiskLock
-from ponor_runtime.identity import ClusterOrdinal
+from ponor_runtime.network import Network
 from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
-from ponor_controller.cluster_clock import ClusterClock
-from ponor_controller.committed_batches import CommittedBatches
-from ponor_controller.consensus.directory_identity import DirectoryIdentity, mark_formatted, open_identity
+from ponor_controller.bootstrap import new_identity
+from ponor_controller.consensus.address_book import Addresses, reachable
+from ponor_controller.consensus.admission import Admission
+from ponor_controller.consensus.directory_identity import (
+    DirectoryIdentity,
+    mark_formatted,
+    open_identity,
+    write_identity,
+)
 from ponor_controller.consensus.errors import (
     RESTORE_REMEDY,
     DirectoryInUseError,
     RecordLogCorruptError,
     WrongDirectoryError,
 )
+from ponor_controller.consensus.members import membership_of
 from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
-from ponor_controller.consensus.single_voter import SingleVoter
-from ponor_controller.formatting import format_records
-from ponor_controller.proposals.driver import drive
-from ponor_controller.proposals.executor import Executor
-from ponor_controller.proposals.lanes import Lanes
-from ponor_controller.proposals.proposer import Proposer
+from ponor_controller.controller import Controller
+from ponor_controller.doors import Doors
+from ponor_controller.options import ControllerOptions
 from ponor_controller.recovery import Recovered, recover
-from ponor_controller.sessions.node_activity import NodeActivity
-from ponor_controller.sessions.session_service import SessionService
 from ponor_controller.settings import ControllerSettings
-from ponor_controller.snapshotter import Snapshotter
-from ponor_controller.subscriptions.image_source import ImageSource
-from ponor_controller.subscriptions.subscription_service import SubscriptionService
 
+LOG: Final = logging.getLogger("ponor.controller")
+FORMATTED_BY_INDEX = 8
+"""The batch that formats a cluster is the first that a leader proposes; before it are only opening entries of leaders that did not get so far."""
 
-@dataclass(frozen=True, slots=True)
-class ControllerOptions:
-    """What differs from one controller to another. `cluster_id` is empty, or the id that the directory must have."""
-
-    data: PurePath
-    listen: str
-    cluster_ordinal: ClusterOrdinal
-    cluster_id: str = ""
+Ready = Callable[[ServiceAddresses], None]
 
 
 async def run(
@@ -60,24 +59,47 @@ async def run(
     options: ControllerOptions,
     *,
     stop: asyncio.Event,
-    ready: Callable[[ServiceAddresses], None],
+    ready: Ready,
+    peer_network: Network | None = None,
 ) -> None:
     """Serve until `stop` is set.
 
+    Args:
+        runtime: the outside world.
+        settings: the same for all controllers.
+        options: of this one.
+        stop: ends it.
+        ready: called once, with the addresses. A quorum of one leads by then; a larger one may still have to find its leader.
+        peer_network: carries what controllers say to each other; the runtime's network if none is given.
+
     Raises:
         DirectoryInUseError, WrongDirectoryError, RecordLogCorruptError: the data directory cannot be used; the message says what to do.
-        OSError: the address cannot be bound, or the disk failed.
+        OSError: an address cannot be bound, or the disk failed.
     """
     await runtime.disk.make_directories(options.data)
     lock = _lock(runtime, options.data)
+    doors = Doors(runtime.network, peer_network or runtime.network)
     try:
-        identity = await open_identity(runtime.disk, options.data, runtime.randomness, options.cluster_id)
+        identity = await open_identity(
+            runtime.disk, options.data, options.cluster_id, lambda: new_identity(options, runtime.randomness)
+        )
+        _check_node(identity, options)
+        await doors.open(options.listen, options.peer_listen)
+        if not identity.cluster_id:
+            LOG.warning("%s is blank; it is let in by `%s`", options.data, _invitation(doors, identity))
+            ready(_addresses(doors, identity))
+            ready = _nothing
+            admitted = await _until(stop, _admission(runtime, options, identity, doors))
+            if admitted is None:
+                return
+            identity = admitted
         log = await _open_log(runtime, settings, options.data, identity)
         try:
-            await _serve(runtime, settings, options, identity, log, stop, ready)
+            await _serve(runtime, settings, options, identity, log, doors, stop, ready)
         finally:
             await log.close()
     finally:
+        await doors.close()
         lock.release()
 
 
@@ -87,97 +109,103 @@ async def _serve(
     options: ControllerOptions,
     identity: DirectoryIdentity,
     log: RecordLog,
+    doors: Doors,
     stop: asyncio.Event,
-    ready: Callable[[ServiceAddresses], None],
+    ready: Ready,
 ) -> None:
     tasks = BackgroundTasks(runtime.fail_stop)
-    recovered = await recover(log, settings)
-    _check_recovered(recovered, identity, options)
-    controller = Controller(runtime, settings, log, recovered, identity.cluster_id, tasks)
+    stored = await log.recover(membership_of(identity.initial_voters))
+    recovered = recover(log, stored, settings)
+    _check_recovered(recovered, stored, identity, options)
+    controller = Controller(
+        runtime,
+        settings,
+        options,
+        identity,
+        log,
+        stored,
+        recovered,
+        tasks,
+        doors.peer_network,
+        Addresses(*map(reachable, doors.addresses)),
+    )
+    controller.consensus.on_leadership(_tell)
     try:
-        if recovered.image.index == 0:
-            await controller.format(options.cluster_ordinal)
-        if not identity.formatted:
-            await mark_formatted(runtime.disk, options.data, identity)
         controller.start()
-        handlers = {SESSION: controller.sessions.handle, SUBSCRIBE: controller.subscriptions.handle}
-        listener = await runtime.network.listen(options.listen, handlers)
-        try:
-            ready({"session": listener.address})
-            await stop.wait()
-        finally:
-            await listener.close()
+        formatting = tasks.spawn(_remember_format(runtime, options, identity, controller), "formatted")
+        if controller.consensus.is_sole_voter:
+            await _until(stop, _lead(controller, formatting))
+        doors.serve(controller.handlers())
+        ready(_addresses(doors, identity))
+        await stop.wait()
+        await controller.consensus.hand_over()
+        await doors.close()
     finally:
+        controller.close()
         await tasks.close()
 
 
-class Controller:
-    """The parts of one controller, connected."""
+async def _lead(controller: Controller, formatting: asyncio.Task[None]) -> None:
+    """Until this controller leads, what it began with is committed, and the directory knows it."""
+    await controller.leadership.began()
+    await controller.proposer.committed_up_to(controller.proposer.last_index)
+    await asyncio.wait((formatting,))
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        settings: ControllerSettings,
-        log: RecordLog,
-        recovered: Recovered,
-        cluster_id: str,
-        tasks: BackgroundTasks,
-    ) -> None:
-        self._runtime = runtime
-        self._cluster_id = cluster_id
-        self._tasks = tasks
-        self.image = recovered.image
-        consensus = SingleVoter(log, runtime.fail_stop)
-        cluster_clock = ClusterClock(runtime.clock, self.image.cluster_time_ms)
-        images = ImageSource(self.image)
-        activity = self._activity = NodeActivity(runtime.clock, settings.session_timeout_ms)
-        self._lanes = Lanes()
-        self.proposer = Proposer(
-            consensus, Overlay(self.image), cluster_clock, runtime.clock, settings, runtime.telemetry
-        )
-        self._executor = Executor(
-            self.proposer, settings, runtime.randomness, activity.is_suspected, runtime.telemetry
-        )
-        self.sessions = SessionService(self.proposer, self._lanes, activity, cluster_id, settings)
-        self.subscriptions = SubscriptionService(
-            recovered.tail,
-            images,
-            cluster_id=cluster_id,
-            cluster_time_ms=cluster_clock.now_ms,
-            subscribers_max=settings.subscribers_max,
-            progress_interval_ms=settings.progress_interval_ms,
-        )
-        snapshotter = Snapshotter(
-            log,
-            images,
-            tasks,
-            settings,
-            runtime.telemetry,
-            term=consensus.term,
-        )
-        snapshotter.recovered(recovered.applied_batches)
-        committed = CommittedBatches(
-            self.image, self.proposer, recovered.tail, self.subscriptions, snapshotter, runtime.telemetry
-        )
-        consensus.on_commit(committed.committed)
-        self._show()
 
-    async def format(self, ordinal: ClusterOrdinal) -> None:
-        """Begin an empty log; returns when it is durable."""
-        index = self.proposer.propose(format_records(self._cluster_id, ordinal, self._runtime.randomness))
-        await self.proposer.committed_up_to(index)
+async def _remember_format(
+    runtime: Runtime, options: ControllerOptions, identity: DirectoryIdentity, controller: Controller
+) -> None:
+    """From the first commit on an empty log is an error, never a reason to begin anew."""
+    if not identity.formatted:
+        await controller.first_commit.wait()
+        await mark_formatted(runtime.disk, options.data, identity)
 
-    def start(self) -> None:
-        """Begin to execute operations and to watch for silence."""
-        self._tasks.spawn(drive(self._lanes, self._executor, self.proposer, self._runtime.clock), "proposals")
-        self._tasks.spawn(self._activity.watch(self.image), "node-activity")
 
-    def _show(self) -> None:
-        telemetry = self._runtime.telemetry
-        telemetry.gauge("ponor_controller_sessions", lambda: self.sessions.session_count)
-        telemetry.gauge("ponor_controller_suspected_nodes", lambda: self._activity.suspected_count)
-        telemetry.gauge("ponor_controller_subscriptions", lambda: self.subscriptions.subscriber_count)
-        telemetry.gauge("ponor_controller_committed_index", lambda: self.image.index)
+async def _admission(
+    runtime: Runtime, options: ControllerOptions, identity: DirectoryIdentity, doors: Doors
+) -> DirectoryIdentity:
+    """A blank controller waits until its cluster calls."""
+    admission = Admission(identity.replica)
+    doors.serve({PEER: admission.handle})
+    admitted = replace(identity, cluster_id=await admission.cluster_id)
+    doors.serve({})
+    await write_identity(runtime.disk, options.data, admitted)
+    return admitted
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> Any:
+    """What `work` returns, or None when `stop` came first."""
+    loop = asyncio.get_running_loop()
+    working = loop.create_task(work, name="controller-start")
+    stopping = loop.create_task(stop.wait(), name="controller-stop")
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+def _invitation(doors: Doors, identity: DirectoryIdentity) -> str:
+    return (
+        f"ponor cluster quorum add-learner {identity.node_id} --directory {identity.directory_id} "
+        f"--peer {doors.addresses.peer} --service {doors.addresses.service}"
+    )
+
+
+def _tell(leadership: Leadership) -> None:
+    if leadership.leader is not None:
+        LOG.info("term %d: node %d leads", leadership.term, leadership.leader.node_id)
+
+
+def _nothing(_: ServiceAddresses) -> None:
+    """The world was told before."""
+
+
+def _addresses(doors: Doors, identity: DirectoryIdentity) -> ServiceAddresses:
+    peer = {"peer": doors.addresses.peer} if doors.addresses.peer else {}
+    return {"session": doors.addresses.service, **peer, "directory_id": str(identity.directory_id)}
 
 
 def _lock(runtime: Runtime, directory: PurePath) -> DiskLock:
@@ -194,29 +222,55 @@ async def _open_log(
 ) -> RecordLog:
     log_settings = RecordLogSettings(
         segment_bytes=settings.log_segment_bytes,
-        # Room for what may be in flight, and for a batch that was let in just before the bound was reached.
-        queue_bytes_max=settings.proposals_bytes_max + 2 * settings.batch_bytes_max,
+        # Room for everything that the core lets in: own proposals, or what a leader and the one before it have under way to a follower.
+        queue_bytes_max=8 * settings.proposals_bytes_max,
+        trailing_entries=settings.log_trailing_batches,
+        trailing_bytes_max=settings.log_trailing_bytes_max,
     )
     return await RecordLog.open(
         runtime.disk, directory, identity.directory_id, log_settings, runtime.telemetry
     )
 
 
-def _check_recovered(recovered: Recovered, identity: DirectoryIdentity, options: ControllerOptions) -> None:
+def _check_node(identity: DirectoryIdentity, options: ControllerOptions) -> None:
+    if options.node_id is not None and identity.node_id != options.node_id:
+        raise WrongDirectoryError(
+            f"{options.data} belongs to node {identity.node_id}, not {options.node_id}; correct the configuration"
+        )
+
+
+def _check_recovered(
+    recovered: Recovered, stored: StoredState, identity: DirectoryIdentity, options: ControllerOptions
+) -> None:
     """The directory's identity, the log and the configuration must speak of one cluster."""
-    cluster = cluster_of(recovered.image)
-    if cluster is None:
+    if stored.base.index == 0 and not stored.entries:
         if identity.formatted:
             raise RecordLogCorruptError(
                 options.data, 0, "the log was formatted and is empty now", RESTORE_REMEDY
             )
         return
-    if cluster.cluster_id != identity.cluster_id:
+    found = _cluster_in(recovered, stored)
+    if found is None:
+        return
+    cluster_id, ordinal = found
+    if cluster_id != identity.cluster_id:
         raise WrongDirectoryError(
-            f"{options.data}: the log is of cluster {cluster.cluster_id}, the file identity of {identity.cluster_id}; restore that file"
+            f"{options.data}: the log is of cluster {cluster_id}, the file identity of {identity.cluster_id}; restore that file"
         )
-    if cluster.cluster_ordinal != options.cluster_ordinal:
+    if ordinal != options.cluster_ordinal:
         raise WrongDirectoryError(
-            f"{options.data}: cluster {cluster.cluster_id} has ordinal {cluster.cluster_ordinal}, not {options.cluster_ordinal}; "
+            f"{options.data}: cluster {cluster_id} has ordinal {ordinal}, not {options.cluster_ordinal}; "
             "ordinals never change, correct the configuration"
         )
+
+
+def _cluster_in(recovered: Recovered, stored: StoredState) -> tuple[str, int] | None:
+    """Id and ordinal of the cluster, from the image or from the beginning of the log."""
+    cluster = cluster_of(recovered.image)
+    if cluster is not None:
+        return cluster.cluster_id, cluster.cluster_ordinal
+    for entry in stored.entries[:FORMATTED_BY_INDEX]:
+        for record in records_pb2.RecordBatch.FromString(entry.data).records:
+            if record.WhichOneof("kind") == "cluster_formatted":
+                return record.cluster_formatted.cluster_id, record.cluster_formatted.cluster_ordinal
+    return None

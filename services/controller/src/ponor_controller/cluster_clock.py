@@ -1,6 +1,6 @@
 """The cluster clock: the time that leases, claims and delays are measured with.
 
-What lives here: the stamp of the leader. It continues from the last committed stamp, advances with the monotonic clock and never goes
+What lives here: the stamp of the leader. It continues from the newest stamp in the log, advances with the monotonic clock and never goes
 back, so a restart or a change of leader can only lengthen a lease, never shorten it. Wall clocks play no part: they jump.
 """
 
@@ -13,15 +13,20 @@ FIRST_STAMP_MS = 1
 
 
 class ClusterClock:
-    """Stamps of one term of leadership, in milliseconds since the cluster was formatted (minus the time without a leader)."""
+    """Stamps of one controller, in milliseconds since the cluster was formatted (minus the time without a leader)."""
 
     def __init__(self, clock: Clock, last_stamp_ms: int) -> None:
         self._clock = clock
         self._base_ms = max(last_stamp_ms, FIRST_STAMP_MS)
         self._base_ns = clock.monotonic_ns()
 
+    def restart(self, last_stamp_ms: int) -> None:
+        """A term of leadership begins. Time continues from the newest stamp in the log, committed or not: what is not will be, before anything of this term."""
+        self._base_ms = max(last_stamp_ms, FIRST_STAMP_MS)
+        self._base_ns = self._clock.monotonic_ns()
+
     def now_ms(self) -> int:
-        """The present stamp; at least as high as every one before."""
+        """The present stamp; at least as high as every one before in the log. Of meaning at a leader only."""
         elapsed_ns = self._clock.monotonic_ns() - self._base_ns
         assert elapsed_ns >= 0, "the monotonic clock went backwards"
         return self._base_ms + elapsed_ns // 1_000_000

@@ -5,10 +5,13 @@ What lives here: the one listener of the consensus. First the image, and with it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from operator import methodcaller
 
 from ponor_metadata.digest import running_digest
 from ponor_metadata.image import MetadataImage
+from ponor_runtime import telemetry as metric
 from ponor_runtime.telemetry import Telemetry
 
 from ponor_controller.consensus.ports import LogEntry
@@ -16,6 +19,9 @@ from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.snapshotter import Snapshotter
 from ponor_controller.subscriptions.retained_tail import RetainedBatch, RetainedTail
 from ponor_controller.subscriptions.subscription_service import SubscriptionService
+
+
+KIND_OF = methodcaller("WhichOneof", "kind")
 
 
 class CommittedBatches:
@@ -37,6 +43,7 @@ class CommittedBatches:
         self._snapshotter = snapshotter
         self._telemetry = telemetry
         self._commits = telemetry.counter("ponor_controller_commits_total")
+        self._records: dict[str | None, metric.Counter] = {}
         self._digest = image.digest
 
     def committed(self, entries: Sequence[LogEntry]) -> None:
@@ -50,8 +57,19 @@ class CommittedBatches:
         self._subscriptions.committed()
         self._snapshotter.committed(entries)
 
+    def restart(self) -> None:
+        """A received snapshot took the place of the image: everything that follows the log goes on behind it."""
+        self._digest = self._image.digest
+        self._tail.restart(self._image.index, self._digest)
+        self._snapshotter.restarted()
+        self._subscriptions.committed()
+
     def _count(self, entry: LogEntry) -> None:
         self._commits.add()
-        for record in entry.batch.records:
-            kind = record.WhichOneof("kind") or "unknown"
-            self._telemetry.counter("ponor_controller_records_total", kind=kind).add()
+        for kind, count in Counter(map(KIND_OF, entry.batch.records)).items():
+            counter = self._records.get(kind)
+            if counter is None:
+                counter = self._records[kind] = self._telemetry.counter(
+                    "ponor_controller_records_total", kind=kind or "unknown"
+                )
+            counter.add(count)

@@ -6,28 +6,30 @@ What lives here: the records that an empty log begins with. Written once, by the
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 
 from ponor.metadata.v1 import records_pb2
 from ponor_runtime.identity import DEFAULT_TENANT, ClusterOrdinal
 from ponor_runtime.randomness import Randomness
 
-METADATA_LEVEL = "metadata.level"
-FIRST_METADATA_LEVEL = 1
+from ponor_controller.consensus.members import Member, voters_set
+from ponor_controller.quorum.features import LEVEL_QUORUM, METADATA_LEVEL
 
 
 def format_records(
-    cluster_id: str, ordinal: ClusterOrdinal, randomness: Randomness
+    cluster_id: str, ordinal: ClusterOrdinal, randomness: Randomness, members: Sequence[Member] = ()
 ) -> list[records_pb2.Record]:
-    """Cluster, feature level and default tenant. The cluster's id is the namespace of its objects too, so no two clusters share a key."""
+    """Cluster, feature level, default tenant and the quorum. The cluster's id is the namespace of its objects too, so no two clusters share a key."""
     formatted = records_pb2.ClusterFormatted(
         cluster_id=cluster_id, cluster_ordinal=ordinal, namespace=cluster_id
     )
-    level = records_pb2.FeatureLevelSet(name=METADATA_LEVEL, level=FIRST_METADATA_LEVEL)
+    level = records_pb2.FeatureLevelSet(name=METADATA_LEVEL, level=LEVEL_QUORUM)
     tenant = records_pb2.TenantCreated(tenant_id=DEFAULT_TENANT, cluster_id=new_kafka_cluster_id(randomness))
     return [
         records_pb2.Record(cluster_formatted=formatted),
         records_pb2.Record(feature_level_set=level),
         records_pb2.Record(tenant_created=tenant),
+        *([voters_set(members)] if members else []),
     ]
 
 

@@ -1,7 +1,7 @@
-"""Restart: the image and the retained tail from what the log holds.
+"""Restart: the image and the retained tail from what is known to be committed.
 
-What lives here: newest snapshot, then every batch after it, with the running digest checked on the way: the batches between the two kept snapshots must lead
-from the older one's digest to the newer one's. No file formats.
+What lives here: the newest snapshot, and the batches that lead from the older one to it, with the running digest checked on the way. What the log holds behind the newest
+snapshot is not known to be committed yet: the consensus delivers it once it is.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from ponor_metadata import snapshot
 from ponor_metadata.digest import EMPTY_DIGEST, running_digest
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.snapshot import SnapshotCorruptError
+from ponor_raft.stored import StoredState
 
 from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError
-from ponor_controller.consensus.ports import LogEntry
 from ponor_controller.consensus.record_log import RecordLog
 from ponor_controller.consensus.snapshot_files import Snapshot
 from ponor_controller.settings import ControllerSettings
@@ -23,41 +23,52 @@ from ponor_controller.subscriptions.retained_tail import RetainedBatch, Retained
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The committed state as it was before the restart. `applied_batches` came from the log, the rest from the snapshot."""
+    """The committed state as far as it is known at a start: as of the newest snapshot."""
 
     image: MetadataImage
     tail: RetainedTail
-    applied_batches: int
 
 
-async def recover(log: RecordLog, settings: ControllerSettings) -> Recovered:
-    """Replay a record log.
+def recover(log: RecordLog, stored: StoredState, settings: ControllerSettings) -> Recovered:
+    """Decode the newest snapshot, and go over the batches before it. The log lets go of the snapshot's body.
 
     Raises:
-        RecordLogCorruptError: the log or a snapshot is damaged, or they do not belong together.
-        UnknownRecordError: a newer version wrote the log.
+        RecordLogCorruptError: log and snapshots do not belong together.
     """
-    image = _decode_image(log.snapshot) if log.snapshot is not None else MetadataImage()
-    snapshot_index = image.index
-    begin = log.tail_begin
-    digest = begin.digest if begin is not None else EMPTY_DIGEST
+    image = decode_image(log.snapshot) if log.snapshot is not None else MetadataImage()
+    log.snapshot = None
+    begin_index, digest = image.index, image.digest
+    older = log.tail_begin
+    first = stored.entries[0].index if stored.entries else image.index + 1
+    if older is not None and first <= older.index + 1:
+        begin_index, digest = older.index, older.digest
+    elif first == 1:
+        begin_index, digest = 0, EMPTY_DIGEST
     tail = RetainedTail(
-        begin.index if begin is not None else 0,
+        begin_index,
         digest,
         bytes_max=settings.retained_bytes_max,
         batches_max=settings.retained_batches_max,
     )
-    async for entry in log.replay():
+    for entry in stored.entries[begin_index + 1 - first : image.index + 1 - first]:
         digest = running_digest(digest, entry.data)
         tail.append(RetainedBatch(entry.index, entry.data, digest))
-        if entry.index > snapshot_index:
-            image.apply_committed(entry.data, entry.batch)
-        if entry.index == max(snapshot_index, image.index) and digest != image.digest:
-            raise _digest_error(entry)
-    return Recovered(image, tail, image.index - snapshot_index)
+    if digest != image.digest:
+        raise RecordLogCorruptError(
+            "log",
+            image.index,
+            f"the digest after batch {image.index} differs from the snapshot's: files of two logs are mixed",
+            RESTORE_REMEDY,
+        )
+    return Recovered(image, tail)
 
 
-def _decode_image(stored: Snapshot) -> MetadataImage:
+def decode_image(stored: Snapshot) -> MetadataImage:
+    """The image in a snapshot.
+
+    Raises:
+        RecordLogCorruptError: it is none, or of another index.
+    """
     header = stored.header
     try:
         image = snapshot.decode(stored.body)
@@ -71,12 +82,3 @@ def _decode_image(stored: Snapshot) -> MetadataImage:
             RESTORE_REMEDY,
         )
     return image
-
-
-def _digest_error(entry: LogEntry) -> RecordLogCorruptError:
-    return RecordLogCorruptError(
-        "log",
-        entry.index,
-        f"the digest after batch {entry.index} differs from the image's: files of two logs are mixed",
-        RESTORE_REMEDY,
-    )

@@ -82,6 +82,20 @@ class ControllerSettings:
     session_timeout_ms: int = setting(
         9_000, minimum=100, maximum=600_000, unit="ms", doc="Silence after which a node is suspected."
     )
+    session_reset_grace_ms: int = setting(
+        1_000,
+        minimum=1,
+        maximum=600_000,
+        unit="ms",
+        doc="Time in which a node whose session broke must come back before it is suspected; session_timeout_ms is the ceiling.",
+    )
+    leader_wait_ms: int = setting(
+        1_000,
+        minimum=0,
+        maximum=60_000,
+        unit="ms",
+        doc="How long a node that says hello during an election is kept waiting for the new leader's address.",
+    )
     sessions_max: int = setting(4_096, minimum=1, maximum=100_000, unit="sessions", doc="Open sessions.")
     session_operations_max: int = setting(
         1_024,
@@ -96,6 +110,22 @@ class ControllerSettings:
         maximum=64 * MIB,
         unit="bytes",
         doc="Bytes of one session's operations that are not answered yet.",
+    )
+
+    # Agreement between controllers
+    election_timeout_ms: int = setting(
+        1_000,
+        minimum=200,
+        maximum=60_000,
+        unit="ms",
+        doc="Silence of the leader after which another controller stands for election; each draws anew between this and twice this.",
+    )
+    heartbeat_interval_ms: int = setting(
+        100,
+        minimum=50,
+        maximum=10_000,
+        unit="ms",
+        doc="How often a leader shows that it is there; keep it below a quarter of election_timeout_ms.",
     )
 
     # Proposals and log
@@ -126,6 +156,20 @@ class ControllerSettings:
         maximum=1024 * MIB,
         unit="bytes",
         doc="Size of one segment of the record log.",
+    )
+    log_trailing_batches: int = setting(
+        20_000,
+        minimum=0,
+        maximum=10_000_000,
+        unit="batches",
+        doc="Batches kept before a snapshot, so that a controller which was away for a moment needs no snapshot.",
+    )
+    log_trailing_bytes_max: int = setting(
+        16 * MIB,
+        minimum=4 * KIB,
+        maximum=1024 * MIB,
+        unit="bytes",
+        doc="The same in bytes; whichever is reached first.",
     )
     snapshot_batches: int = setting(
         100_000,
@@ -166,4 +210,25 @@ class ControllerSettings:
         maximum=60_000,
         unit="ms",
         doc="How often a subscriber hears the commit index when nothing changes.",
+    )
+    subscriber_window_bytes: int = setting(
+        16 * MIB,
+        minimum=4 * MIB,
+        maximum=1024 * MIB,
+        unit="bytes",
+        doc="What one subscriber may have been sent and not acknowledged yet.",
+    )
+    subscription_frames_per_second_max: int = setting(
+        2_000,
+        minimum=20,
+        maximum=1_000_000,
+        unit="frames",
+        doc="Frames per second to all subscribers together; with many subscribers, what is committed meanwhile shares a frame (for at most 50 ms).",
+    )
+    resume_wait_ms_max: int = setting(
+        2_000,
+        minimum=0,
+        maximum=60_000,
+        unit="ms",
+        doc="How long a subscriber that has seen a newer index than this controller is kept waiting before it is sent to another one.",
     )

@@ -1,21 +1,27 @@
 """When the image is written to disk, so that the log before it can go.
 
-What lives here: the thresholds and the one background write. The image is encoded in one piece, at once, so that it is as of one index; writing it
-blocks nobody.
+What lives here: the thresholds and the one background write. The image is encoded as of one index while batches go on being applied; writing it blocks nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
+from ponor_journal.segment_files import NO_SPACE
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.snapshot import SnapshotEncoding, begin_snapshot
+from ponor_metadata.view import cluster_of
+from ponor_raft.entry import SnapshotMeta
+from ponor_raft.membership import Membership
+from ponor_runtime.clock import Clock
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
 
 from ponor_controller.consensus.ports import LogEntry
 from ponor_controller.consensus.record_log import RecordLog
-from ponor_controller.consensus.snapshot_files import Snapshot, SnapshotHeader
+from ponor_controller.consensus.snapshot_format import DIGEST_BYTES, SnapshotHeader
 from ponor_controller.settings import ControllerSettings
-from ponor_controller.subscriptions.image_source import ImageSource
 
 
 class Snapshotter:
@@ -24,44 +30,95 @@ class Snapshotter:
     def __init__(
         self,
         log: RecordLog,
-        images: ImageSource,
+        image: MetadataImage,
         tasks: BackgroundTasks,
+        clock: Clock,
         settings: ControllerSettings,
         telemetry: Telemetry,
         *,
-        term: int,
+        membership: Callable[[], Membership],
+        taken: Callable[[SnapshotMeta], None],
     ) -> None:
+        """See the class.
+
+        Args:
+            log: where snapshots go.
+            image: what is written; batches go on being applied to it meanwhile.
+            tasks: where the write lives.
+            clock: between pieces.
+            settings: the thresholds.
+            telemetry: counts.
+            membership: in force at the newest applied index.
+            taken: told of every durable snapshot.
+        """
         self._log = log
-        self._images = images
+        self._image = image
         self._tasks = tasks
-        self._term = term
+        self._clock = clock
         self._settings = settings
+        self._membership = membership
+        self._taken = taken
         self._written = telemetry.counter("ponor_controller_snapshots_total")
+        self._failed = telemetry.counter("ponor_controller_snapshots_without_space_total")
         self._seen_batches = 0
         self._seen_bytes = 0
-        self._writing = False
-
-    def recovered(self, batches: int) -> None:
-        """So many batches after the newest snapshot were replayed at the start."""
-        self._seen_batches = batches
+        self._term = 0
+        self._writing: asyncio.Task[int] | None = None
 
     def committed(self, entries: Sequence[LogEntry]) -> None:
         """Count, and begin a snapshot when it is due. To be called after the entries were applied to the image."""
         self._seen_batches += len(entries)
         self._seen_bytes += sum(len(entry.data) for entry in entries)
+        self._term = entries[-1].batch.term
         due = (
             self._seen_batches >= self._settings.snapshot_batches
             or self._seen_bytes >= self._settings.snapshot_bytes
         )
         # Batches may still become durable while the controller stops; the next start replays them.
-        if due and not self._writing and not self._tasks.is_closed:
-            self._writing = True
-            self._seen_batches = self._seen_bytes = 0
-            image = self._images.fresh()
-            header = SnapshotHeader(image.index, self._term, image.cluster_time_ms, image.digest)
-            self._tasks.spawn(self._write(Snapshot(header, image.data)), f"snapshot-{image.index}")
+        if due and self._writing is None and not self._tasks.is_closed:
+            self._begin()
 
-    async def _write(self, snapshot: Snapshot) -> None:
-        await self._log.write_snapshot(snapshot)
+    async def take(self) -> int:
+        """Write one now, unless nothing was committed since the last; returns its index once it is durable."""
+        while self._writing is not None:
+            await asyncio.wait((self._writing,))
+        if self._seen_batches == 0 and self._log.newest is not None:
+            return self._log.newest.index
+        return await asyncio.shield(self._begin())
+
+    def restarted(self) -> None:
+        """A received snapshot took the image's place."""
+        self._seen_batches = self._seen_bytes = 0
+
+    def _begin(self) -> asyncio.Task[int]:
+        self._seen_batches = self._seen_bytes = 0
+        image = self._image
+        cluster = cluster_of(image)
+        header = SnapshotHeader(
+            image.index,
+            self._term,
+            cluster.incarnation if cluster is not None else 0,
+            image.cluster_time_ms,
+            image.digest,
+            bytes(DIGEST_BYTES),
+            0,
+            self._membership(),
+        )
+        encoding = begin_snapshot(image)
+        self._writing = self._tasks.spawn(self._write(header, encoding), f"snapshot-{image.index}")
+        return self._writing
+
+    async def _write(self, header: SnapshotHeader, encoding: SnapshotEncoding) -> int:
+        try:
+            complete = await self._log.write_snapshot(header, encoding, self._clock)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            # Nothing is lost but the wish for a shorter log: the next one is tried after as many batches again.
+            self._failed.add()
+            return self._log.newest.index if self._log.newest is not None else 0
+        finally:
+            self._writing = None
         self._written.add()
-        self._writing = False
+        self._taken(complete.meta)
+        return complete.index

@@ -1,34 +1,53 @@
 """Who a data directory belongs to: the file `identity` in it.
 
-What lives here: the cluster's and the directory's ids, whether formatting was finished, and the checks at start. The directory id is also the
-identity of the journal's segments, so that files of two directories never mix unseen (docs/formats/controller-log.md).
+What lives here: the cluster's and the directory's ids, the voters it was formatted with, whether formatting was finished, and the checks at start. The directory id is also
+the identity of the journal's segments, so that files of two directories never mix unseen (docs/formats/controller-log.md).
 """
 
 from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Any
 
 from crc32c import crc32c
+from ponor_raft.membership import ReplicaId
 from ponor_runtime.disk import Disk
-from ponor_runtime.randomness import Randomness
+from ponor_runtime.identity import NodeId
 
 from ponor_controller.consensus.durable_file import read_whole, remove_leftovers, write_durably
 from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError, WrongDirectoryError
+from ponor_controller.consensus.members import Member
 
 FILE_NAME = "identity"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryIdentity:
-    """Content of the identity file. `formatted` is set once the first batch of the log is durable: a log that is empty after that was lost."""
+    """Content of the identity file.
+
+    Attributes:
+        cluster_id: empty for a blank directory that no cluster has called yet.
+        directory_id: for life; a wiped disk gets another one.
+        node_id: of the controller that made it.
+        initial_voters: the members at index 0; none for a blank directory, whose members come with the log.
+        formatted: set once the first batch of the log is durable: a log that is empty after that was lost.
+    """
 
     cluster_id: str
     directory_id: uuid.UUID
-    formatted: bool
+    node_id: NodeId
+    initial_voters: tuple[Member, ...]
+    formatted: bool = False
+
+    @property
+    def replica(self) -> ReplicaId:
+        """Who this controller is to the others."""
+        return ReplicaId(self.node_id, self.directory_id.bytes)
 
     def encode(self) -> bytes:
         """One line of JSON, one line with the CRC32C of the first in hexadecimal."""
@@ -36,17 +55,28 @@ class DirectoryIdentity:
             "format": FORMAT,
             "cluster_id": self.cluster_id,
             "directory_id": str(self.directory_id),
+            "node_id": self.node_id,
+            "initial_voters": [_describe(member) for member in self.initial_voters],
             "formatted": self.formatted,
         }
         line = json.dumps(content, sort_keys=True).encode() + b"\n"
         return line + f"{crc32c(line):08x}\n".encode()
 
 
+def _describe(member: Member) -> dict[str, Any]:
+    return {
+        "node_id": member.node_id,
+        "directory_id": str(uuid.UUID(bytes=member.directory_id)),
+        "peer_address": member.peer_address,
+        "service_address": member.service_address,
+    }
+
+
 def decode_identity(data: bytes, path: PurePath) -> DirectoryIdentity:
     """Read the file's bytes.
 
     Raises:
-        RecordLogCorruptError: they are damaged, or of a newer format.
+        RecordLogCorruptError: they are damaged, or of another format.
     """
     line, newline, checksum = data.partition(b"\n")
     if not newline or checksum != f"{crc32c(line + newline):08x}\n".encode():
@@ -54,21 +84,39 @@ def decode_identity(data: bytes, path: PurePath) -> DirectoryIdentity:
     content = json.loads(line)
     if content["format"] != FORMAT:
         raise RecordLogCorruptError(
-            path, 0, f"format {content['format']} is not known", "start a newer version"
+            path, 0, f"format {content['format']} is not known", "use the release that wrote it"
         )
-    return DirectoryIdentity(content["cluster_id"], uuid.UUID(content["directory_id"]), content["formatted"])
+    voters = tuple(
+        Member(
+            NodeId(each["node_id"]),
+            uuid.UUID(each["directory_id"]).bytes,
+            each["peer_address"],
+            each["service_address"],
+        )
+        for each in content["initial_voters"]
+    )
+    return DirectoryIdentity(
+        content["cluster_id"],
+        uuid.UUID(content["directory_id"]),
+        NodeId(content["node_id"]),
+        voters,
+        content["formatted"],
+    )
 
 
 async def open_identity(
-    disk: Disk, directory: PurePath, randomness: Randomness, expected_cluster_id: str
+    disk: Disk,
+    directory: PurePath,
+    expected_cluster_id: str,
+    new: Callable[[], DirectoryIdentity],
 ) -> DirectoryIdentity:
     """Read the identity of a directory, or give one to an empty directory.
 
     Args:
         disk: where the directory is.
         directory: the controller's data directory; exists.
-        randomness: makes new ids.
         expected_cluster_id: from the configuration; empty when it names none.
+        new: the identity of an empty directory.
 
     Raises:
         WrongDirectoryError: it belongs to another cluster, or has data but no identity.
@@ -78,7 +126,7 @@ async def open_identity(
     path = directory / FILE_NAME
     if await disk.exists(path):
         identity = decode_identity(await read_whole(disk, path), path)
-        if expected_cluster_id and identity.cluster_id != expected_cluster_id:
+        if expected_cluster_id and identity.cluster_id not in ("", expected_cluster_id):
             raise WrongDirectoryError(
                 f"{directory} belongs to cluster {identity.cluster_id}, not {expected_cluster_id}; give another directory"
             )
@@ -88,15 +136,18 @@ async def open_identity(
         raise WrongDirectoryError(
             f"{directory} holds {' and '.join(foreign)} but no file {FILE_NAME}; restore that file, or give an empty directory"
         )
-    identity = DirectoryIdentity(
-        expected_cluster_id or str(randomness.uuid()), randomness.uuid(), formatted=False
-    )
-    await write_durably(disk, path, [identity.encode()])
+    identity = new()
+    await write_identity(disk, directory, identity)
     return identity
+
+
+async def write_identity(disk: Disk, directory: PurePath, identity: DirectoryIdentity) -> None:
+    """Make the file say this; durable when it returns."""
+    await write_durably(disk, directory / FILE_NAME, [identity.encode()])
 
 
 async def mark_formatted(disk: Disk, directory: PurePath, identity: DirectoryIdentity) -> DirectoryIdentity:
     """Remember that the log has its first batch."""
     formatted = replace(identity, formatted=True)
-    await write_durably(disk, directory / FILE_NAME, [formatted.encode()])
+    await write_identity(disk, directory, formatted)
     return formatted

@@ -1,7 +1,6 @@
 """The seam between deciding what to write and agreeing that it is written.
 
-What lives here: the protocol that a single voter fulfils today and Raft fulfils later, and the value that passes through it. Nothing in
-here knows what a record means.
+What lives here: the protocol that Raft fulfils, and the values that pass through it. Nothing in here knows what a record means.
 """
 
 from __future__ import annotations
@@ -11,23 +10,29 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from ponor.metadata.v1 import records_pb2
-
-
-class NotLeaderError(Exception):
-    """This voter does not lead: it may propose nothing."""
+from ponor_raft.membership import Membership
+from ponor_raft.ready import Leadership
+from ponor_runtime.identity import NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One batch of the log. `data` is its one encoding: these bytes are stored, digested and sent, never made a second time."""
+    """One batch of the log. `data` is its one encoding: these bytes are stored, digested and sent, never made a second time.
+
+    `term` of the log is the batch's own. `membership`: what the batch's VotersSet makes of the quorum, if it has one.
+    """
 
     index: int
     batch: records_pb2.RecordBatch
     data: bytes
+    membership: Membership | None = None
 
 
 CommitListener: TypeAlias = Callable[[Sequence[LogEntry]], None]
-"""Called with entries as soon as they are durable at a majority: each once, in the order of indices, those of one sync together."""
+"""Called with committed entries: each once, in the order of indices, in slices of a few milliseconds."""
+
+LeadershipListener: TypeAlias = Callable[[Leadership], None]
+"""Called whenever role, term or known leader changed; before any entry that was committed afterwards is delivered."""
 
 
 class Consensus(Protocol):
@@ -35,12 +40,31 @@ class Consensus(Protocol):
 
     @property
     def is_leader(self) -> bool:
-        """Whether this voter may propose."""
+        """Whether this voter leads its term, as far as it knows."""
+        ...
+
+    @property
+    def leading(self) -> bool:
+        """Whether it leads, and the opening entry of its term is committed and delivered: only then may anything be decided here."""
         ...
 
     @property
     def term(self) -> int:
         """The present term; every entry carries the one it was proposed in."""
+        ...
+
+    @property
+    def leadership(self) -> Leadership:
+        """Who leads, as known here."""
+        ...
+
+    @property
+    def accepts_proposals(self) -> bool:
+        """Whether `propose` would take an entry: leading, and not handing over."""
+        ...
+
+    def leader_address(self) -> str | None:
+        """HOST:PORT of the leader's sessions, if a leader and its address are known."""
         ...
 
     def propose(self, entry: LogEntry) -> None:
@@ -49,10 +73,36 @@ class Consensus(Protocol):
         Many may be in flight; the caller bounds how many.
 
         Raises:
-            NotLeaderError: another voter leads.
+            NotLeaderError: another voter leads, or this one is handing over.
+            MembershipChangeError: the entry changes the membership, and that is not allowed now; nothing was taken.
         """
         ...
 
     def on_commit(self, listener: CommitListener) -> None:
         """Hear of every committed entry from now on."""
+        ...
+
+    def on_leadership(self, listener: LeadershipListener) -> None:
+        """Hear of every change from now on."""
+        ...
+
+    def on_leading(self, listener: Callable[[], None]) -> None:
+        """Hear whenever `leading` becomes true. That it ended is heard by `on_leadership`."""
+        ...
+
+    async def read_index(self) -> int:
+        """An index that the image here must have reached before it serves a linearizable read that was asked for before this call.
+
+        Raises:
+            NotLeaderError: no leader answered in time.
+        """
+        ...
+
+    async def transfer(self, node_id: NodeId) -> None:
+        """Hand leadership to a voter; returns when it leads.
+
+        Raises:
+            NotLeaderError: this voter does not lead.
+            TransferError: `node_id` is no other voter, or did not take over in time; this voter goes on.
+        """
         ...

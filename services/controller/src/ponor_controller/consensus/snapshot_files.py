@@ -1,41 +1,38 @@
 """Snapshot files: the image at one index, on disk.
 
-What lives here: the file format (docs/formats/controller-log.md), reading with every check, writing, and the choice of which files to keep. What
+What lives here: which files there are, reading with every check, writing piece by piece, and the choice of which to keep. The head is `snapshot_format`'s; what
 the body means is known to `ponor_metadata.snapshot` alone.
 """
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import PurePath
+from typing import Final
 
-from crc32c import crc32c
-from ponor_runtime.disk import Disk
+from ponor_runtime.clock import Clock
+from ponor_runtime.disk import Disk, DiskFile
 
-from ponor_controller.consensus.durable_file import read_whole, remove_leftovers, write_durably
+from ponor_controller.consensus.durable_file import TEMPORARY_SUFFIX, read_whole, remove_leftovers
 from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError
+from ponor_controller.consensus.snapshot_format import (
+    DIGEST_BYTES,
+    SnapshotHeader,
+    decode_header,
+    encode_header,
+    header_bytes,
+)
 
-MAGIC = b"PONORSNP"
-VERSION = 1
-HEADER = struct.Struct(">8sIQQq16sQI")
-"""magic, version, index, term, cluster time in ms, running digest, body length, CRC32C of the body."""
-CHECKSUM = struct.Struct(">I")
-"""CRC32C of the header."""
-HEADER_BYTES = HEADER.size + CHECKSUM.size
-NAME_PREFIX = "snapshot-"
-KEPT_SNAPSHOTS = 2
+NAME_PREFIX: Final = "snapshot-"
+PARTIAL_SUFFIX: Final = ".part"
+"""Of what another controller is sending; kept over a restart, so that it can go on."""
+KEPT_SNAPSHOTS: Final = 2
 """The newest is what a restart begins with; the one before it says where the kept tail of the log begins, and its digest."""
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotHeader:
-    """Where in the log a snapshot stands. `digest` is the running digest after the batch `index`."""
-
-    index: int
-    term: int
-    cluster_time_ms: int
-    digest: bytes
+HASH_SLICE_BYTES: Final = 1024 * 1024
+"""Hashed in one go: about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +66,8 @@ class SnapshotFiles:
         await remove_leftovers(self._disk, self._directory)
         self._indices = []
         for name in await self._disk.list(self._directory):
+            if name.endswith(PARTIAL_SUFFIX):
+                continue
             digits = name.removeprefix(NAME_PREFIX)
             if digits == name or not digits.isdecimal():
                 raise RecordLogCorruptError(
@@ -83,64 +82,125 @@ class SnapshotFiles:
         Raises:
             RecordLogCorruptError: any byte of it is wrong.
         """
-        path = self._path(index)
+        path = self.path(index)
         data = await read_whole(self._disk, path)
-        header, body_bytes, body_crc = _decode_header(data, path)
+        header = decode_header(data, path)
         if header.index != index:
             raise RecordLogCorruptError(
-                path, 12, f"holds index {header.index}, not what its name says", RESTORE_REMEDY
+                path, 16, f"holds index {header.index}, not what its name says", RESTORE_REMEDY
             )
-        body = data[HEADER_BYTES:]
-        if len(body) != body_bytes:
+        begin = header_bytes(header.membership)
+        body = data[begin:]
+        if len(body) != header.size_bytes:
             raise RecordLogCorruptError(
                 path,
-                HEADER_BYTES,
-                f"{len(body)} bytes follow the header instead of {body_bytes}",
+                begin,
+                f"{len(body)} bytes follow the head instead of {header.size_bytes}",
                 RESTORE_REMEDY,
             )
-        if crc32c(body) != body_crc:
-            raise RecordLogCorruptError(
-                path, HEADER_BYTES, "the checksum of the body does not match", RESTORE_REMEDY
-            )
+        if blake2b(body, digest_size=DIGEST_BYTES).digest() != header.state_digest:
+            raise RecordLogCorruptError(path, begin, "the digest of the body does not match", RESTORE_REMEDY)
         return Snapshot(header, body)
 
-    async def write(self, snapshot: Snapshot) -> None:
-        """Add a file, durable when this returns."""
-        header = snapshot.header
-        assert not self._indices or header.index > self._indices[-1], "snapshots go forward"
-        packed = HEADER.pack(
-            MAGIC,
-            VERSION,
-            header.index,
-            header.term,
-            header.cluster_time_ms,
-            header.digest,
-            len(snapshot.body),
-            crc32c(snapshot.body),
-        )
-        buffers = [packed, CHECKSUM.pack(crc32c(packed)), snapshot.body]
-        await write_durably(self._disk, self._path(header.index), buffers)
+    async def read_range(self, header: SnapshotHeader, offset: int, length: int) -> bytes:
+        """A piece of a body, unverified: whoever receives it verifies the whole.
+
+        Raises:
+            FileNotFoundError: the file is gone by now.
+        """
+        file = await self._disk.open(self.path(header.index))
+        try:
+            return await file.read(header_bytes(header.membership) + offset, length)
+        finally:
+            await file.close()
+
+    async def write(self, header: SnapshotHeader, pieces: Iterable[bytes], clock: Clock) -> SnapshotHeader:
+        """Add a file; durable when this returns. Every piece is made, hashed and written in a turn of the loop of its own.
+
+        Args:
+            header: without state digest and size, which are known at the end.
+            pieces: of the body; taken one at a time, so that they may be made while batches are being applied.
+            clock: between the turns.
+
+        Returns:
+            The complete header.
+
+        Raises:
+            OSError: the disk failed; the process must stop.
+        """
+        temporary = self.path(header.index).with_name(self.path(header.index).name + TEMPORARY_SUFFIX)
+        if await self._disk.exists(temporary):
+            await self._disk.remove(temporary)
+        try:
+            complete = await self._fill(temporary, header, pieces, clock)
+        except OSError:
+            with suppress(
+                OSError
+            ):  # a full disk wants its space back; any other error ends the process anyway
+                await self._disk.remove(temporary)
+            raise
+        await self.adopt(temporary, complete)
+        return complete
+
+    async def _fill(
+        self, path: PurePath, header: SnapshotHeader, pieces: Iterable[bytes], clock: Clock
+    ) -> SnapshotHeader:
+        file = await self._disk.open(path, create=True)
+        try:
+            begin = header_bytes(header.membership)
+            state_digest = blake2b(digest_size=DIGEST_BYTES)
+            size_bytes = 0
+            for piece in pieces:
+                state_digest.update(piece)
+                await file.write(begin + size_bytes, [piece])
+                size_bytes += len(piece)
+                await clock.sleep(0)
+            complete = replace(header, state_digest=state_digest.digest(), size_bytes=size_bytes)
+            await file.write_sync(0, [encode_header(complete)])
+            return complete
+        finally:
+            await file.close()
+
+    async def adopt(self, written: PurePath, header: SnapshotHeader) -> None:
+        """Give a complete and synced file its name; durable when this returns. Repeating it, or an older one, changes nothing."""
+        if header.index in self._indices:
+            await self._disk.remove(written)
+            return
+        await self._disk.rename(written, self.path(header.index))
+        await self._disk.sync_directory(self._directory)
         self._indices.append(header.index)
+        self._indices.sort()
 
     async def drop_old(self) -> None:
         """Remove all but the newest `KEPT_SNAPSHOTS`."""
         while len(self._indices) > KEPT_SNAPSHOTS:
-            await self._disk.remove(self._path(self._indices[0]))
+            await self._disk.remove(self.path(self._indices[0]))
             del self._indices[0]
 
-    def _path(self, index: int) -> PurePath:
+    def path(self, index: int) -> PurePath:
+        """Where the snapshot of an index is."""
         return self._directory / f"{NAME_PREFIX}{index:020d}"
 
+    def partial_path(self, index: int, state_digest: bytes) -> PurePath:
+        """Where the body of a snapshot gathers that is being received."""
+        return self._directory / f"{NAME_PREFIX}{index:020d}-{state_digest.hex()}{PARTIAL_SUFFIX}"
 
-def _decode_header(data: bytes, path: PurePath) -> tuple[SnapshotHeader, int, int]:
-    if len(data) < HEADER_BYTES:
-        raise RecordLogCorruptError(path, len(data), f"a header has {HEADER_BYTES} bytes", RESTORE_REMEDY)
-    packed = data[: HEADER.size]
-    if data[:8] != MAGIC:
-        raise RecordLogCorruptError(path, 0, "the file does not begin as a snapshot", RESTORE_REMEDY)
-    if CHECKSUM.unpack_from(data, HEADER.size)[0] != crc32c(packed):
-        raise RecordLogCorruptError(path, 0, "the checksum of the header does not match", RESTORE_REMEDY)
-    _, version, index, term, cluster_time_ms, digest, body_bytes, body_crc = HEADER.unpack(packed)
-    if version != VERSION:
-        raise RecordLogCorruptError(path, 8, f"version {version} is not known", "start a newer version")
-    return SnapshotHeader(index, term, cluster_time_ms, digest), body_bytes, body_crc
+    async def partials(self) -> list[PurePath]:
+        """What was begun to be received."""
+        names = await self._disk.list(self._directory)
+        return [self._directory / name for name in names if name.endswith(PARTIAL_SUFFIX)]
+
+    async def drop_old_partials(self) -> None:
+        """Remove what was begun to be received and is not newer than what is here."""
+        newest = self.path(self._indices[-1]).name if self._indices else ""
+        for path in await self.partials():
+            if path.name[: len(newest)] <= newest:
+                await self._disk.remove(path)
+
+    async def open_file(self, path: PurePath) -> DiskFile:
+        """Open a partial file, made if it is not there."""
+        return await self._disk.open(path, create=not await self._disk.exists(path))
+
+    async def remove(self, path: PurePath) -> None:
+        """Remove a partial file."""
+        await self._disk.remove(path)

@@ -1,6 +1,7 @@
 """The driver: takes operations from the lanes as fast as the log takes batches.
 
-What lives here: one loop. It stops while too much is in flight, and it gives the event loop back often enough for heartbeats.
+What lives here: one loop. It stops while too much is in flight, and it gives the event loop back often enough for heartbeats. Operations of one slice share
+batches; each is sealed before the loop is given back.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ async def drive(lanes: Lanes, executor: Executor, proposer: Proposer, clock: Clo
     while True:
         pending = lanes.take()
         if pending is None:
+            proposer.seal()
             await lanes.filled()
+            await proposer.turn()
             slice_began_ns = clock.monotonic_ns()
             continue
         executor.execute(pending)
-        if clock.monotonic_ns() - slice_began_ns > SLICE_NS:
+        is_over = clock.monotonic_ns() - slice_began_ns > SLICE_NS
+        if is_over or not proposer.has_turn:
+            proposer.seal()
             await clock.sleep(0)
+            await proposer.turn()
             slice_began_ns = clock.monotonic_ns()
-        await proposer.room()

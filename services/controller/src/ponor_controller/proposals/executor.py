@@ -1,7 +1,8 @@
 """The executor: one operation in, one answer out, however often it is asked.
 
 What lives here: rights of the caller, repeats, and the order of answers. A repeat of an operation that changed something gets the kept result; an answer
-that changed nothing waits all the same until everything it was decided upon is committed, because it speaks of it.
+that changed nothing waits all the same until everything it was decided upon is committed, because it speaks of it, and until a majority confirmed that
+whoever decided still leads.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from ponor_metadata.digest import operation_digest
 from ponor_rpc.errors import OperationError, error_name
 from ponor_runtime.identity import NodeId
 from ponor_runtime.randomness import Randomness
-from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.telemetry import Counter, Telemetry
 
+from ponor_controller.proposals.confirmed_answers import ConfirmedAnswers
 from ponor_controller.proposals.operation_trace import traced
 from ponor_controller.proposals.pending import PendingOperation
 from ponor_controller.proposals.proposer import Proposer
@@ -36,18 +38,23 @@ class Executor:
         randomness: Randomness,
         is_suspected: Callable[[NodeId], bool],
         telemetry: Telemetry,
+        confirmed: ConfirmedAnswers,
     ) -> None:
         self._proposer = proposer
+        self._confirmed = confirmed
         self._settings = settings
         self._randomness = randomness
         self._is_suspected = is_suspected
         self._telemetry = telemetry
+        self._counters: dict[tuple[str | None, str], Counter] = {}
+        self._newest: Situation | None = None
 
     def execute(self, pending: PendingOperation) -> None:
-        """Decide, propose, and answer when it is committed."""
+        """Decide, propose, and answer when it is committed. Only while this controller leads: what is waiting otherwise is refused."""
         if pending.operation.traceparent:
             pending = traced(pending, self._telemetry)
         try:
+            self._proposer.require_leading()
             self._require_rights(pending)
             digest = operation_digest(pending.operation)
             if self._replay(pending, digest):
@@ -56,11 +63,16 @@ class Executor:
             if decision.records:
                 self._propose(pending, decision, digest)
             else:
-                self._answer_later(pending, decision.result, self._proposer.last_index)
+                self._answer_unchanged(pending, decision.result)
         except OperationError as error:
-            self._answer_later(
-                pending, wire.OperationResult(error=error.to_proto()), self._proposer.last_index
-            )
+            if error.code == error_pb2.ERROR_CODE_NOT_LEADER:
+                self.refuse(pending, error)
+                return
+            self._answer_unchanged(pending, wire.OperationResult(error=error.to_proto()))
+
+    def refuse(self, pending: PendingOperation, error: OperationError) -> None:
+        """Answer an operation that was not executed, or whose end this controller will not see: the node sends it to the leader, under the same id."""
+        self._answer(pending, wire.OperationResult(error=error.to_proto()), 0)
 
     def _require_rights(self, pending: PendingOperation) -> None:
         caller = pending.caller
@@ -98,37 +110,56 @@ class Executor:
         return True
 
     def _situation(self, pending: PendingOperation) -> Situation:
-        return Situation(
-            caller=pending.caller,
-            now_ms=self._proposer.now_ms(),
-            view=self._proposer.view,
-            settings=self._settings,
-            randomness=self._randomness,
-            is_suspected=self._is_suspected,
-        )
+        # It is the same for all that one caller asks in one batch.
+        newest, now_ms = self._newest, self._proposer.now_ms()
+        if newest is None or newest.now_ms != now_ms or newest.caller is not pending.caller:
+            newest = self._newest = Situation(
+                caller=pending.caller,
+                now_ms=now_ms,
+                view=self._proposer.view,
+                settings=self._settings,
+                randomness=self._randomness,
+                is_suspected=self._is_suspected,
+            )
+        return newest
 
     def _propose(self, pending: PendingOperation, decision: Decision, digest: bytes) -> None:
-        decision.result.request_id = pending.operation.request_id
-        completed = records_pb2.OperationCompleted(
-            node_id=pending.caller.node_id,
-            node_epoch=pending.caller.node_epoch,
-            first_incomplete_id=pending.first_incomplete_id,
-            request_id=pending.operation.request_id,
-            digest=digest,
-            result=decision.result.SerializeToString(),
-        )
-        records = [*decision.records, records_pb2.Record(operation_completed=completed)]
-        index = self._proposer.propose(records, divisible=decision.divisible)
+        request_id = decision.result.request_id = pending.operation.request_id
+        record = records_pb2.Record()
+        completed = record.operation_completed  # filled where it is: made aside it would be copied
+        completed.node_id = pending.caller.node_id
+        completed.node_epoch = pending.caller.node_epoch
+        completed.first_incomplete_id = pending.first_incomplete_id
+        completed.request_id = request_id
+        completed.digest = digest
+        completed.result = decision.result.SerializeToString()
+        decision.records.append(record)
+        index = self._proposer.gather(decision.records, divisible=decision.divisible)
         self._answer_later(pending, decision.result, index)
 
     def _answer_later(self, pending: PendingOperation, result: wire.OperationResult, index: int) -> None:
-        self._proposer.when_committed(index, partial(self._answer, pending, result, index))
+        self._proposer.when_committed(
+            index, partial(self._answer, pending, result, index), partial(self.refuse, pending)
+        )
+
+    def _answer_unchanged(self, pending: PendingOperation, result: wire.OperationResult) -> None:
+        index = self._proposer.last_index
+        refuse = partial(self.refuse, pending)
+        answer = partial(self._answer, pending, result, index)
+        confirm = partial(self._confirmed.add, self._confirmed.term, answer, refuse)
+        self._proposer.when_committed(index, confirm, refuse)
 
     def _answer(self, pending: PendingOperation, result: wire.OperationResult, index: int) -> None:
         result.request_id = pending.operation.request_id
         refused = result.WhichOneof("outcome") == "error"
         result.commit_index = 0 if refused else index
-        kind = pending.operation.WhichOneof("kind") or "unknown"
-        outcome = error_name(result.error.code) if refused else "ok"
-        self._telemetry.counter("ponor_controller_operations_total", operation=kind, result=outcome).add()
+        self._count(pending.operation.WhichOneof("kind"), error_name(result.error.code) if refused else "ok")
         pending.answer(result)
+
+    def _count(self, kind: str | None, outcome: str) -> None:
+        counter = self._counters.get((kind, outcome))
+        if counter is None:
+            counter = self._counters[(kind, outcome)] = self._telemetry.counter(
+                "ponor_controller_operations_total", operation=kind or "unknown", result=outcome
+            )
+        counter.add()

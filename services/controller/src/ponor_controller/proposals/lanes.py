@@ -40,21 +40,30 @@ class Lanes:
 
     def take(self) -> PendingOperation | None:
         """The operation that goes next, None when nothing waits."""
-        for heads in self._heads.values():
+        for lane, heads in self._heads.items():
             if heads:
                 break
         else:
             self._filled.clear()
             return None
-        node_id = heads.popleft()
+        node_id = heads[0]
         queue = self._waiting[node_id]
         pending = queue.popleft()
         self._count -= 1
-        if queue:
-            self._heads[queue[0].lane].append(node_id)
-        else:
+        if not queue:
+            heads.popleft()
             del self._waiting[node_id]
+        elif (following := queue[0].lane) is not lane or len(heads) > 1:
+            heads.popleft()
+            self._heads[following].append(node_id)
         return pending
+
+    def empty(self) -> list[PendingOperation]:
+        """Take out everything: leadership ended."""
+        taken: list[PendingOperation] = []
+        while (pending := self.take()) is not None:
+            taken.append(pending)
+        return taken
 
     async def filled(self) -> None:
         """Wait until `take` has something."""

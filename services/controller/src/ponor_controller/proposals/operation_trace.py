@@ -5,8 +5,6 @@ What lives here: one span from the execution of an operation to its committed an
 
 from __future__ import annotations
 
-import dataclasses
-
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_metadata.operation_trace import operation_attributes
 from ponor_rpc.errors import error_name
@@ -38,4 +36,4 @@ def traced(pending: PendingOperation, telemetry: Telemetry) -> PendingOperation:
         span.end(error=error_name(result.error.code) if refused else None)
         pending.answer(result)
 
-    return dataclasses.replace(pending, answer=answer)
+    return pending._replace(answer=answer)

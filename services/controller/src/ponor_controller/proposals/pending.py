@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
@@ -40,8 +40,7 @@ class Caller:
 Answer: TypeAlias = Callable[[wire.OperationResult], None]
 
 
-@dataclass(frozen=True, slots=True)
-class PendingOperation:
+class PendingOperation(NamedTuple):
     """One operation and the way back. `first_incomplete_id` came with the frame it was in."""
 
     caller: Caller

@@ -1,7 +1,8 @@
 """The proposer: turns decided records into batches, and tells when they are committed.
 
 What lives here: the stamp of time and index, the overlay that later decisions are made against, the bound on what is in flight, and who waits for which
-index. Nothing here decides; nothing here reads the image except through the overlay.
+index. Nothing here decides; nothing here reads the image except through the overlay. When leadership ends, all of it is dropped: whoever waits is told that this
+controller does not lead, although what it waits for may still be committed by the next leader.
 """
 
 from __future__ import annotations
@@ -9,25 +10,41 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ponor.common.v1 import error_pb2
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.overlay import Overlay
+from ponor_raft.membership import Membership
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
 from ponor_runtime.telemetry import Telemetry
 
 from ponor_controller.cluster_clock import ClusterClock
+from ponor_controller.consensus.members import Member, membership_of, voters_set
 from ponor_controller.consensus.ports import Consensus, LogEntry
 from ponor_controller.settings import ControllerSettings
 
 BATCH_OVERHEAD_BYTES = 64
 """Index, term, time, and the length before each record, generously."""
 RECORD_OVERHEAD_BYTES = 5
+GROUP_BYTES_MAX = 128 * 1024
+"""A batch that gathers operations is proposed when it has this many bytes: followers work while the next one is gathered."""
+
+UNDER_WAY_MAX = 4
+"""With so many batches on their way, operations that come wait for a commit and then share a batch: the busier a leader is, the more share one."""
+
+
+class _Waiter(NamedTuple):
+    """Who waits for an index."""
+
+    index: int
+    callback: Callable[[], None]
+    dropped: Callable[[OperationError], None]
 
 
 class Proposer:
-    """Proposes for one term of leadership. `committed` must hear of every commit, right after the consensus did."""
+    """Proposes while this controller leads. `committed` must hear of every commit, right after the consensus did."""
 
     def __init__(
         self,
@@ -48,7 +65,12 @@ class Proposer:
         self._in_flight_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._turn = asyncio.Event()
+        self._turn.set()
+        self._waiting: deque[_Waiter] = deque()
+        self._leads = False
+        self._open: records_pb2.RecordBatch | None = None
+        self._open_bytes = 0
         self._commit_us = telemetry.histogram("ponor_controller_commit_us")
 
     @property
@@ -62,17 +84,49 @@ class Proposer:
         return self._overlay.index
 
     @property
+    def leads(self) -> bool:
+        """Between `begin` and `end`."""
+        return self._leads
+
+    @property
     def in_flight(self) -> int:
         """Batches proposed and not committed."""
         return len(self._in_flight)
 
     def now_ms(self) -> int:
-        """Cluster time."""
-        return self._cluster_clock.now_ms()
+        """Cluster time: the stamp of the batch that is being gathered, if one is."""
+        return self._cluster_clock.now_ms() if self._open is None else self._open.cluster_time_ms
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `room` would return at once."""
+        return self._room.is_set()
 
     async def room(self) -> None:
         """Wait until something may be proposed."""
         await self._room.wait()
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether `turn` would return at once."""
+        return self._turn.is_set()
+
+    async def turn(self) -> None:
+        """Wait until another batch may be gathered."""
+        await self._turn.wait()
+
+    def require_leading(self) -> None:
+        """Refuse what only a leader may decide.
+
+        Raises:
+            OperationError: NOT_LEADER.
+        """
+        if not (self._leads and self._consensus.accepts_proposals):
+            raise OperationError(
+                error_pb2.ERROR_CODE_NOT_LEADER,
+                "this controller does not lead, or is handing over; ask again",
+                leader_address=self._consensus.leader_address() or "",
+            )
 
     def propose(self, records: Sequence[records_pb2.Record], *, divisible: bool = False) -> int:
         """Propose records as one batch, or, when they may be divided and one batch cannot hold them, as several.
@@ -81,8 +135,10 @@ class Proposer:
             The index of the (last) batch.
 
         Raises:
-            OperationError: INVALID_REQUEST when they do not fit into one batch and must; nothing was proposed then.
+            OperationError: INVALID_REQUEST when they do not fit into one batch and must, NOT_LEADER when this controller does not lead or is handing over;
+                nothing was proposed then.
         """
+        self.seal()
         bytes_max = self._settings.batch_bytes_max
         batches = divide(records, bytes_max)
         if len(batches) > 1 and not divisible:
@@ -94,32 +150,113 @@ class Proposer:
             self._propose(batch)
         return self.last_index
 
-    def when_committed(self, index: int, callback: Callable[[], None]) -> None:
-        """Call back once everything up to `index` is committed; at once if it is. To be asked with `last_index` or below."""
+    def gather(self, records: Sequence[records_pb2.Record], *, divisible: bool = False) -> int:
+        """Put the records of one operation into a batch that others may share; `seal` proposes it.
+
+        What a batch costs on its way through log, core, followers and subscribers is shared with it. The caller seals before it gives the event loop back, so
+        nothing else ever sees a batch that is being gathered.
+
+        Returns and raises: as `propose`.
+        """
+        size_bytes = _records_bytes(records) + RECORD_OVERHEAD_BYTES * len(records)
+        if size_bytes > self._settings.batch_bytes_max - BATCH_OVERHEAD_BYTES:
+            return self.propose(records, divisible=divisible)
+        self.require_leading()
+        if self._open is not None and self._open_bytes + size_bytes > GROUP_BYTES_MAX:
+            self.seal()
+        if self._open is None:
+            batch = self._next_batch()
+            self._overlay.open(batch)
+            self._open, self._open_bytes = batch, BATCH_OVERHEAD_BYTES
+        self._overlay.extend(records)
+        self._open_bytes += size_bytes
+        return self._open.index
+
+    def seal(self) -> None:
+        """Propose what was gathered, if anything was."""
+        batch, self._open = self._open, None
+        if batch is not None:
+            sealed = self._overlay.seal()
+            self._consensus.propose(LogEntry(batch.index, batch, sealed.encoded))
+            self._took(batch.index, len(sealed.encoded))
+
+    def propose_members(self, members: Sequence[Member]) -> int:
+        """Propose that these be the members of the quorum.
+
+        Returns:
+            The index of the batch; the membership changes as soon as it is in the log.
+
+        Raises:
+            OperationError: NOT_LEADER.
+            MembershipChangeError: the core does not allow the change now.
+        """
+        return self._propose([voters_set(members)], membership_of(members))
+
+    def when_committed(
+        self, index: int, callback: Callable[[], None], dropped: Callable[[OperationError], None]
+    ) -> None:
+        """Call back once everything up to `index` is committed; at once if it is. To be asked with `last_index` or below, by a controller that leads.
+
+        Args:
+            index: what to wait for.
+            callback: it is committed.
+            dropped: leadership ended before it was known to be; NOT_LEADER.
+        """
         if index <= self._overlay.image.index:
             callback()
             return
-        if self._waiting and self._waiting[-1][0] > index:
+        waiter = _Waiter(index, callback, dropped)
+        if self._waiting and self._waiting[-1].index > index:
             # A replay of an operation that is still in flight: it has its own place in the order.
-            position = next(at for at, (other, _) in enumerate(self._waiting) if other > index)
-            self._waiting.insert(position, (index, callback))
+            position = next(at for at, other in enumerate(self._waiting) if other.index > index)
+            self._waiting.insert(position, waiter)
             return
-        self._waiting.append((index, callback))
+        self._waiting.append(waiter)
 
     async def committed_up_to(self, index: int) -> None:
-        """Wait for a commit."""
+        """Wait for a commit.
+
+        Raises:
+            OperationError: NOT_LEADER, see `when_committed`.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
             if not done.done():
                 done.set_result(None)
 
-        self.when_committed(index, wake)
+        def drop(error: OperationError) -> None:
+            if not done.done():
+                done.set_exception(error)
+
+        self.when_committed(index, wake, drop)
         await done
+
+    def begin(self) -> None:
+        """This controller leads: the image shows everything that is in the log."""
+        assert not self._leads
+        assert self._overlay.proposed_batches == 0, "nothing of an earlier term is left"
+        self._leads = True
+
+    def end(self, error: OperationError) -> None:
+        """It does not lead any more. Whoever waits hears `error`. Idempotent."""
+        self._leads = False
+        self._open = None
+        self._overlay.drop()
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        self._update_room()
+        waiting, self._waiting = self._waiting, deque()
+        for waiter in waiting:
+            waiter.dropped(error)
 
     def committed(self, entries: Sequence[LogEntry]) -> None:
         """Everything up to the last entry is committed: fold it into the image and wake who waits for it."""
         index = entries[-1].index
+        if not self._leads:
+            for entry in entries:
+                self._overlay.image.apply_committed(entry.data, entry.batch)
+            return
         self._overlay.commit(index)
         now_ns = self._clock.monotonic_ns()
         while self._in_flight and self._in_flight[0][0] <= index:
@@ -127,22 +264,36 @@ class Proposer:
             self._in_flight_bytes -= size_bytes
             self._commit_us.record((now_ns - proposed_ns) // 1000)
         self._update_room()
-        while self._waiting and self._waiting[0][0] <= index:
-            _, callback = self._waiting.popleft()
-            callback()
+        while self._waiting and self._waiting[0].index <= index:
+            self._waiting.popleft().callback()
 
-    def _propose(self, records: Sequence[records_pb2.Record]) -> None:
-        batch = records_pb2.RecordBatch(
+    def _propose(self, records: Sequence[records_pb2.Record], membership: Membership | None = None) -> int:
+        self.seal()
+        self.require_leading()
+        batch = self._next_batch()
+        batch.records.extend(records)
+        if membership is not None:  # the only one that the core may refuse: it has to see it first
+            data = batch.SerializeToString(deterministic=True)
+            self._consensus.propose(LogEntry(batch.index, batch, data, membership))
+            taken = self._overlay.propose(batch)
+            assert taken == data, "a batch has one encoding"
+        else:
+            data = self._overlay.propose(batch)
+            self._consensus.propose(LogEntry(batch.index, batch, data))
+        self._took(batch.index, len(data))
+        return batch.index
+
+    def _next_batch(self) -> records_pb2.RecordBatch:
+        return records_pb2.RecordBatch(
             index=self.last_index + 1,
             term=self._consensus.term,
             cluster_time_ms=max(self.now_ms(), self._overlay.cluster_time_ms),
-            records=records,
         )
-        data = self._overlay.propose(batch)
-        self._in_flight.append((batch.index, len(data), self._clock.monotonic_ns()))
-        self._in_flight_bytes += len(data)
+
+    def _took(self, index: int, size_bytes: int) -> None:
+        self._in_flight.append((index, size_bytes, self._clock.monotonic_ns()))
+        self._in_flight_bytes += size_bytes
         self._update_room()
-        self._consensus.propose(LogEntry(batch.index, batch, data))
 
     def _update_room(self) -> None:
         settings = self._settings
@@ -153,6 +304,10 @@ class Proposer:
             self._room.set()
         else:
             self._room.clear()
+        if self._room.is_set() and len(self._in_flight) < UNDER_WAY_MAX:
+            self._turn.set()
+        else:
+            self._turn.clear()
 
 
 def divide(records: Sequence[records_pb2.Record], bytes_max: int) -> list[list[records_pb2.Record]]:
@@ -170,4 +325,4 @@ def divide(records: Sequence[records_pb2.Record], bytes_max: int) -> list[list[r
 
 
 def _records_bytes(records: Sequence[records_pb2.Record]) -> int:
-    return sum(record.ByteSize() for record in records)
+    return sum([record.ByteSize() for record in records])

@@ -27,13 +27,15 @@ class Outbox:
         self._connection = connection
         self._heartbeat = heartbeat
         self._heartbeat_seconds = heartbeat_seconds
-        self._results: deque[tuple[wire.OperationResult, Callable[[], None]]] = deque()
+        self._results: deque[tuple[wire.OperationResult, int]] = deque()
+        self.on_sent: Callable[[int, int], None] = lambda _count, _bytes: None
+        """Told how many results a frame had that was handed to the network, and the bytes of the operations that they answer."""
         self._refusal: error_pb2.Error | None = None
         self._filled = asyncio.Event()
 
-    def put(self, result: wire.OperationResult, sent: Callable[[], None]) -> None:
-        """Send a result; `sent` is called once it was handed to the network."""
-        self._results.append((result, sent))
+    def put(self, result: wire.OperationResult, operation_bytes: int) -> None:
+        """Send the result of an operation of this size."""
+        self._results.append((result, operation_bytes))
         self._filled.set()
 
     def refuse(self, error: error_pb2.Error) -> None:
@@ -63,18 +65,17 @@ class Outbox:
         await self._connection.send(wire.SessionResponse(refused=self._refusal).SerializeToString())
 
     async def _send_results(self) -> None:
-        batch = wire.ResultBatch()
-        size_bytes = 0
-        answered: list[Callable[[], None]] = []
+        response = wire.SessionResponse()
+        results = response.results.results
+        size_bytes = answered = answered_bytes = 0
         while self._results:
-            result, sent = self._results[0]
-            result_bytes = result.ByteSize()
-            if answered and size_bytes + result_bytes > RESULT_FRAME_BYTES:
+            result, operation_bytes = self._results[0]
+            size_bytes += result.ByteSize()
+            if answered and size_bytes > RESULT_FRAME_BYTES:
                 break
             self._results.popleft()
-            batch.results.append(result)
-            size_bytes += result_bytes
-            answered.append(sent)
-        await self._connection.send(wire.SessionResponse(results=batch).SerializeToString())
-        for sent in answered:
-            sent()
+            results.append(result)
+            answered += 1
+            answered_bytes += operation_bytes
+        await self._connection.send(response.SerializeToString())
+        self.on_sent(answered, answered_bytes)

@@ -12,7 +12,8 @@ from functools import partial
 from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_runtime.network import Connection
+from ponor_rpc.errors import OperationError
+from ponor_runtime.network import Connection, ConnectionClosedError
 
 from ponor_controller.proposals.lanes import Lanes
 from ponor_controller.proposals.pending import Caller, PendingOperation
@@ -36,6 +37,7 @@ class Session:
         *,
         operations_max: int,
         bytes_max: int,
+        silence_ms_max: int,
     ) -> None:
         self.caller = caller
         self._connection = connection
@@ -44,22 +46,28 @@ class Session:
         self._activity = activity
         self._operations_max = operations_max
         self._bytes_max = bytes_max
+        self._silence_seconds = silence_ms_max / 1000
         self._operations = 0
         self._bytes = 0
         self._room = asyncio.Event()
         self._room.set()
+        outbox.on_sent = self._sent
         self._abandoned = asyncio.Event()
 
-    def end(self, code: error_pb2.ErrorCode.ValueType, message: str) -> None:
+    def end(self, error: OperationError) -> None:
         """End the session with a reason; the process on the other side hears it."""
-        self._outbox.refuse(error_pb2.Error(code=code, message=message))
+        self._outbox.refuse(error.to_proto())
 
     def abandon(self) -> None:
         """Drop the connection without a word: the same process has another one. Its operations still count."""
         self._abandoned.set()
 
     async def run(self) -> None:
-        """Serve until the node goes, or the session is ended."""
+        """Serve until the node goes or is silent, or the session is ended.
+
+        Raises:
+            ConnectionClosedError: the node is gone, or was silent for longer than it may be: half of a connection can die without a word.
+        """
         loop = asyncio.get_running_loop()
         name = f"session-{self.caller.node_id}-{self.caller.node_epoch}"
         reading = loop.create_task(self._read(), name=f"{name}-read")
@@ -81,11 +89,17 @@ class Session:
     async def _read(self) -> None:
         while True:
             await self._room.wait()
-            frame = await self._connection.receive()
+            try:
+                async with asyncio.timeout(self._silence_seconds):
+                    frame = await self._connection.receive()
+            except TimeoutError:
+                raise ConnectionClosedError(
+                    f"node {self.caller.node_id} was silent for {self._silence_seconds:g} s"
+                ) from None
             self._activity.heard(self.caller.node_id)
             problem = self._accept(frame)
             if problem is not None:
-                self.end(error_pb2.ERROR_CODE_INVALID_REQUEST, problem)
+                self.end(OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, problem))
                 return
 
     def _accept(self, frame: bytes) -> str | None:
@@ -109,23 +123,23 @@ class Session:
                 return f"operation {operation.request_id} is below the first incomplete id {batch.first_incomplete_id}"
         for operation in batch.operations:
             self._put(operation, batch.first_incomplete_id)
+        self._update_room()
         return None
 
     def _put(self, operation: wire.Operation, first_incomplete_id: int) -> None:
         size_bytes = operation.ByteSize()
         self._operations += 1
         self._bytes += size_bytes
-        self._update_room()
         answer = partial(self._answer, size_bytes)
         self._lanes.put(PendingOperation(self.caller, operation, first_incomplete_id, answer))
 
     def _answer(self, size_bytes: int, result: wire.OperationResult) -> None:
-        self._outbox.put(result, partial(self._sent, size_bytes))
+        self._outbox.put(result, size_bytes)
 
-    def _sent(self, size_bytes: int) -> None:
+    def _sent(self, operations: int, size_bytes: int) -> None:
         if not self._room.is_set():
             self._activity.heard(self.caller.node_id)  # we did not read: the silence is ours
-        self._operations -= 1
+        self._operations -= operations
         self._bytes -= size_bytes
         self._update_room()
 

@@ -1,10 +1,14 @@
 """The session service: who is connected, and under which epoch.
 
-What lives here: Hello, registration, and one live session per node. A process that registers anew ends the session of the one before it; the same
-process on a new connection takes its own old one over.
+What lives here: Hello, registration, and one live session per node, as long as this controller leads. A process that registers anew ends the session of the
+one before it; the same process on a new connection takes its own old one over; the end of leadership ends them all, and every node is told where to go.
 """
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
@@ -16,11 +20,14 @@ from ponor_runtime.network import Connection, ConnectionClosedError
 from ponor_controller.proposals.lanes import Lanes
 from ponor_controller.proposals.pending import Caller
 from ponor_controller.proposals.proposer import Proposer
+from ponor_controller.sessions.leading import Leading, not_leading
 from ponor_controller.sessions.node_activity import NodeActivity
 from ponor_controller.sessions.outbox import Outbox
 from ponor_controller.sessions.session import Session
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.validation.nodes import register_node
+
+T = TypeVar("T")
 
 
 class SessionService:
@@ -31,16 +38,22 @@ class SessionService:
         proposer: Proposer,
         lanes: Lanes,
         activity: NodeActivity,
+        leading: Leading,
         cluster_id: str,
         settings: ControllerSettings,
     ) -> None:
         self._proposer = proposer
         self._lanes = lanes
         self._activity = activity
+        self._leading = leading
         self._cluster_id = cluster_id
         self._settings = settings
         self._sessions: dict[NodeId, Session] = {}
         self._connections = 0
+        self._leads = leading.is_leading
+        self._losses = 0
+        self._changed = asyncio.Event()
+        leading.on_change(self._leadership_changed)
 
     @property
     def session_count(self) -> int:
@@ -67,7 +80,8 @@ class SessionService:
                 f"{self._settings.sessions_max} sessions are open; try again later",
             )
         hello = await _receive_hello(connection)
-        caller, registered_index = await self._register(hello)
+        await self._wait_until_leading(hello)
+        caller, registered_index = await self._while_leading(self._register(hello))
         session = self._open(connection, caller)
         try:
             await self._welcome(connection, caller, registered_index)
@@ -75,16 +89,76 @@ class SessionService:
         finally:
             if self._sessions.get(caller.node_id) is session:
                 del self._sessions[caller.node_id]
+                self._activity.left(caller.node_id)
+
+    def _leadership_changed(self) -> None:
+        leads = self._leading.is_leading
+        if leads and not self._leads:
+            self._activity.restart()
+        if self._leads and not leads:
+            self._losses += 1
+            for session in tuple(self._sessions.values()):
+                session.end(not_leading(self._leading, f"session of node {session.caller.node_id}"))
+        self._leads = leads
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _wait_until_leading(self, hello: wire.Hello) -> None:
+        """Keep a node that comes during an election: asking again and again would only keep the voters busy.
+
+        Raises:
+            OperationError: NOT_LEADER when another controller leads, or nobody did in time.
+        """
+        try:
+            async with asyncio.timeout(self._settings.leader_wait_ms / 1000):
+                while not self._leading.is_leading and not self._leading.leader_address:
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        if not self._leading.is_leading:
+            raise not_leading(self._leading, f"hello of node {hello.node_id}")
+
+    async def _while_leading(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns, unless leadership ends before.
+
+        Raises:
+            OperationError: NOT_LEADER when it did: what was proposed may be committed by the next leader, or dropped.
+        """
+        losses = self._losses
+        working = asyncio.get_running_loop().create_task(work, name="session-registration")
+        losing = asyncio.get_running_loop().create_task(self._lost(losses), name="session-leadership")
+        try:
+            await asyncio.wait((working, losing), return_when=asyncio.FIRST_COMPLETED)
+            if self._losses != losses:
+                raise not_leading(self._leading, "registration")
+            return working.result()
+        finally:
+            working.cancel()
+            losing.cancel()
+            await asyncio.gather(working, losing, return_exceptions=True)
+
+    async def _lost(self, losses: int) -> None:
+        while self._losses == losses:
+            await self._changed.wait()
 
     async def _register(self, hello: wire.Hello) -> tuple[Caller, int]:
         """Give the process its epoch, committed."""
         await self._proposer.room()
         view = self._proposer.view
-        registration = register_node(hello, view, self._proposer.now_ms())
+        try:
+            registration = register_node(hello, view, self._proposer.now_ms())
+        except OperationError:
+            await self._proposer.committed_up_to(
+                self._proposer.last_index
+            )  # it may speak of what is proposed
+            raise
         if registration.records:
             self._proposer.propose(registration.records)
         registered_index = self._proposer.last_index
         await self._proposer.committed_up_to(registered_index)
+        if not registration.records:
+            # A welcome says that the epoch still holds. A leader that was deposed while it did not run must not say so.
+            await self._leading.read_index()
         node = view.nodes.get(NodeId(hello.node_id))
         assert node is not None
         if node.node_epoch != registration.node_epoch:
@@ -100,8 +174,10 @@ class SessionService:
             before.abandon()
         elif before is not None:
             before.end(
-                error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
-                f"a newer process registered as node {caller.node_id} with epoch {caller.node_epoch}; this one must stop",
+                OperationError(
+                    error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
+                    f"a newer process registered as node {caller.node_id} with epoch {caller.node_epoch}; this one must stop",
+                )
             )
         outbox = Outbox(connection, self._heartbeat, self._settings.session_timeout_ms / 3000)
         session = Session(
@@ -112,6 +188,7 @@ class SessionService:
             caller,
             operations_max=self._settings.session_operations_max,
             bytes_max=self._settings.session_bytes_max,
+            silence_ms_max=self._settings.session_timeout_ms,
         )
         self._sessions[caller.node_id] = session
         self._activity.heard(caller.node_id)
@@ -124,6 +201,7 @@ class SessionService:
             registered_index=registered_index,
             cluster_time_ms=self._proposer.now_ms(),
             session_timeout_ms=self._settings.session_timeout_ms,
+            controller_addresses=[row.service_address for row in self._proposer.view.image.quorum],
         )
         await connection.send(wire.SessionResponse(welcome=welcome).SerializeToString())
 

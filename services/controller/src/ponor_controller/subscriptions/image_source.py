@@ -1,47 +1,74 @@
-"""The encoded image that new subscribers and snapshot files begin with.
+"""The encoded image that new subscribers begin with.
 
-What lives here: one cache, because encoding the image is the only thing in the controller that takes time in proportion to the cluster. The body's
-format belongs to `ponor_metadata.snapshot`.
+What lives here: one encoding for all who come in a short time, made in slices between which everything else goes on. The body's format belongs to
+`ponor_metadata.snapshot`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from typing import Final
 
-from ponor_metadata import snapshot
 from ponor_metadata.image import MetadataImage
+from ponor_metadata.snapshot import begin_snapshot
+from ponor_metadata.view import cluster_of
+from ponor_runtime.clock import Clock
+
+SLICE_NS: Final = 5_000_000
+"""How long the event loop is held at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """An image as of `index`, encoded; `digest` is the running digest there."""
+    """An image as of `index`, encoded; `digest` is the running digest there. `pieces` together are the body."""
 
     index: int
-    cluster_time_ms: int
+    incarnation: int
     digest: bytes
-    data: bytes
+    size_bytes: int
+    pieces: tuple[bytes, ...]
 
 
 class ImageSource:
     """Encodes the committed image when nobody did so recently."""
 
-    def __init__(self, image: MetadataImage) -> None:
+    def __init__(self, image: MetadataImage, clock: Clock) -> None:
         self._image = image
+        self._clock = clock
         self._newest: EncodedImage | None = None
+        self._encoding = asyncio.Lock()
 
-    def fresh(self) -> EncodedImage:
-        """The image as it is now. Blocks the loop while it encodes (about 1.5 us per row)."""
-        if self._newest is None or self._newest.index != self._image.index:
-            self._newest = EncodedImage(
-                self._image.index,
-                self._image.cluster_time_ms,
-                self._image.digest,
-                snapshot.encode(self._image),
-            )
-        return self._newest
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of the cluster, as far as committed here."""
+        cluster = cluster_of(self._image)
+        return 0 if cluster is None else cluster.incarnation
 
-    def at_least(self, index: int) -> EncodedImage:
-        """An encoding from which a subscriber can go on, given that batches after `index` are still in memory."""
-        if self._newest is not None and self._newest.index >= index:
-            return self._newest
-        return self.fresh()
+    async def at_least(self, index: int) -> EncodedImage:
+        """An encoding from which a subscriber can go on, given that batches after `index` are still in memory.
+
+        The index must be committed here.
+        """
+        async with self._encoding:
+            newest = self._newest
+            if newest is None or newest.index < index or newest.incarnation != self.incarnation:
+                newest = self._newest = await self._encode()
+            return newest
+
+    def forget_before(self, index: int) -> None:
+        """Batches up to `index` are not in memory any more: an older encoding is of no use, and may be large."""
+        if self._newest is not None and self._newest.index < index:
+            self._newest = None
+
+    async def _encode(self) -> EncodedImage:
+        incarnation = self.incarnation
+        encoding = begin_snapshot(self._image)
+        pieces: list[bytes] = []
+        slice_began_ns = self._clock.monotonic_ns()
+        while (piece := encoding.next_chunk()) is not None:
+            pieces.append(piece)
+            if self._clock.monotonic_ns() - slice_began_ns >= SLICE_NS:
+                await self._clock.sleep(0)
+                slice_began_ns = self._clock.monotonic_ns()
+        return EncodedImage(encoding.index, incarnation, encoding.digest, encoding.size_bytes, tuple(pieces))

@@ -13,6 +13,8 @@ from ponor.controller.v1 import subscription_service_pb2 as wire
 
 FRAME_TARGET_BYTES = 1024 * 1024
 """A frame takes batches until it has this many bytes; a larger single batch goes alone."""
+DIGEST_INTERVAL = 1_024
+"""A frame ends at multiples of this index at the latest: its digest is compared there, by every subscriber alike."""
 ENCODED_FRAMES_MAX = 8
 """Subscribers of one process stand near the end of the log; few distinct positions are in use at a time."""
 
@@ -28,8 +30,9 @@ class RetainedBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchFrame:
-    """An encoded SubscribeResponse with batches up to `last_index`, and the bytes of the batches alone."""
+    """An encoded SubscribeResponse with the batches from `first_index` to `last_index`, both included."""
 
+    first_index: int
     last_index: int
     data: bytes
 
@@ -57,6 +60,11 @@ class RetainedTail:
         return self._begin_index + len(self._batches)
 
     @property
+    def last_digest(self) -> bytes:
+        """The running digest at `last_index`."""
+        return self._batches[-1].digest if self._batches else self._begin_digest
+
+    @property
     def size_bytes(self) -> int:
         """What the batches take."""
         return self._size_bytes
@@ -71,6 +79,18 @@ class RetainedTail:
             self._size_bytes -= len(oldest.data)
             self._begin_index, self._begin_digest = oldest.index, oldest.digest
             self._frames.pop(oldest.index, None)
+
+    def restart(self, index: int, digest: bytes) -> None:
+        """A snapshot of the leader took the place of the log up to `index`: begin anew behind it. Subscribers before it are cut off.
+
+        Raises:
+            AssertionError: the snapshot is older than what was committed here.
+        """
+        assert index >= self.last_index, f"a snapshot at {index} replaces batches up to {self.last_index}"
+        self._batches.clear()
+        self._frames.clear()
+        self._size_bytes = 0
+        self._begin_index, self._begin_digest = index, digest
 
     def digest_at(self, index: int) -> bytes | None:
         """The running digest after a batch, None when it is not in the window."""
@@ -101,7 +121,7 @@ class RetainedTail:
 
     def _encode_from(self, first_index: int) -> BatchFrame:
         position = first_index - self._begin_index - 1
-        message = wire.Batches()
+        message = wire.Batches(first_index=first_index)
         size_bytes = 0
         while position < len(self._batches):
             batch = self._batches[position]
@@ -111,5 +131,7 @@ class RetainedTail:
             message.digest = batch.digest
             size_bytes += len(batch.data)
             position += 1
+            if batch.index % DIGEST_INTERVAL == 0:
+                break
         response = wire.SubscribeResponse(batches=message)
-        return BatchFrame(self._begin_index + position, response.SerializeToString())
+        return BatchFrame(first_index, self._begin_index + position, response.SerializeToString())

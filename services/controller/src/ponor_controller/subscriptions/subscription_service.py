@@ -1,35 +1,34 @@
 """The subscription service: committed batches, pushed to whoever asks.
 
 What lives here: one coroutine per subscriber that sends a snapshot where it must, then frames of the retained tail as it grows, then progress
-while nothing happens. Nothing uncommitted passes through here, and nothing here writes to the log.
+while nothing happens. Nothing uncommitted passes through here, and nothing here writes to the log. Any controller serves it, a follower from its own commit
+index; docs/decisions/0017-following-any-controller.md says what keeps a subscriber from travelling in time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
-from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import subscription_service_pb2 as wire
 from ponor_rpc.errors import OperationError
 from ponor_runtime.network import Connection, ConnectionClosedError
+from ponor_runtime.telemetry import Telemetry
 
+from ponor_controller.sessions.leading import Leading
+from ponor_controller.settings import ControllerSettings
 from ponor_controller.subscriptions.image_source import EncodedImage, ImageSource
 from ponor_controller.subscriptions.retained_tail import RetainedTail
+from ponor_controller.subscriptions.subscriber import Subscriber, receive_start
 
-SNAPSHOT_CHUNK_BYTES = 1024 * 1024
-
-
-@dataclass(slots=True)
-class Subscriber:
-    """One subscription, and what it was sent."""
-
-    sent_index: int
-    more: asyncio.Event = field(default_factory=asyncio.Event)
-    gone: bool = False
+T = TypeVar("T")
+LOG: Final = logging.getLogger(__name__)
+GATHERING_SECONDS_MAX: Final = 0.05
+"""Under load, and with many subscribers, batches wait this long at most for others that share their frame."""
 
 
 class SubscriptionService:
@@ -39,22 +38,26 @@ class SubscriptionService:
         self,
         tail: RetainedTail,
         images: ImageSource,
+        leading: Leading,
         *,
         cluster_id: str,
         cluster_time_ms: Callable[[], int],
-        subscribers_max: int,
-        progress_interval_ms: int,
+        settings: ControllerSettings,
+        telemetry: Telemetry,
     ) -> None:
         self._tail = tail
         self._images = images
+        self._leading = leading
         self._cluster_id = cluster_id
         self._cluster_time_ms = cluster_time_ms
-        self._subscribers_max = subscribers_max
-        self._progress_seconds = progress_interval_ms / 1000
+        self._settings = settings
+        self._progress_seconds = settings.progress_interval_ms / 1000
+        self._divergences = telemetry.counter("ponor_controller_subscriber_divergences_total")
         # A dict, not a set: served in the order of arrival, on every run alike.
         self._subscribers: dict[int, Subscriber] = {}
         self._next_key = 0
-        self._wake_scheduled = False
+        self._grown = False
+        self._waking = False
 
     @property
     def subscriber_count(self) -> int:
@@ -62,20 +65,29 @@ class SubscriptionService:
         return len(self._subscribers)
 
     def committed(self) -> None:
-        """The tail has grown. Subscribers wake once per turn of the loop, so that batches committed together travel together."""
-        if not self._wake_scheduled and self._subscribers:
-            self._wake_scheduled = True
+        """The tail has grown. Subscribers wake together: at once after a pause, and under load as often as their number allows, so that
+        batches committed together travel together and a frame is encoded once for all.
+        """
+        self._grown = True
+        self._images.forget_before(self._tail.begin_index)
+        if not self._waking and self._subscribers:
+            self._waking = True
             asyncio.get_running_loop().call_soon(self._wake)
 
     def _wake(self) -> None:
-        self._wake_scheduled = False
+        if not self._grown:
+            self._waking = False
+            return
+        self._grown = False
         for subscriber in self._subscribers.values():
             subscriber.more.set()
+        gathering = len(self._subscribers) / self._settings.subscription_frames_per_second_max
+        asyncio.get_running_loop().call_later(min(gathering, GATHERING_SECONDS_MAX), self._wake)
 
     async def handle(self, connection: Connection) -> None:
         """Serve one subscriber until it goes, or falls too far behind."""
         try:
-            start = await _receive_start(connection)
+            start = await receive_start(connection)
             self._check(start)
             await self._serve(connection, start)
         except OperationError as error:
@@ -91,78 +103,163 @@ class SubscriptionService:
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
                 f"this controller serves cluster {self._cluster_id}, not {start.cluster_id}; check the controller's address",
             )
-        if start.resume_index > self._tail.last_index:
+        if start.incarnation > self._images.incarnation:
             raise OperationError(
-                error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"index {start.resume_index} was never committed here (the log ends at {self._tail.last_index}); "
-                "the controller's data was replaced, restart this process",
+                error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
+                f"this controller knows incarnation {self._images.incarnation} of the cluster, not {start.incarnation}; ask another one",
             )
-        if len(self._subscribers) >= self._subscribers_max:
+        if len(self._subscribers) >= self._settings.subscribers_max:
             raise OperationError(
                 error_pb2.ERROR_CODE_OVERLOADED,
-                f"{self._subscribers_max} subscriptions are open; try again later",
+                f"{self._settings.subscribers_max} subscriptions are open; try again later",
             )
 
     async def _serve(self, connection: Connection, start: wire.SubscribeStart) -> None:
+        settings = self._settings
+        subscriber = Subscriber(
+            connection,
+            self._leading,
+            window_bytes=settings.subscriber_window_bytes,
+            silence_ms_max=settings.session_timeout_ms,
+        )
         key = self._next_key
         self._next_key += 1
-        subscriber = Subscriber(sent_index=start.resume_index)
         self._subscribers[key] = subscriber
-        listening = asyncio.get_running_loop().create_task(
-            _receive_acks(connection, subscriber), name=f"subscription-{key}-acks"
-        )
+        loop = asyncio.get_running_loop()
+        listening = loop.create_task(subscriber.listen(), name=f"subscription-{key}-listen")
+        sending = loop.create_task(self._send(subscriber, start), name=f"subscription-{key}-send")
         try:
-            if not self._can_resume(start):
-                image = self._images.at_least(self._tail.begin_index)
-                subscriber.sent_index = image.index
-                await _send_snapshot(connection, image)
-            await self._follow(connection, subscriber)
+            await asyncio.wait((listening, sending), return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
         finally:
             del self._subscribers[key]
             listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            sending.cancel()
+            await asyncio.gather(listening, sending, return_exceptions=True)
 
-    def _can_resume(self, start: wire.SubscribeStart) -> bool:
-        return start.resume_index > 0 and self._tail.digest_at(start.resume_index) == start.resume_digest
+    async def _send(self, subscriber: Subscriber, start: wire.SubscribeStart) -> None:
+        same_history = start.incarnation == self._images.incarnation
+        seen_index = max(start.resume_index, start.seen_index) if same_history else 0
+        await self._meanwhile(subscriber, self._reach(subscriber, seen_index))
+        reason = self._why_no_resumption(start, same_history=same_history)
+        if reason is None:
+            subscriber.sent_index = start.resume_index
+        else:
+            encoding = self._images.at_least(max(self._tail.begin_index, seen_index))
+            image = await self._meanwhile(subscriber, encoding)
+            assert image.index >= seen_index, f"a snapshot at {image.index} for readers who saw {seen_index}"
+            await _send_snapshot(subscriber, image, reason)
+            subscriber.sent_index = image.index
+        await self._follow(subscriber)
 
-    async def _follow(self, connection: Connection, subscriber: Subscriber) -> None:
-        while not subscriber.gone:
-            subscriber.more.clear()
-            try:
-                frame = self._tail.frame_after(subscriber.sent_index)
-            except LookupError as error:
-                raise OperationError(
-                    error_pb2.ERROR_CODE_OVERLOADED,
-                    f"the subscriber fell behind: {error}; connect again for a snapshot",
-                ) from error
-            if frame is not None:
-                subscriber.sent_index = frame.last_index
-                await connection.send(frame.data)
-                continue
-            try:
-                async with asyncio.timeout(self._progress_seconds):
+    async def _meanwhile(self, subscriber: Subscriber, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns; until then the subscriber hears that this controller is alive."""
+        working = asyncio.get_running_loop().create_task(work, name="subscription-preparation")
+        try:
+            while not (await asyncio.wait((working,), timeout=self._progress_seconds))[0]:
+                await self._send_progress(subscriber)
+            return working.result()
+        finally:
+            working.cancel()
+
+    async def _reach(self, subscriber: Subscriber, index: int) -> None:
+        """Wait until this controller has committed what the subscriber has seen elsewhere.
+
+        Raises:
+            OperationError: CONTROLLER_BEHIND: it did not in time.
+        """
+        try:
+            async with asyncio.timeout(self._settings.resume_wait_ms_max / 1000):
+                while self._tail.last_index < index:
+                    subscriber.more.clear()
                     await subscriber.more.wait()
-            except TimeoutError:
-                await connection.send(self._progress(subscriber))
+        except TimeoutError:
+            raise OperationError(
+                error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
+                f"index {index} is not committed here (the log ends at {self._tail.last_index}); ask another controller, or, "
+                "if the controllers' data was replaced by an older copy, restart this process",
+            ) from None
 
-    def _progress(self, subscriber: Subscriber) -> bytes:
-        # What was sent, not what is committed: the two may differ by what was committed in this turn of the loop.
-        progress = wire.Progress(commit_index=subscriber.sent_index, cluster_time_ms=self._cluster_time_ms())
-        return wire.SubscribeResponse(progress=progress).SerializeToString()
-
-
-async def _receive_start(connection: Connection) -> wire.SubscribeStart:
-    try:
-        request = wire.SubscribeRequest.FromString(await connection.receive())
-    except DecodeError as error:
-        raise OperationError(
-            error_pb2.ERROR_CODE_INVALID_REQUEST, f"a frame is not a SubscribeRequest: {error}"
-        ) from error
-    if request.WhichOneof("frame") != "start":
-        raise OperationError(
-            error_pb2.ERROR_CODE_INVALID_REQUEST, "the first frame of a subscription must be a start"
+    def _why_no_resumption(
+        self, start: wire.SubscribeStart, *, same_history: bool
+    ) -> wire.SnapshotBegin.Reason.ValueType | None:
+        """Why the subscriber needs a snapshot; None when it goes on where it was."""
+        if start.resume_index == 0:
+            return wire.SnapshotBegin.REASON_ASKED
+        digest = self._tail.digest_at(start.resume_index)
+        if digest == start.resume_digest:
+            return None
+        if not same_history:
+            return wire.SnapshotBegin.REASON_INCARNATION
+        if digest is None:
+            return wire.SnapshotBegin.REASON_COMPACTED
+        self._divergences.add()
+        LOG.error(
+            "a subscriber's image differs from this controller's at index %d: digest %s, here %s; it starts over from a snapshot",
+            start.resume_index,
+            start.resume_digest.hex(),
+            digest.hex(),
         )
-    return request.start
+        return wire.SnapshotBegin.REASON_DIVERGED
+
+    async def _follow(self, subscriber: Subscriber) -> None:
+        while True:
+            self._require_currency()
+            subscriber.more.clear()
+            if subscriber.probe:
+                await self._send_progress(subscriber)
+            elif subscriber.answers:
+                answer = wire.SubscribeResponse(read_index=subscriber.answers.popleft())
+                await subscriber.send(answer.SerializeToString())
+            elif not (subscriber.has_room and await self._send_batches(subscriber)):
+                try:
+                    async with asyncio.timeout(self._progress_seconds):
+                        await subscriber.more.wait()
+                except TimeoutError:
+                    await self._send_progress(subscriber)
+
+    async def _send_batches(self, subscriber: Subscriber) -> bool:
+        """Send the next frame of batches; False when there is none."""
+        try:
+            frame = self._tail.frame_after(subscriber.sent_index)
+        except LookupError as error:
+            raise OperationError(
+                error_pb2.ERROR_CODE_OVERLOADED,
+                f"the subscriber fell behind: {error}; connect again for a snapshot",
+            ) from error
+        if frame is None:
+            return False
+        assert frame.first_index == subscriber.sent_index + 1 <= frame.last_index, (
+            "indices rise without holes"
+        )
+        subscriber.sent_index = frame.last_index
+        await subscriber.send(frame.data)
+        return True
+
+    def _require_currency(self) -> None:
+        """A controller that is cut off from its peers must not hold subscribers who could follow another one.
+
+        Raises:
+            OperationError: CONTROLLER_BEHIND.
+        """
+        age_ms = self._leading.commit_age_ms
+        if age_ms > self._settings.session_timeout_ms:
+            raise OperationError(
+                error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
+                f"this controller has heard no leader for {age_ms} ms; ask another one",
+            )
+
+    async def _send_progress(self, subscriber: Subscriber) -> None:
+        progress = wire.Progress(
+            commit_index=self._tail.last_index,
+            cluster_time_ms=self._cluster_time_ms(),
+            digest=self._tail.last_digest,
+            staleness_ms=self._leading.commit_age_ms,
+            probe=subscriber.newest_probe,
+        )
+        subscriber.probe = 0
+        await subscriber.send(wire.SubscribeResponse(progress=progress).SerializeToString())
 
 
 async def _refuse(connection: Connection, error: OperationError) -> None:
@@ -172,25 +269,16 @@ async def _refuse(connection: Connection, error: OperationError) -> None:
         return
 
 
-async def _receive_acks(connection: Connection, subscriber: Subscriber) -> None:
-    """Read until the subscriber goes; anything but an ack ends the subscription."""
-    try:
-        while True:
-            request = wire.SubscribeRequest.FromString(await connection.receive())
-            if request.WhichOneof("frame") != "ack":
-                break
-    except (ConnectionClosedError, DecodeError):
-        pass
-    subscriber.gone = True
-    subscriber.more.set()
-
-
-async def _send_snapshot(connection: Connection, image: EncodedImage) -> None:
-    begin = wire.SnapshotBegin(index=image.index, size_bytes=len(image.data))
-    await connection.send(wire.SubscribeResponse(snapshot_begin=begin).SerializeToString())
-    for position in range(0, len(image.data), SNAPSHOT_CHUNK_BYTES):
-        data = image.data[position : position + SNAPSHOT_CHUNK_BYTES]
+async def _send_snapshot(
+    subscriber: Subscriber, image: EncodedImage, reason: wire.SnapshotBegin.Reason.ValueType
+) -> None:
+    begin = wire.SnapshotBegin(
+        index=image.index, size_bytes=image.size_bytes, reason=reason, incarnation=image.incarnation
+    )
+    await subscriber.send(wire.SubscribeResponse(snapshot_begin=begin).SerializeToString())
+    for data in image.pieces:
+        await subscriber.room()
         chunk = wire.SnapshotChunk(data=data, crc32c=crc32c(data))
-        await connection.send(wire.SubscribeResponse(snapshot_chunk=chunk).SerializeToString())
+        await subscriber.send(wire.SubscribeResponse(snapshot_chunk=chunk).SerializeToString())
     end = wire.SnapshotEnd(digest=image.digest)
-    await connection.send(wire.SubscribeResponse(snapshot_end=end).SerializeToString())
+    await subscriber.send(wire.SubscribeResponse(snapshot_end=end).SerializeToString())

@@ -14,9 +14,9 @@ from ponor_controller.validation.situation import Decision, Situation, refuse, r
 
 def put_key(body: wire.PutKey, situation: Situation) -> Decision:
     """Put a value if the key has none; answer with the value it has."""
-    decision = Decision()
-    decision.result = wire.OperationResult(key_held=_put(body, situation, decision))
-    return decision
+    records: list[records_pb2.Record] = []
+    held = _put(body, situation, records)
+    return Decision(records, wire.OperationResult(key_held=held))
 
 
 def put_keys(body: wire.PutKeys, situation: Situation) -> Decision:
@@ -26,27 +26,28 @@ def put_keys(body: wire.PutKeys, situation: Situation) -> Decision:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST, "a key is named twice in one operation; name it once"
         )
-    decision = Decision()
-    held = [_put(put, situation, decision) for put in body.puts]
-    decision.result = wire.OperationResult(keys_held=wire.KeysHeld(held=held))
-    return decision
+    records: list[records_pb2.Record] = []
+    held = [_put(put, situation, records) for put in body.puts]
+    return Decision(records, wire.OperationResult(keys_held=wire.KeysHeld(held=held)))
 
 
-def _put(body: wire.PutKey, situation: Situation, decision: Decision) -> wire.KeyHeld:
-    settings = situation.settings
-    if not 1 <= len(body.key.encode()) <= settings.key_bytes_max:
+def _put(body: wire.PutKey, situation: Situation, records: list[records_pb2.Record]) -> wire.KeyHeld:
+    settings, key, value = situation.settings, body.key, body.value
+    if not 1 <= len(key.encode()) <= settings.key_bytes_max:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"a key has 1 to {settings.key_bytes_max} bytes, not {len(body.key.encode())}",
+            f"a key has 1 to {settings.key_bytes_max} bytes, not {len(key.encode())}",
         )
-    if len(body.value) > settings.value_bytes_max:
+    if len(value) > settings.value_bytes_max:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"the value of key {body.key!r} has {len(body.value)} bytes; at most {settings.value_bytes_max} are kept",
+            f"the value of key {key!r} has {len(value)} bytes; at most {settings.value_bytes_max} are kept",
         )
-    held = situation.view.keys.get(body.key)
+    held = situation.view.keys.get(key)
     if held is not None:
         return wire.KeyHeld(value=held.value, created=False)
-    put = records_pb2.KeyPut(key=body.key, value=body.value)
-    decision.records.append(records_pb2.Record(key_put=put))
-    return wire.KeyHeld(value=body.value, created=True)
+    record = records_pb2.Record()
+    put = record.key_put
+    put.key, put.value = key, value
+    records.append(record)
+    return wire.KeyHeld(value=value, created=True)

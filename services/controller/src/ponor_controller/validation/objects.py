@@ -66,14 +66,19 @@ def prepare_objects(body: wire.PrepareObjects, situation: Situation) -> Decision
 
 
 def claim_objects(body: wire.ClaimObjects, situation: Situation) -> Decision:
-    """Take the right to delete objects that are due. Finding none writes nothing, so that an idle cluster's log does not grow."""
+    """Take the right to delete objects that are due. Finding none writes nothing, so that an idle cluster's log does not grow.
+
+    Nothing is due while a forced recovery waits for its confirmation: what the lost part of the log knew to be in use may be there still.
+    """
     require_role(situation, records_pb2.NODE_ROLE_GC)
     settings, caller = situation.settings, situation.caller
     require_count(body.limit, settings.claim_count_max, "objects")
     if body.ttl_ms < 1:
         raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"a claim of {body.ttl_ms} ms; ask for at least 1")
     claimed_until_ms = situation.now_ms + min(body.ttl_ms, settings.claim_ttl_ms_max)
-    rows = list(islice(_due_objects(situation), body.limit))
+    cluster = cluster_of(situation.view)
+    assert cluster is not None
+    rows = [] if cluster.incarnation_unconfirmed else list(islice(_due_objects(situation), body.limit))
     granted = wire.ObjectsGranted(claimed_until_ms=claimed_until_ms)
     for row in rows:
         granted.objects.add(object_id=row.object_id, namespace=row.namespace, bucket_index=row.bucket_index)

@@ -17,6 +17,7 @@ from ponor_kafka.messages.produce import (
 from ponor_kafka.record_builder import build_batch
 from ponor_runtime.network import ConnectionClosedError
 from ponor_runtime.runtime import Runtime
+
 from ponor_simulation.cluster import KAFKA_ADDRESS
 from ponor_simulation.kafka_client import KafkaClient
 

@@ -13,10 +13,10 @@ from ponor_kafka.messages.fetch import PartitionData as FetchedPartition
 from ponor_kafka.record_batch import split_batches
 from ponor_runtime.network import ConnectionClosedError
 from ponor_runtime.runtime import Runtime
+
 from ponor_simulation.cluster import KAFKA_ADDRESS
 from ponor_simulation.kafka_client import KafkaClient
-
-from tests.simulation.cluster_history import ClusterHistory, Value
+from ponor_simulation.workload.history import ClusterHistory, Value
 
 VERSIONS: Final = (4, 11, 12)
 SESSION_VERSIONS: Final = (11, 12)
@@ -42,8 +42,11 @@ class Consumer:
         high_watermarks: the largest it was told, by partition; none after it may be lower.
     """
 
-    def __init__(self, name: str, topic: str, partitions: int, history: ClusterHistory) -> None:
+    def __init__(
+        self, name: str, topic: str, partitions: int, history: ClusterHistory, *, pause_s_max: float = 0.02
+    ) -> None:
         self.name = name
+        self._pause_s_max = pause_s_max
         self._topic = topic
         self._history = history
         self.logs: list[list[Value]] = [[] for _ in range(partitions)]
@@ -127,7 +130,7 @@ class Consumer:
         for topic in response.responses:
             for answer in topic.partitions:
                 self._take(answer, asked[answer.partition_index])
-        await runtime.clock.sleep(randomness.uniform(0.0, 0.02))
+        await runtime.clock.sleep(randomness.uniform(0.0, self._pause_s_max))
 
     def _take(self, answer: FetchedPartition, asked_offset: int) -> None:
         partition = answer.partition_index

@@ -23,10 +23,10 @@ from ponor_kafka.messages.produce import (
 from ponor_kafka.record_builder import build_batch
 from ponor_runtime.network import ConnectionClosedError
 from ponor_runtime.runtime import Runtime
+
 from ponor_simulation.cluster import KAFKA_ADDRESS
 from ponor_simulation.kafka_client import KafkaClient
-
-from tests.simulation.cluster_history import ClusterHistory, Value
+from ponor_simulation.workload.history import ClusterHistory, Value
 
 WINDOW: Final = 4
 """One less than a broker remembers: a repeated batch is always known."""
@@ -77,12 +77,14 @@ class Lane:
     under_way: int = 0
     answers_due: int = 0
     is_failed: bool = False
+    is_timed_out: bool = False
+    """A batch was answered "timed out": the broker has it all the same, so that those behind it may be acknowledged before it is."""
 
     @property
     def may_send(self) -> bool:
         """Whether the next batch may leave."""
         if self.is_failed and self.answers_due == 0:
-            self.is_failed = False
+            self.is_failed = self.is_timed_out = False
             self.under_way = 0
         window = WINDOW if self.is_known else 1
         return not self.is_failed and self.under_way < min(window, len(self.unacknowledged))
@@ -90,15 +92,18 @@ class Lane:
     def broken(self) -> None:
         """The connection is gone: nothing is under way any more, whatever the broker has of it."""
         self.under_way = self.answers_due = 0
-        self.is_failed = False
+        self.is_failed = self.is_timed_out = False
 
 
 class Producer:
     """See the module's docstring. Its process never dies: it is the witness."""
 
-    def __init__(self, name: str, topic: str, partitions: int, history: ClusterHistory) -> None:
+    def __init__(
+        self, name: str, topic: str, partitions: int, history: ClusterHistory, *, pause_s_max: float = 0.02
+    ) -> None:
         self.name = name
         self._topic = topic
+        self._pause_s_max = pause_s_max
         self._lanes = [Lane(partition) for partition in range(partitions)]
         self._history = history
         self._producer_id = -1
@@ -139,7 +144,7 @@ class Producer:
                 chosen = [lane for lane in self._lanes if lane.may_send and runtime.randomness.below(3)]
                 if chosen:
                     requests.create_task(self._send(runtime, client, chosen))
-                await runtime.clock.sleep(runtime.randomness.uniform(0.001, 0.02))
+                await runtime.clock.sleep(runtime.randomness.uniform(0.001, self._pause_s_max))
 
     async def _take_id(self, client: KafkaClient) -> None:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
@@ -186,8 +191,10 @@ class Producer:
     def _answered(self, lane: Lane, batch: Batch, row: PartitionProduceResponse) -> None:
         is_first = lane.unacknowledged[0] is batch
         if row.error_code == ErrorCode.NONE:
-            assert is_first, f"{batch.first} was taken before {lane.unacknowledged[0].first}"
-            lane.unacknowledged.popleft()
+            assert is_first or lane.is_timed_out, (
+                f"{batch.first} was taken before {lane.unacknowledged[0].first}"
+            )
+            lane.unacknowledged.remove(batch)
             lane.under_way -= 1
             lane.is_known = True
             self._history.acknowledge(batch.first, len(batch.sizes_bytes), row.base_offset)
@@ -197,3 +204,4 @@ class Producer:
         assert code in RETRIABLE or follows_a_failure, f"{batch.first}: {code.name} {row.error_message}"
         self.repeats += 1
         lane.is_failed = True
+        lane.is_timed_out = lane.is_timed_out or code is ErrorCode.REQUEST_TIMED_OUT

@@ -1,0 +1,171 @@
+# How blocks are searched and appended to. Part of plain_records_native; splitting, joining and copying of blocks is left to `blocks`.
+
+cdef inline int64_t number_at(object values, Py_ssize_t place) except? -1:
+    return PyLong_AsLongLong(<object>PyTuple_GET_ITEM(values, place))
+
+
+cdef inline bint is_below(object pair, int64_t left, int64_t right, bint or_same) except -1:
+    cdef int64_t other = number_at(pair, 0)
+    if other != left:
+        return other < left
+    other = number_at(pair, 1)
+    return other < right or (or_same and other == right)
+
+
+cdef class Store:
+    """A map of `blocks`, and where it keeps its blocks."""
+
+    cdef object whole
+    cdef list blocks
+    cdef list firsts
+
+    def __init__(self, whole):
+        self.whole = whole
+        self.blocks = whole._blocks
+        self.firsts = whole._firsts
+
+    cdef Py_ssize_t block_of(self, int64_t key) except -2:
+        """The block in which an integer key stands or would stand; -1 if it is below all."""
+        cdef Py_ssize_t low = 0, high = PyList_GET_SIZE(self.firsts), middle
+        while low < high:
+            middle = (low + high) >> 1
+            if key < PyLong_AsLongLong(<object>PyList_GET_ITEM(self.firsts, middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return low - 1
+
+    cdef Py_ssize_t place(self, Py_ssize_t b, int64_t key) except -2:
+        """The place of an integer key in the block; -1 if it is not there."""
+        cdef object keys = self.blocks[b].keys
+        cdef Py_ssize_t low = 0, high, middle, count
+        cdef int64_t *packed
+        if isinstance(keys, list):
+            count = high = PyList_GET_SIZE(keys)
+            while low < high:
+                middle = (low + high) >> 1
+                if PyLong_AsLongLong(<object>PyList_GET_ITEM(keys, middle)) < key:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < count and PyLong_AsLongLong(<object>PyList_GET_ITEM(keys, low)) == key:
+                return low
+            return -1
+        count = high = len(<array.array>keys)
+        packed = <int64_t *>(<array.array>keys).data.as_longlongs
+        while low < high:
+            middle = (low + high) >> 1
+            if packed[middle] < key:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < count and packed[low] == key else -1
+
+    cdef object owned(self, Py_ssize_t b):
+        """The block, to be changed."""
+        cdef object block = self.blocks[b]
+        if block.generation != self.whole._generation:
+            block = self.whole._own(b)
+        return block
+
+    cdef Py_ssize_t block_of_pair(self, int64_t left, int64_t right) except -2:
+        """The same for a key of two integers."""
+        cdef Py_ssize_t low = 0, high = PyList_GET_SIZE(self.firsts), middle
+        while low < high:
+            middle = (low + high) >> 1
+            if is_below(<object>PyList_GET_ITEM(self.firsts, middle), left, right, True):
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    cdef Py_ssize_t place_of_pair(self, Py_ssize_t b, int64_t left, int64_t right) except -2:
+        """Where a key of two integers stands or would stand in the block."""
+        cdef list keys = self.blocks[b].keys
+        cdef Py_ssize_t low = 0, high = PyList_GET_SIZE(keys), middle
+        while low < high:
+            middle = (low + high) >> 1
+            if is_below(<object>PyList_GET_ITEM(keys, middle), left, right, False):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef int put_pair(self, int64_t left, int64_t right, tuple key, tuple row) except -1:
+        """Insert a row that is not there yet, under a key of two integers."""
+        cdef Py_ssize_t b = self.block_of_pair(left, right), i
+        cdef object block
+        if b < 0 or PyList_GET_SIZE(self.blocks[b].keys) >= ROWS_MAX:
+            self.whole.put(key, row)
+            return 0
+        if PyList_GET_SIZE(self.blocks[b].keys) == 0:
+            self.firsts[b] = key
+        i = self.place_of_pair(b, left, right)
+        block = self.owned(b)
+        block.keys.insert(i, key)
+        block._rows.insert(i, row)
+        self.whole._count += 1
+        return 0
+
+    cdef int put_text(self, str key, tuple row) except -1:
+        """Insert or replace a row under a key that is a string."""
+        cdef Py_ssize_t b = bisect_right(self.firsts, key), i, count
+        cdef object block
+        cdef list keys, rows
+        b = b - 1 if b else 0
+        if PyList_GET_SIZE(self.blocks) == 0:
+            self.whole.put(key, row)
+            return 0
+        keys = self.blocks[b].keys
+        count = PyList_GET_SIZE(keys)
+        i = bisect_left(keys, key)
+        if i < count and keys[i] == key:
+            self.owned(b)._rows[i] = row
+            return 0
+        if count >= ROWS_MAX:
+            self.whole.put(key, row)
+            return 0
+        block = self.owned(b)
+        keys, rows = block.keys, block._rows
+        keys.insert(i, key)
+        rows.insert(i, row)
+        if i == 0:
+            self.firsts[b] = key
+        self.whole._count += 1
+        return 0
+
+    cdef int delete_pair(self, int64_t left, int64_t right) except -1:
+        """Remove a row that is there, under a key of two integers."""
+        cdef Py_ssize_t b = self.block_of_pair(left, right), i
+        cdef object block
+        cdef Py_ssize_t rows = 0 if b < 0 else PyList_GET_SIZE(self.blocks[b].keys)
+        if rows == 0 or (rows <= ROWS_MIN and PyList_GET_SIZE(self.blocks) > 1):
+            self.whole.delete((left, right))  # blocks go, or are joined
+            return 0
+        i = self.place_of_pair(b, left, right)
+        if i == rows or is_below((left, right), number_at(self.blocks[b].keys[i], 0), number_at(self.blocks[b].keys[i], 1), False):
+            raise KeyError((left, right))
+        block = self.owned(b)
+        del block.keys[i]
+        del block._rows[i]
+        if i == 0 and rows > 1:
+            self.firsts[b] = block.keys[0]
+        self.whole._count -= 1
+        return 0
+
+    cdef int append_packed(self, object block, int64_t key, const char *row, Py_ssize_t row_bytes) except -1:
+        """Append a row of fixed width to a block that has room."""
+        cdef bytearray data = block._data
+        cdef Py_ssize_t size = PyByteArray_GET_SIZE(data)
+        block.keys.append(key)
+        PyByteArray_Resize(data, size + row_bytes)
+        memcpy(PyByteArray_AS_STRING(data) + size, row, row_bytes)
+        self.whole._count += 1
+        return 0
+
+    cdef object last_with_room(self):
+        """The last block, to be appended to; None if it is full or empty, or there is none."""
+        cdef Py_ssize_t b = PyList_GET_SIZE(self.blocks) - 1
+        if b < 0 or not 0 < len(self.blocks[b].keys) < ROWS_MAX:
+            return None
+        return self.owned(b)

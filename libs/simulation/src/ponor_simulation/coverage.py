@@ -1,0 +1,83 @@
+"""Coverage: what a run, or many, really met: faults that took effect, states that were reached, invariants that were looked at.
+
+What lives here: counters by name, and the table that people read. A simulation that never reaches a state proves nothing about it; so zero is printed too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.telemetry_names import METRICS, MetricKind
+
+PREFIX: Final = "ponor_"
+COUNTED_METRICS: Final = tuple(
+    name
+    for name, metric in METRICS.items()
+    if metric.kind is MetricKind.COUNTER
+    and name.startswith(
+        (
+            "ponor_controller_",
+            "ponor_raft_",
+            "ponor_session_",
+            "ponor_subscription_",
+            "ponor_gc_",
+            "ponor_upload_objects",
+            "ponor_object_store_errors",
+            "ponor_object_store_retries",
+            "ponor_log_cache_reads",
+            "ponor_block_cache_reads",
+        )
+    )
+    and name not in {"ponor_controller_records_total", "ponor_controller_operations_total"}
+)
+"""What services count themselves and what says which states they reached."""
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Counters of a run; those of many runs are added up.
+
+    Attributes:
+        faults: by kind, how often one was done to somebody.
+        effects: how often something that a fault may cause was seen.
+        states: how often the services reached something.
+        checks: by number of the invariant, how often it was looked at.
+    """
+
+    runs: int = 0
+    virtual_s: float = 0.0
+    events: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    effects: Counter[str] = field(default_factory=Counter)
+    states: Counter[str] = field(default_factory=Counter)
+    checks: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: Coverage) -> None:
+        """Add another run's."""
+        self.runs += other.runs
+        self.virtual_s += other.virtual_s
+        self.events += other.events
+        self.faults.update(other.faults)
+        self.effects.update(other.effects)
+        self.states.update(other.states)
+        self.checks.update(other.checks)
+
+    def harvest(self, process: str, telemetry: Telemetry) -> None:
+        """Add what a life of a process counted."""
+        service = process.partition("-")[0]
+        for name in COUNTED_METRICS:
+            for labels, value in telemetry.counters(name):
+                suffix = "".join(f" {label}" for label in labels)
+                self.states[f"{service}: {name.removeprefix(PREFIX).removesuffix('_total')}{suffix}"] += value
+        for _, torn_bytes in telemetry.gauges("ponor_journal_torn_bytes"):
+            self.states[f"{service}: recoveries that cut a torn tail"] += torn_bytes > 0
+
+
+def table(title: str, counts: Mapping[str, int], known: Iterable[str] = ()) -> list[str]:
+    """Lines for people; `known` names are shown also where nothing was counted."""
+    rows = {name: counts.get(name, 0) for name in [*known, *sorted(counts)]}
+    return [f"{title}:", *(f"  {count:>10,}  {name}" for name, count in rows.items())]

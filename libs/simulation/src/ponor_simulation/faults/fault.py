@@ -1,0 +1,112 @@
+"""One fault: what is done to whom, when and for how long.
+
+What lives here: the value and its kinds. It says everything that its doing depends on, so that the same fault is the same whichever others happen in a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+EVERYBODY: Final = "everybody"
+"""Target of faults that strike every machine, or something that all share."""
+LEADER: Final = "leader"
+"""Target of faults that strike whichever controller leads when their time has come; the first one if none does."""
+
+
+class FaultKind(Enum):
+    """What can go wrong. `target` is a process, a direction "a>b", LEADER or EVERYBODY; `degree` is said per kind."""
+
+    CRASH = "crash"
+    """A machine loses its power (degree 1: sectors that were not synced are lost) or only its process (0); it is back after the duration."""
+    CRASH_IN_OPERATION = "crash-in-operation"
+    """The same with power loss, in the middle of the n-th disk operation from now on (degree n)."""
+    POWER_CUT = "power-cut"
+    """All machines lose their power at once."""
+    STOP = "stop"
+    """Somebody asks a process to end, in order; it must, and is started again."""
+    PAUSE = "pause"
+    """A process stands still; messages and timers wait for it."""
+    CLOCK_DRIFT = "clock-drift"
+    """A machine's clocks run at another rate (degree)."""
+    CLOCK_JUMP = "clock-jump"
+    """Somebody sets a machine's wall clock (degree: ms), and back after the duration."""
+    RESET = "reset"
+    """Every connection between two processes breaks, for both at once."""
+    ABANDON = "abandon"
+    """One end takes its connections for broken and connects again, while the other still reads what was under way."""
+    CUT = "cut"
+    """Nothing arrives in one direction."""
+    ISOLATION = "isolation"
+    """Nothing arrives at or from a process."""
+    PARTITION = "partition"
+    """A controller and the other controllers hear nothing of each other; everybody else hears all of them."""
+    STALE_LEADER = "stale-leader"
+    """A controller stands still for the duration and hears nothing of the others, also for a while after it went on (degree: seconds)."""
+    CLOG = "clog"
+    """What is sent in one direction arrives only when this is over."""
+    LOSS = "loss"
+    """Frames of a direction are lost, with their connections (degree: share)."""
+    DELAY = "delay"
+    """Frames of a direction have a long tail of delays (degree: seconds)."""
+    DISK_SLOW = "disk-slow"
+    """Syncs of a machine take up to so long (degree: seconds)."""
+    DISK_ERROR = "disk-error"
+    """A write, sync or read of a machine fails (EIO), after some others passed (degree: how many)."""
+    DISK_FULL = "disk-full"
+    """A machine's disk takes no growth (ENOSPC)."""
+    DISK_ROT = "disk-rot"
+    """A stored bit of a machine flips while it is down. Only where the fault atlas leaves enough good copies."""
+    STORE_ERRORS = "store-errors"
+    """Calls of the object store fail, unapplied (503; degree: share)."""
+    STORE_TIMEOUTS = "store-timeouts"
+    """Calls are applied, and fail all the same (degree: share)."""
+    STORE_SHORT_READS = "store-short-reads"
+    """Gets return less than there is (degree: share)."""
+    STORE_SLOW = "store-slow"
+    """Calls take up to so long (degree: seconds)."""
+    STORE_DOWN = "store-down"
+    """No call succeeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """See the module's docstring.
+
+    Attributes:
+        number: its place in the list that was drawn; it keeps it in every part of that list.
+        at_s: when it begins, in virtual seconds after the workload began.
+        duration_s: until it is taken back, or until who crashed is started again.
+        degree: see `FaultKind`.
+    """
+
+    number: int
+    at_s: float
+    kind: FaultKind
+    target: str
+    duration_s: float
+    degree: float = 0.0
+
+    @property
+    def direction(self) -> tuple[str, str]:
+        """The two ends of a link's fault."""
+        source, _, target = self.target.partition(">")
+        return source, target
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+        return {
+            "number": self.number,
+            "at_s": self.at_s,
+            "kind": self.kind.value,
+            "target": self.target,
+            "duration_s": self.duration_s,
+            "degree": self.degree,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"#{self.number:<3} at {self.at_s:7.3f} s  {self.kind.value:<18} {self.target:<24} for {self.duration_s:6.3f} s"
+            + (f"  degree {self.degree:g}" if self.degree else "")
+        )

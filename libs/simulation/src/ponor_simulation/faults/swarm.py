@@ -1,0 +1,185 @@
+"""Swarm: a seed chooses which kinds of fault a run has at all, and then when each of them strikes.
+
+What lives here: the dice. A run in which everything happens all the time reaches little: a store that is always down hides what a pause would have shown. So each seed
+leaves about half of the kinds out (Groce et al., "Swarm Testing", 2012). All of a schedule is drawn before the run begins; nothing that happens in a run moves the dice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Final
+
+from ponor_simulation.faults.fault import EVERYBODY, LEADER, Fault, FaultKind
+
+KINDS_SHARE: Final = 0.5
+FAULTS_BOUNDS: Final = (5, 14)
+SAFETY_S_BOUNDS: Final = (6.0, 14.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Whom faults may strike.
+
+    Attributes:
+        controllers, brokers, gcs: services, by the names of their processes.
+        clients: processes that only have links.
+        has_bucket: objects are in a bucket that can be in trouble of its own.
+    """
+
+    controllers: tuple[str, ...]
+    brokers: tuple[str, ...]
+    gcs: tuple[str, ...]
+    clients: tuple[str, ...]
+    has_bucket: bool
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Every machine that can crash."""
+        return (*self.controllers, *self.brokers, *self.gcs)
+
+    @property
+    def lives(self) -> tuple[str, ...]:
+        """Whom to strike: every machine, and twice as often as one of several controllers the one that leads."""
+        return (*self.services, LEADER, LEADER) if len(self.controllers) > 1 else self.services
+
+    @property
+    def disks(self) -> tuple[str, ...]:
+        """Every machine that keeps something."""
+        return (*self.controllers, *self.brokers)
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Every direction that carries something."""
+        inner = [pair for pair in permutations(self.services, 2) if set(pair) & set(self.controllers)]
+        outer = [
+            pair
+            for broker in self.brokers
+            for client in self.clients
+            for pair in ((broker, client), (client, broker))
+        ]
+        return tuple(f"{source}>{target}" for source, target in (*inner, *outer))
+
+
+Draw = Callable[[random.Random], float]
+
+
+def _below(*steps: float) -> Draw:
+    """Up to one of these; short and long ones are equally likely, as uniform draws would not make them."""
+    return lambda chance: chance.choice(steps) * chance.random()
+
+
+def _one_of(*values: float) -> Draw:
+    return lambda chance: chance.choice(values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dice:
+    targets: Callable[[Machines], Sequence[str]]
+    duration_s: Draw
+    degree: Draw = staticmethod(lambda _: 0.0)  # noqa: RUF009 - a pure function
+    weight: int = 2
+
+
+def _everybody(_: Machines) -> Sequence[str]:
+    return (EVERYBODY,)
+
+
+def _store(machines: Machines) -> Sequence[str]:
+    return (EVERYBODY,) if machines.has_bucket else ()
+
+
+def _rotting(machines: Machines) -> Sequence[str]:
+    """The fault atlas: a minority of the voters, and of what has one copy nothing."""
+    return machines.controllers[: (len(machines.controllers) - 1) // 2]
+
+
+def _parted(machines: Machines) -> Sequence[str]:
+    return (LEADER, *machines.controllers) if len(machines.controllers) > 1 else ()
+
+
+DOWN_S: Final = _below(0.001, 0.1, 1.0, 3.0)
+LINK_S: Final = _below(0.3, 1.0, 4.0)
+DICE: Final[dict[FaultKind, _Dice]] = {
+    FaultKind.CRASH: _Dice(lambda m: m.lives, DOWN_S, _one_of(1, 1, 1, 0), weight=4),
+    FaultKind.CRASH_IN_OPERATION: _Dice(lambda m: m.disks, DOWN_S, lambda c: c.randint(1, 60), weight=3),
+    FaultKind.POWER_CUT: _Dice(_everybody, DOWN_S, weight=1),
+    FaultKind.STOP: _Dice(lambda m: m.lives, _below(0.5), weight=1),
+    FaultKind.PAUSE: _Dice(lambda m: m.lives, lambda c: 0.1 + c.choice((0.5, 3.0, 10.0, 29.9)) * c.random()),
+    FaultKind.CLOCK_DRIFT: _Dice(
+        lambda m: m.lives, _below(5.0, 15.0), _one_of(0.9, 0.97, 1.03, 1.1), weight=1
+    ),
+    FaultKind.CLOCK_JUMP: _Dice(
+        lambda m: m.services, _below(1.0, 10.0), _one_of(-3_600_000, -5_000, 5_000, 3_600_000), weight=1
+    ),
+    FaultKind.RESET: _Dice(lambda m: m.directions, _one_of(0.0)),
+    FaultKind.ABANDON: _Dice(lambda m: m.directions, _one_of(0.0), weight=3),
+    FaultKind.CUT: _Dice(lambda m: m.directions, LINK_S, weight=3),
+    FaultKind.ISOLATION: _Dice(lambda m: m.lives, LINK_S),
+    FaultKind.PARTITION: _Dice(_parted, _below(1.0, 4.0), weight=3),
+    FaultKind.STALE_LEADER: _Dice(
+        lambda m: (LEADER,) if len(m.controllers) > 1 else (),
+        lambda c: c.uniform(1.2, 3.0),
+        lambda c: c.uniform(0.3, 1.5),
+        weight=3,
+    ),
+    FaultKind.CLOG: _Dice(lambda m: m.directions, LINK_S),
+    FaultKind.LOSS: _Dice(lambda m: m.directions, LINK_S, _one_of(0.005, 0.05, 0.3)),
+    FaultKind.DELAY: _Dice(lambda m: m.directions, LINK_S, _one_of(0.05, 0.3, 1.5)),
+    FaultKind.DISK_SLOW: _Dice(lambda m: m.disks, _below(0.5, 3.0), _one_of(0.05, 0.4, 1.5)),
+    FaultKind.DISK_ERROR: _Dice(lambda m: m.disks, DOWN_S, lambda c: c.randint(0, 30)),
+    FaultKind.DISK_FULL: _Dice(lambda m: m.brokers, _below(0.5, 3.0), weight=1),
+    FaultKind.DISK_ROT: _Dice(_rotting, DOWN_S, lambda c: c.randrange(1 << 30), weight=1),
+    FaultKind.STORE_ERRORS: _Dice(_store, LINK_S, _one_of(0.05, 0.3)),
+    FaultKind.STORE_TIMEOUTS: _Dice(_store, LINK_S, _one_of(0.05, 0.3)),
+    FaultKind.STORE_SHORT_READS: _Dice(_store, LINK_S, _one_of(0.02, 0.2)),
+    FaultKind.STORE_SLOW: _Dice(_store, LINK_S, _one_of(0.2, 0.9)),
+    FaultKind.STORE_DOWN: _Dice(_store, LINK_S, weight=1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Everything that will happen to a run. `safety_s` is how long; then all is healed."""
+
+    safety_s: float
+    kinds: tuple[FaultKind, ...]
+    faults: tuple[Fault, ...]
+
+    def only(self, numbers: Sequence[int]) -> Schedule:
+        """The same with some of the faults."""
+        wanted = set(numbers)
+        return Schedule(
+            self.safety_s, self.kinds, tuple(fault for fault in self.faults if fault.number in wanted)
+        )
+
+
+def draw_schedule(chance: random.Random, machines: Machines) -> Schedule:
+    """What a seed does to these machines."""
+    kinds = [kind for kind, dice in DICE.items() if dice.targets(machines)]
+    enabled = [kind for kind in kinds if chance.random() < KINDS_SHARE] or [FaultKind.CRASH]
+    safety_s = chance.uniform(*SAFETY_S_BOUNDS)
+    count = chance.randint(*FAULTS_BOUNDS)
+    weights = [DICE[kind].weight for kind in enabled]
+    times = sorted(chance.uniform(0.0, safety_s) for _ in range(count))
+    faults = [
+        _draw(chance, number, at_s, kind, machines)
+        for number, (at_s, kind) in enumerate(
+            zip(times, chance.choices(enabled, weights, k=count), strict=True)
+        )
+    ]
+    return Schedule(safety_s, tuple(enabled), tuple(faults))
+
+
+def _draw(chance: random.Random, number: int, at_s: float, kind: FaultKind, machines: Machines) -> Fault:
+    dice = DICE[kind]
+    return Fault(
+        number,
+        round(at_s, 6),
+        kind,
+        chance.choice(list(dice.targets(machines))),
+        round(dice.duration_s(chance), 6),
+        dice.degree(chance),
+    )

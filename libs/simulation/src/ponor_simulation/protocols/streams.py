@@ -1,0 +1,132 @@
+"""Streams: who may open, commit, trim and close, and what the stream is then.
+
+What lives here: the rules at the controller. Each can be dropped by name, for models that show what it is there for; nothing else drops one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+NOBODY: Final = -1
+
+
+class NotAllowedError(Exception):
+    """The protocol does not allow this step; the message says which rule is against it."""
+
+
+class Stream(NamedTuple):
+    """A stream as far as its protocol goes: owner, epochs, and committed offsets [start, end). `node_epoch` is the owner's when it opened."""
+
+    open: bool = False
+    epoch: int = -1
+    node: int = NOBODY
+    node_epoch: int = -1
+    start: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRules:
+    """The rules; each may be dropped.
+
+    Attributes:
+        callers_node_epoch: only the newest process of a node is listened to, whatever it wants.
+        epoch_rises: a stream is opened at an epoch above all before.
+        closed_before_open: a stream that is open is not opened.
+        commit_names_epoch: a commit names the epoch under which the stream is open.
+        commit_by_owner: a commit comes from the owner's node, while the stream is open.
+        commit_continues: a commit begins where the last one ended.
+        close_names_epoch: a close names the epoch that it ends.
+        close_names_end: a close names the committed end.
+    """
+
+    callers_node_epoch: bool = True
+    epoch_rises: bool = True
+    closed_before_open: bool = True
+    commit_names_epoch: bool = True
+    commit_by_owner: bool = True
+    commit_continues: bool = True
+    close_names_epoch: bool = True
+    close_names_end: bool = True
+
+
+ALL_RULES: Final = StreamRules()
+
+
+def require_newest(node: int, node_epoch: int, newest: int | None, rules: StreamRules = ALL_RULES) -> None:
+    """Whoever asks must be the newest process of its node.
+
+    Raises:
+        NotAllowedError: it is not.
+    """
+    if rules.callers_node_epoch and node_epoch != newest:
+        raise NotAllowedError(f"epoch {node_epoch} of node {node} acts, and the node is at epoch {newest}")
+
+
+def opened(stream: Stream, epoch: int, node: int, node_epoch: int, rules: StreamRules = ALL_RULES) -> Stream:
+    """The stream under a new owner.
+
+    Raises:
+        NotAllowedError: it is open, or the epoch does not rise.
+    """
+    if rules.epoch_rises and epoch <= stream.epoch:
+        raise NotAllowedError(f"opened at epoch {epoch} after epoch {stream.epoch}")
+    if rules.closed_before_open and stream.open:
+        raise NotAllowedError(
+            f"opened at epoch {epoch} by node {node} while open at epoch {stream.epoch} of node {stream.node}"
+        )
+    return Stream(True, epoch, node, node_epoch, stream.start, stream.end)
+
+
+def committed(
+    stream: Stream, node: int, start: int, end: int, epoch: int | None = None, rules: StreamRules = ALL_RULES
+) -> Stream:
+    """The stream with [start, end) committed. `epoch` is the one that the writer named; None where that is not known.
+
+    Raises:
+        NotAllowedError: not open, not the owner, another epoch, or a gap or an overlap.
+    """
+    if rules.commit_by_owner and not stream.open:
+        raise NotAllowedError(f"node {node} commits [{start}, {end}) of a closed stream")
+    if rules.commit_by_owner and stream.node != node:
+        raise NotAllowedError(
+            f"node {node} commits [{start}, {end}) of a stream that is open at node {stream.node}"
+        )
+    if rules.commit_names_epoch and epoch is not None and epoch != stream.epoch:
+        raise NotAllowedError(f"a commit under epoch {epoch} at epoch {stream.epoch}")
+    if rules.commit_continues and start != stream.end:
+        raise NotAllowedError(f"a commit of [{start}, {end}) where the stream ends at {stream.end}")
+    if start >= end:
+        raise NotAllowedError(f"a commit of [{start}, {end})")
+    return stream._replace(end=end)
+
+
+def closed(
+    stream: Stream, node: int, epoch: int, end: int | None = None, rules: StreamRules = ALL_RULES
+) -> Stream:
+    """The stream given up by its owner. `end` is the one that the owner named; None where that is not known.
+
+    Raises:
+        NotAllowedError: not open, not the owner, another epoch, or another end.
+    """
+    if not stream.open:
+        raise NotAllowedError(f"node {node} closes a stream that is closed")
+    if stream.node != node:
+        raise NotAllowedError(f"node {node} closes a stream that is open at node {stream.node}")
+    if rules.close_names_epoch and epoch != stream.epoch:
+        raise NotAllowedError(f"a close of epoch {epoch} at epoch {stream.epoch}")
+    if rules.close_names_end and end is not None and end != stream.end:
+        raise NotAllowedError(f"a close at {end} where the stream ends at {stream.end}")
+    return stream._replace(open=False)
+
+
+def trimmed(stream: Stream, start: int) -> Stream:
+    """The stream without what is below `start`.
+
+    Raises:
+        NotAllowedError: the start does not rise, or passes the end.
+    """
+    if not stream.start < start <= stream.end:
+        raise NotAllowedError(f"trimmed to {start}, outside of ({stream.start}, {stream.end}]")
+    return stream._replace(start=start)

@@ -1,0 +1,99 @@
+"""What a journal entry of the record log is made of: pieces, byte by byte (docs/formats/controller-log.md).
+
+What lives here: the encoding of pieces, pure. Everything that must become durable at once is one journal entry: one piece after the other. Damage is the
+journal's to find; what is wrong here was written wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, TypeAlias
+
+from google.protobuf.message import DecodeError
+from ponor_raft.entry import Entry, HardState
+from ponor_raft.membership import DIRECTORY_ID_BYTES, ReplicaId
+
+from ponor_controller.consensus.members import membership_in
+
+KIND_HARD_STATE: Final = 1
+KIND_ENTRY: Final = 2
+KIND_BEGIN: Final = 3
+FLAG_MEMBERSHIP: Final = 1
+HARD_STATE: Final = Struct(f">BQBi{DIRECTORY_ID_BYTES}s")
+"""kind, term, whether there is a vote, node id and directory id of whom it went to."""
+ENTRY: Final = Struct(">BQQBI")
+"""kind, index, term, flags, bytes of the record batch that follows."""
+BEGIN: Final = Struct(">BQQ")
+"""kind, index, term."""
+NOBODY: Final = ReplicaId(0, bytes(DIRECTORY_ID_BYTES))
+
+
+class PieceError(ValueError):
+    """The bytes are no sequence of pieces; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The log holds nothing and goes on after (`index`, `term`): a snapshot took the place of everything before."""
+
+    index: int
+    term: int
+
+
+Piece: TypeAlias = HardState | Entry | Begin
+
+
+def encode_hard_state(state: HardState) -> bytes:
+    """Term and vote."""
+    to = state.voted_for
+    return HARD_STATE.pack(KIND_HARD_STATE, state.term, to is not None, *(to or NOBODY))
+
+
+def encode_entry(entry: Entry) -> tuple[bytes, bytes]:
+    """Two buffers: the head, and the entry's data as it is."""
+    flags = FLAG_MEMBERSHIP if entry.membership is not None else 0
+    return ENTRY.pack(KIND_ENTRY, entry.index, entry.term, flags, len(entry.data)), entry.data
+
+
+def encode_begin(begin: Begin) -> bytes:
+    """The new beginning."""
+    return BEGIN.pack(KIND_BEGIN, begin.index, begin.term)
+
+
+def decode_pieces(data: bytes) -> Iterator[Piece]:
+    """The pieces of one journal entry, in order.
+
+    Raises:
+        PieceError: see there.
+    """
+    position = 0
+    while position < len(data):
+        piece, position = _decode(data, position)
+        yield piece
+
+
+def _decode(data: bytes, position: int) -> tuple[Piece, int]:
+    kind = data[position]
+    layout = {KIND_HARD_STATE: HARD_STATE, KIND_ENTRY: ENTRY, KIND_BEGIN: BEGIN}.get(kind)
+    if layout is None:
+        raise PieceError(f"has a piece of kind {kind}, which is not known")
+    end = position + layout.size
+    if end > len(data):
+        raise PieceError("ends within a piece")
+    if kind == KIND_HARD_STATE:
+        _, term, voted, node_id, directory_id = HARD_STATE.unpack_from(data, position)
+        return HardState(term, ReplicaId(node_id, directory_id) if voted else None), end
+    if kind == KIND_BEGIN:
+        _, index, term = BEGIN.unpack_from(data, position)
+        return Begin(index, term), end
+    _, index, term, flags, size_bytes = ENTRY.unpack_from(data, position)
+    body = data[end : end + size_bytes]
+    if len(body) != size_bytes:
+        raise PieceError("ends within a record batch")
+    try:
+        membership = membership_in(body) if flags & FLAG_MEMBERSHIP else None
+    except DecodeError as error:
+        raise PieceError(f"holds something that is no record batch ({error})") from error
+    return Entry(index, term, body, membership), end + size_bytes

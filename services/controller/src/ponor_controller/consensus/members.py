@@ -1,0 +1,97 @@
+"""Members of the quorum: who they are and where they are reached.
+
+What lives here: the value that configuration, identity file, log and image share, and its translation into the core's `Membership`. Which members there are
+at an index is decided by the log alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.rows import QuorumMemberRow
+from ponor_raft.membership import Membership, ReplicaId
+from ponor_runtime.identity import NodeId
+
+VOTERS_SET_TAG: Final = b"\x82\x05"
+"""Begins a VotersSet in an encoded batch (field 80 of Record). Bytes without it need no look at their records."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """One controller of the quorum. Addresses are HOST:PORT; a sole controller may have no peer address."""
+
+    node_id: NodeId
+    directory_id: bytes
+    peer_address: str
+    service_address: str
+    voter: bool = True
+
+    @property
+    def replica(self) -> ReplicaId:
+        """How the core knows it."""
+        return ReplicaId(self.node_id, self.directory_id)
+
+
+def membership_of(members: Iterable[Member]) -> Membership:
+    """The core's view of members."""
+    ordered = sorted(members)
+    return Membership(
+        tuple(member.replica for member in ordered if member.voter),
+        tuple(member.replica for member in ordered if not member.voter),
+    )
+
+
+def voters_set(members: Iterable[Member]) -> records_pb2.Record:
+    """The record that makes these the members."""
+    return records_pb2.Record(
+        voters_set=records_pb2.VotersSet(
+            members=[
+                records_pb2.QuorumMember(
+                    node_id=member.node_id,
+                    directory_id=member.directory_id,
+                    peer_address=member.peer_address,
+                    service_address=member.service_address,
+                    voter=member.voter,
+                )
+                for member in sorted(members)
+            ]
+        )
+    )
+
+
+def members_in(batch: records_pb2.RecordBatch) -> tuple[Member, ...] | None:
+    """The members that a batch sets; None when it sets none."""
+    for record in reversed(batch.records):
+        if record.WhichOneof("kind") == "voters_set":
+            return tuple(
+                Member(
+                    NodeId(member.node_id),
+                    member.directory_id,
+                    member.peer_address,
+                    member.service_address,
+                    member.voter,
+                )
+                for member in record.voters_set.members
+            )
+    return None
+
+
+def membership_in(data: bytes) -> Membership | None:
+    """The membership that an encoded batch sets.
+
+    Raises:
+        DecodeError: the bytes are no record batch.
+    """
+    members = members_in(records_pb2.RecordBatch.FromString(data))
+    return membership_of(members) if members is not None else None
+
+
+def members_of_rows(rows: Iterable[QuorumMemberRow]) -> tuple[Member, ...]:
+    """The members that an image shows."""
+    return tuple(
+        Member(row.node_id, row.directory_id, row.peer_address, row.service_address, row.voter)
+        for row in rows
+    )

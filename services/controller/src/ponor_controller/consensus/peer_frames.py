@@ -1,0 +1,209 @@
+"""The core's messages as frames between controllers, and back.
+
+What lives here: the translation, pure, and nothing that decides. Both ends of a message are those of the stream it travels on, so frames do not repeat them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ponor.controller.v1 import peer_service_pb2 as wire
+from ponor_raft import messages as raft
+from ponor_raft.entry import Entry, SnapshotMeta
+from ponor_raft.membership import Membership, ReplicaId
+
+from ponor_controller.consensus.members import membership_in
+
+MESSAGE_OVERHEAD_BYTES: Final = 64
+"""What a message takes beside its data, generously."""
+
+
+class PeerFrameError(ValueError):
+    """A frame makes no sense; its stream ends."""
+
+
+def message_bytes(message: raft.Message) -> int:
+    """About how large a message is in a frame."""
+    if isinstance(message, raft.AppendRequest):
+        return MESSAGE_OVERHEAD_BYTES + sum([len(entry.data) + 32 for entry in message.entries])
+    if isinstance(message, raft.SnapshotChunk):
+        return 4 * MESSAGE_OVERHEAD_BYTES + len(message.data)
+    return MESSAGE_OVERHEAD_BYTES
+
+
+def encode_messages(messages: Sequence[raft.Message]) -> bytes:
+    """One frame of messages."""
+    body = wire.PeerMessages(messages=[_encode(message) for message in messages])
+    return wire.ExchangeRequest(messages=body).SerializeToString()
+
+
+def decode_messages(body: wire.PeerMessages, sender: ReplicaId, to: ReplicaId) -> Iterator[raft.Message]:
+    """The messages of a frame.
+
+    Raises:
+        PeerFrameError: one is of an unknown kind, or its parts contradict each other.
+        DecodeError: a record batch is none.
+    """
+    for each in body.messages:
+        kind = each.WhichOneof("kind")
+        if kind is None:
+            raise PeerFrameError("a message is of a kind that is not known here; upgrade this controller")
+        try:
+            yield _DECODERS[kind](each, sender, to)
+        except AssertionError as error:
+            raise PeerFrameError(f"a {kind} makes no sense: {error}") from error
+
+
+def replica(message: wire.PeerReplica) -> ReplicaId:
+    """A replica as the core knows it."""
+    return ReplicaId(message.node_id, message.directory_id)
+
+
+def replica_message(who: ReplicaId) -> wire.PeerReplica:
+    """A replica as it is named in frames."""
+    return wire.PeerReplica(node_id=who.node_id, directory_id=who.directory_id)
+
+
+def _encode(message: raft.Message) -> wire.PeerMessage:
+    field, body = _ENCODERS[type(message)](message)
+    return wire.PeerMessage(term=message.term, **{field: body})
+
+
+def _encode_append(message: raft.AppendRequest) -> wire.PeerAppendRequest:
+    return wire.PeerAppendRequest(
+        prev_index=message.prev_index,
+        prev_term=message.prev_term,
+        entries=[
+            wire.PeerEntry(
+                index=entry.index,
+                term=entry.term,
+                data=entry.data,
+                membership=entry.membership is not None,
+            )
+            for entry in message.entries
+        ],
+        commit=message.commit,
+    )
+
+
+def _encode_chunk(message: raft.SnapshotChunk) -> wire.PeerSnapshotChunk:
+    meta = message.meta
+    return wire.PeerSnapshotChunk(
+        index=meta.index,
+        snapshot_term=meta.term,
+        voters=map(replica_message, meta.membership.voters),
+        learners=map(replica_message, meta.membership.learners),
+        digest=meta.digest,
+        size_bytes=meta.size_bytes,
+        offset=message.offset,
+        data=message.data,
+    )
+
+
+def _decode_append(each: wire.PeerMessage, sender: ReplicaId, to: ReplicaId) -> raft.AppendRequest:
+    body = each.append_request
+    entries = tuple(
+        Entry(entry.index, entry.term, entry.data, membership_in(entry.data) if entry.membership else None)
+        for entry in body.entries
+    )
+    return raft.AppendRequest(sender, to, each.term, body.prev_index, body.prev_term, entries, body.commit)
+
+
+def _decode_chunk(each: wire.PeerMessage, sender: ReplicaId, to: ReplicaId) -> raft.SnapshotChunk:
+    body = each.snapshot_chunk
+    membership = Membership(tuple(map(replica, body.voters)), tuple(map(replica, body.learners)))
+    meta = SnapshotMeta(body.index, body.snapshot_term, membership, body.digest, body.size_bytes)
+    return raft.SnapshotChunk(sender, to, each.term, meta, body.offset, body.data)
+
+
+_ENCODERS: Final[Mapping[type[Any], Callable[[Any], tuple[str, Any]]]] = {
+    raft.VoteRequest: lambda m: (
+        "vote_request",
+        wire.PeerVoteRequest(
+            last_index=m.last_index, last_term=m.last_term, pre_vote=m.pre_vote, transfer=m.transfer
+        ),
+    ),
+    raft.VoteResponse: lambda m: (
+        "vote_response",
+        wire.PeerVoteResponse(pre_vote=m.pre_vote, granted=m.granted),
+    ),
+    raft.AppendRequest: lambda m: ("append_request", _encode_append(m)),
+    raft.AppendResponse: lambda m: (
+        "append_response",
+        wire.PeerAppendResponse(
+            match_index=m.match_index,
+            rejected=m.rejected,
+            rejected_index=m.rejected_index,
+            hint_index=m.hint_index,
+            hint_term=m.hint_term,
+        ),
+    ),
+    raft.HeartbeatRequest: lambda m: (
+        "heartbeat_request",
+        wire.PeerHeartbeatRequest(commit=m.commit, round=m.round),
+    ),
+    raft.HeartbeatResponse: lambda m: ("heartbeat_response", wire.PeerHeartbeatResponse(round=m.round)),
+    raft.TimeoutNow: lambda _: ("timeout_now", wire.PeerTimeoutNow()),
+    raft.SnapshotChunk: lambda m: ("snapshot_chunk", _encode_chunk(m)),
+    raft.SnapshotAck: lambda m: (
+        "snapshot_ack",
+        wire.PeerSnapshotAck(index=m.index, next_offset=m.next_offset, installed=m.installed),
+    ),
+    raft.ReadIndexRequest: lambda m: ("read_index_request", wire.PeerReadIndexRequest(context=m.context)),
+    raft.ReadIndexResponse: lambda m: (
+        "read_index_response",
+        wire.PeerReadIndexResponse(context=m.context, index=m.index),
+    ),
+}
+
+
+def _vote_request(each: wire.PeerMessage, sender: ReplicaId, to: ReplicaId) -> raft.VoteRequest:
+    body = each.vote_request
+    return raft.VoteRequest(
+        sender, to, each.term, body.last_index, body.last_term, body.pre_vote, body.transfer
+    )
+
+
+def _append_response(each: wire.PeerMessage, sender: ReplicaId, to: ReplicaId) -> raft.AppendResponse:
+    body = each.append_response
+    return raft.AppendResponse(
+        sender,
+        to,
+        each.term,
+        body.match_index,
+        body.rejected,
+        body.rejected_index,
+        body.hint_index,
+        body.hint_term,
+    )
+
+
+def _snapshot_ack(each: wire.PeerMessage, sender: ReplicaId, to: ReplicaId) -> raft.SnapshotAck:
+    body = each.snapshot_ack
+    return raft.SnapshotAck(sender, to, each.term, body.index, body.next_offset, body.installed)
+
+
+_DECODERS: Final[Mapping[str, Callable[[wire.PeerMessage, ReplicaId, ReplicaId], raft.Message]]] = {
+    "vote_request": _vote_request,
+    "vote_response": lambda m, sender, to: raft.VoteResponse(
+        sender, to, m.term, m.vote_response.pre_vote, m.vote_response.granted
+    ),
+    "append_request": _decode_append,
+    "append_response": _append_response,
+    "heartbeat_request": lambda m, sender, to: raft.HeartbeatRequest(
+        sender, to, m.term, m.heartbeat_request.commit, m.heartbeat_request.round
+    ),
+    "heartbeat_response": lambda m, sender, to: raft.HeartbeatResponse(
+        sender, to, m.term, m.heartbeat_response.round
+    ),
+    "timeout_now": lambda m, sender, to: raft.TimeoutNow(sender, to, m.term),
+    "snapshot_chunk": _decode_chunk,
+    "snapshot_ack": _snapshot_ack,
+    "read_index_request": lambda m, sender, to: raft.ReadIndexRequest(
+        sender, to, m.term, m.read_index_request.context
+    ),
+    "read_index_response": lambda m, sender, to: raft.ReadIndexResponse(
+        sender, to, m.term, m.read_index_response.context, m.read_index_response.index
+    ),
+}

@@ -1,0 +1,157 @@
+"""The stream to one peer: this controller speaks, the other side shows that it is alive.
+
+What lives here: connecting, the handshake, sending, and noticing that a stream is dead. A silent network closes no connection for many seconds, and a healed one wakes
+an old connection late, because its retransmissions have backed off; hence the other side speaks at regular times, and silence ends the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from google.protobuf.message import DecodeError
+from ponor.controller.v1 import peer_service_pb2 as wire
+from ponor_raft.membership import ReplicaId
+from ponor_raft.messages import Message
+from ponor_rpc.errors import OperationError
+from ponor_rpc.methods import PEER
+from ponor_runtime.clock import Clock
+from ponor_runtime.network import Connection, ConnectionClosedError, Network
+from ponor_runtime.randomness import Randomness
+
+from ponor_controller.consensus.peer_frames import encode_messages
+from ponor_controller.consensus.peer_queue import PeerQueue
+
+HANDSHAKE_SECONDS: Final = 1.0
+ALIVE_SECONDS: Final = 0.5
+"""How often the called side speaks."""
+SILENCE_SECONDS: Final = 2.0
+"""After this long without a word a stream is dead."""
+BACKOFF_SECONDS_MIN: Final = 0.05
+BACKOFF_SECONDS_MAX: Final = 0.5
+REFUSED_SECONDS: Final = 2.0
+"""Before calling again somebody who refused: only people change that."""
+
+
+class LinkOwner(Protocol):
+    """Whom a link tells."""
+
+    def hello(self, to: ReplicaId) -> wire.PeerHello:
+        """The first frame to a peer."""
+        ...
+
+    def address(self, to: ReplicaId) -> str:
+        """Where it is; empty: not known."""
+        ...
+
+    def link_made(self) -> None:
+        """A peer hears from now on what is sent to it."""
+        ...
+
+    def link_broken(self, to: ReplicaId) -> None:
+        """The stream ended, or none could be made; what was waiting is gone."""
+        ...
+
+    def link_refused(self, error: OperationError) -> None:
+        """The peer wants nothing from this controller."""
+        ...
+
+
+class PeerLink:
+    """Keeps a stream to one replica for as long as `run` runs."""
+
+    def __init__(
+        self,
+        to: ReplicaId,
+        owner: LinkOwner,
+        network: Network,
+        clock: Clock,
+        randomness: Randomness,
+        on_dropped: Callable[[ReplicaId], None],
+    ) -> None:
+        self._to = to
+        self._owner = owner
+        self._network = network
+        self._clock = clock
+        self._randomness = randomness
+        self._on_dropped = on_dropped
+        self._queue = PeerQueue()
+        self.connected = False
+
+    def send(self, message: Message) -> None:
+        """Send when it can be; messages may get lost."""
+        if self._queue.put(message):
+            self._on_dropped(self._to)
+
+    async def run(self) -> None:
+        """Connect, and connect again, for ever."""
+        backoff = BACKOFF_SECONDS_MIN
+        while True:
+            wait = backoff
+            try:
+                address = self._owner.address(self._to)
+                if address:
+                    await self._serve(address)
+            except OperationError as error:
+                self._owner.link_refused(error)
+                wait = REFUSED_SECONDS
+            except (ConnectionClosedError, DecodeError, TimeoutError):
+                pass  # the network's everyday life
+            backoff = BACKOFF_SECONDS_MIN if self.connected else min(2 * backoff, BACKOFF_SECONDS_MAX)
+            self.connected = False
+            self._queue.clear()
+            self._owner.link_broken(self._to)
+            await self._clock.sleep(wait * self._randomness.uniform(0.5, 1.0))
+
+    async def _serve(self, address: str) -> None:
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            connection = await self._network.connect(address, PEER)
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                hello = wire.ExchangeRequest(hello=self._owner.hello(self._to))
+                await connection.send(hello.SerializeToString())
+                await _receive(connection)
+            self.connected = True
+            self._owner.link_made()
+            await self._exchange(connection)
+        finally:
+            await connection.close()
+
+    async def _exchange(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        name = f"peer-{self._to.node_id}"
+        tasks = (
+            loop.create_task(self._send(connection), name=f"{name}-send"),
+            loop.create_task(self._listen(connection), name=f"{name}-listen"),
+        )
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _send(self, connection: Connection) -> None:
+        while True:
+            messages = await self._queue.take()
+            await connection.send(encode_messages(messages))
+
+    async def _listen(self, connection: Connection) -> None:
+        while True:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                await _receive(connection)
+
+
+async def _receive(connection: Connection) -> None:
+    """One frame from the called side.
+
+    Raises:
+        OperationError: it refuses this controller.
+    """
+    response = wire.ExchangeResponse.FromString(await connection.receive())
+    if response.WhichOneof("frame") == "refused":
+        raise OperationError.from_proto(response.refused)

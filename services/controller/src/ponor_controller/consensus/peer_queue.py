@@ -1,0 +1,65 @@
+"""Messages on their way to one peer.
+
+What lives here: the bound. Raft repeats what gets lost, so at the bound the oldest messages go and whoever sent them is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from ponor_raft.messages import Message
+
+from ponor_controller.consensus.peer_frames import message_bytes
+
+MESSAGES_MAX: Final = 4_096
+BYTES_MAX: Final = 32 * 1024 * 1024
+FRAME_TARGET_BYTES: Final = 1024 * 1024
+"""A frame takes messages until it has this many bytes; a larger single message goes alone."""
+
+
+class PeerQueue:
+    """First in, first out."""
+
+    def __init__(self) -> None:
+        self._messages: deque[tuple[Message, int]] = deque()
+        self._bytes = 0
+        self._filled = asyncio.Event()
+
+    def put(self, message: Message) -> int:
+        """Add a message; how many older ones had to go for it."""
+        size_bytes = message_bytes(message)
+        self._messages.append((message, size_bytes))
+        self._bytes += size_bytes
+        self._filled.set()
+        dropped = 0
+        while len(self._messages) > MESSAGES_MAX or (self._bytes > BYTES_MAX and len(self._messages) > 1):
+            _, gone_bytes = self._messages.popleft()
+            self._bytes -= gone_bytes
+            dropped += 1
+        return dropped
+
+    def clear(self) -> int:
+        """Drop everything; how many there were."""
+        count = len(self._messages)
+        self._messages.clear()
+        self._bytes = 0
+        return count
+
+    async def take(self) -> list[Message]:
+        """Wait for messages, and take as many as one frame holds."""
+        while not self._messages:
+            self._filled.clear()
+            await self._filled.wait()
+        taken: list[Message] = []
+        taken_bytes = 0
+        while self._messages:
+            message, size_bytes = self._messages[0]
+            if taken and taken_bytes + size_bytes > FRAME_TARGET_BYTES:
+                break
+            self._messages.popleft()
+            taken.append(message)
+            taken_bytes += size_bytes
+        self._bytes -= taken_bytes
+        return taken

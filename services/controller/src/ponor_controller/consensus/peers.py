@@ -1,0 +1,275 @@
+"""The other controllers: one stream to each, one stream from each.
+
+What lives here: which links there are, who may call, and what a broken stream means to the core. Messages are values of the core; nothing here understands them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from google.protobuf.message import DecodeError
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import peer_service_pb2 as wire
+from ponor_raft.membership import Membership, ReplicaId
+from ponor_raft.messages import Message
+from ponor_rpc.errors import OperationError, error_name
+from ponor_runtime.network import Connection, ConnectionClosedError, Network
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+
+from ponor_controller.consensus.address_book import AddressBook, Addresses
+from ponor_controller.consensus.peer_frames import (
+    PeerFrameError,
+    decode_messages,
+    replica,
+    replica_message,
+)
+from ponor_controller.consensus.peer_link import ALIVE_SECONDS, HANDSHAKE_SECONDS, PeerLink
+
+LOG: Final = logging.getLogger("ponor.controller")
+CALLERS_MAX: Final = 64
+"""Streams from other controllers; far more than a quorum has members."""
+
+
+class Core(Protocol):
+    """What messages and broken streams are told to."""
+
+    @property
+    def membership(self) -> Membership:
+        """Who takes part at present."""
+        ...
+
+    def step(self, message: Message) -> None:
+        """A message came."""
+        ...
+
+    def unreachable(self, peer: ReplicaId) -> None:
+        """What was sent to a peer got lost."""
+        ...
+
+    def reachable(self) -> None:
+        """A stream to a peer is open."""
+        ...
+
+    def began_anew(self, peer: ReplicaId) -> None:
+        """A peer opened a new stream; its older one is closed."""
+        ...
+
+    def suspect(self, peer: ReplicaId) -> None:
+        """A stream with a peer broke."""
+        ...
+
+
+class Peers:
+    """Fulfils `peer_link.LinkOwner`."""
+
+    def __init__(
+        self,
+        own: ReplicaId,
+        cluster_id: str,
+        incarnation: Callable[[], int],
+        addresses: AddressBook,
+        own_addresses: Addresses,
+        network: Network,
+        runtime: Runtime,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._own = own
+        self._cluster_id = cluster_id
+        self._incarnation = incarnation
+        self._addresses = addresses
+        self._own_addresses = own_addresses
+        self._network = network
+        self._runtime = runtime
+        self._tasks = tasks
+        self._core: Core | None = None
+        self._links: dict[ReplicaId, tuple[PeerLink, asyncio.Task[None]]] = {}
+        self._callers: dict[ReplicaId, Connection] = {}
+        self._calls = 0
+        self._refusal_told = ""
+        runtime.telemetry.gauge("ponor_controller_peers_connected", lambda: self.connected_count)
+
+    @property
+    def connected_count(self) -> int:
+        """Peers to whom a stream is open."""
+        return sum(link.connected for link, _ in self._links.values())
+
+    def is_connected(self, to: ReplicaId) -> bool:
+        """Whether a stream to it is open."""
+        found = self._links.get(to)
+        return found is not None and found[0].connected
+
+    def attach(self, core: Core) -> None:
+        """From now on messages have somewhere to go. Once."""
+        assert self._core is None
+        self._core = core
+
+    def keep_links(self, members: Sequence[ReplicaId]) -> None:
+        """Have a link to each of these, and to whoever is calling; none to anybody else."""
+        wanted = dict.fromkeys(each for each in (*members, *self._callers) if each != self._own)
+        for to in [to for to in self._links if to not in wanted]:
+            _, task = self._links.pop(to)
+            task.cancel()
+        for to in wanted:
+            if to not in self._links and not self._tasks.is_closed:
+                link = PeerLink(
+                    to, self, self._network, self._runtime.clock, self._runtime.randomness, self._lost
+                )
+                self._links[to] = (link, self._tasks.spawn(link.run(), f"peer-{to.node_id}"))
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send each to whom it names; those to nobody known get lost, as on any network."""
+        for message in messages:
+            found = self._links.get(message.to)
+            if found is not None:
+                found[0].send(message)
+            else:
+                self._lost(message.to)
+
+    # What links ask and tell.
+
+    def hello(self, to: ReplicaId) -> wire.PeerHello:
+        return wire.PeerHello(
+            cluster_id=self._cluster_id,
+            incarnation=self._incarnation(),
+            sender=replica_message(self._own),
+            to=replica_message(to),
+            peer_address=self._own_addresses.peer,
+            service_address=self._own_addresses.service,
+        )
+
+    def address(self, to: ReplicaId) -> str:
+        return self._addresses.peer_address(to)
+
+    def link_made(self) -> None:
+        if self._core is not None:
+            self._core.reachable()
+
+    def link_broken(self, to: ReplicaId) -> None:
+        self._lost(to)
+        if self._core is not None:
+            self._core.suspect(to)
+
+    def link_refused(self, error: OperationError) -> None:
+        self._runtime.telemetry.counter(
+            "ponor_controller_peer_refusals_total", reason=error_name(error.code)
+        ).add()
+        if error.message != self._refusal_told:  # it is asked again all the time, and refuses again
+            self._refusal_told = error.message
+            LOG.warning("another controller refuses this one: %s", error.message)
+
+    def _lost(self, to: ReplicaId) -> None:
+        if self._core is not None:
+            self._core.unreachable(to)
+
+    # The called side.
+
+    async def handle(self, connection: Connection) -> None:
+        """Serve one caller until it goes or is refused."""
+        self._calls += 1
+        try:
+            await self._serve(connection)
+        except OperationError as error:
+            await _refuse(connection, error)
+        except (ConnectionClosedError, DecodeError, PeerFrameError, TimeoutError):
+            return
+        finally:
+            self._calls -= 1
+            await connection.close()
+
+    async def _serve(self, connection: Connection) -> None:
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            hello = await receive_hello(connection)
+        sender = self._admit(hello)
+        before = self._callers.pop(sender, None)
+        self._callers[sender] = connection
+        if before is not None:
+            await before.close()
+        self._addresses.heard(sender, Addresses(hello.peer_address, hello.service_address))
+        self._refresh()
+        if self._core is not None:
+            self._core.began_anew(sender)
+        alive = asyncio.get_running_loop().create_task(
+            self._show_life(connection), name=f"peer-{sender.node_id}-alive"
+        )
+        try:
+            await self._receive(connection, sender)
+        finally:
+            alive.cancel()
+            await asyncio.gather(alive, return_exceptions=True)
+            if self._callers.get(sender) is connection:
+                del self._callers[sender]
+                self._refresh()
+                if self._core is not None:
+                    self._core.suspect(sender)
+
+    def _refresh(self) -> None:
+        if self._core is not None:
+            self.keep_links(self._core.membership.members)
+
+    def _admit(self, hello: wire.PeerHello) -> ReplicaId:
+        """Who calls.
+
+        Raises:
+            OperationError: it is not one of this cluster, or means somebody else.
+        """
+        sender, to = replica(hello.sender), replica(hello.to)
+        problem = None
+        if self._calls > CALLERS_MAX:
+            raise OperationError(error_pb2.ERROR_CODE_OVERLOADED, f"{CALLERS_MAX} controllers are calling")
+        if hello.cluster_id != self._cluster_id:
+            problem = f"this controller belongs to cluster {self._cluster_id}, not {hello.cluster_id}"
+        elif to != self._own:
+            problem = (
+                f"this is node {self._own.node_id} with directory {self._own.directory_id.hex()}, not node {to.node_id} "
+                f"with directory {to.directory_id.hex()}; remove the lost member and add the new one"
+            )
+        elif hello.incarnation < self._incarnation() and not self._is_member(sender):
+            problem = f"node {sender.node_id} is of incarnation {hello.incarnation}, before the recovery; give it an empty directory"
+        if problem is not None:
+            raise OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, problem)
+        return sender
+
+    def _is_member(self, sender: ReplicaId) -> bool:
+        return self._core is not None and sender in self._core.membership.members
+
+    async def _receive(self, connection: Connection, sender: ReplicaId) -> None:
+        while True:
+            request = wire.ExchangeRequest.FromString(await connection.receive())
+            if request.WhichOneof("frame") != "messages":
+                raise PeerFrameError("only messages follow a hello")
+            if self._core is None:
+                continue
+            for message in decode_messages(request.messages, sender, self._own):
+                self._core.step(message)
+
+    async def _show_life(self, connection: Connection) -> None:
+        await connection.send(wire.ExchangeResponse(welcome=wire.PeerWelcome()).SerializeToString())
+        alive = wire.ExchangeResponse(alive=wire.PeerAlive()).SerializeToString()
+        while True:
+            await self._runtime.clock.sleep(ALIVE_SECONDS)
+            await connection.send(alive)
+
+
+async def receive_hello(connection: Connection) -> wire.PeerHello:
+    """The first frame of a stream.
+
+    Raises:
+        OperationError: it is none.
+    """
+    request = wire.ExchangeRequest.FromString(await connection.receive())
+    if request.WhichOneof("frame") != "hello":
+        raise OperationError(
+            error_pb2.ERROR_CODE_INVALID_REQUEST, "the first frame between controllers must be a hello"
+        )
+    return request.hello
+
+
+async def _refuse(connection: Connection, error: OperationError) -> None:
+    try:
+        await connection.send(wire.ExchangeResponse(refused=error.to_proto()).SerializeToString())
+    except ConnectionClosedError:
+        return

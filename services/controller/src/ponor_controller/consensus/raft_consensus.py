@@ -1,0 +1,140 @@
+"""`Consensus` by Raft: what the rest of the controller sees of it.
+
+What lives here: the driver's facts in the words of the port, the leader's address, and leadership handed over on purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from ponor_raft.errors import NotLeaderError, TransferError
+from ponor_raft.membership import Membership, ReplicaId
+from ponor_raft.ready import Leadership
+from ponor_runtime.clock import Clock
+from ponor_runtime.identity import NodeId
+
+from ponor_controller.consensus.address_book import AddressBook
+from ponor_controller.consensus.ports import CommitListener, LeadershipListener, LogEntry
+from ponor_controller.consensus.raft_driver import RaftDriver
+
+TRANSFER_SECONDS: Final = 2.0
+HAND_OVER_SECONDS: Final = 0.5
+"""What a stopping leader waits at most: all controllers may be stopping."""
+POLL_SECONDS: Final = 0.005
+
+
+class RaftConsensus:
+    """Fulfils `ports.Consensus`."""
+
+    def __init__(
+        self,
+        driver: RaftDriver,
+        own: ReplicaId,
+        addresses: AddressBook,
+        is_connected: Callable[[ReplicaId], bool],
+        clock: Clock,
+    ) -> None:
+        self._driver = driver
+        self._is_connected = is_connected
+        self._own = own
+        self._addresses = addresses
+        self._clock = clock
+
+    @property
+    def is_leader(self) -> bool:
+        return self._driver.node.is_leader
+
+    @property
+    def leading(self) -> bool:
+        return self._driver.leading
+
+    @property
+    def term(self) -> int:
+        return self._driver.node.term
+
+    @property
+    def leadership(self) -> Leadership:
+        return self._driver.leadership
+
+    @property
+    def membership(self) -> Membership:
+        """Who takes part, by the newest entry appended here."""
+        return self._driver.membership
+
+    @property
+    def is_sole_voter(self) -> bool:
+        """Whether nobody else could lead."""
+        return self._driver.membership.voters == (self._own,)
+
+    @property
+    def accepts_proposals(self) -> bool:
+        node = self._driver.node  # it may know of a newer term already, and the driver not yet
+        return self._driver.leading and node.is_leader and node.transfer_target is None
+
+    def leader_address(self) -> str | None:
+        leader = self._driver.leadership.leader
+        return self._addresses.service_address(leader) or None if leader is not None else None
+
+    def propose(self, entry: LogEntry) -> None:
+        self._driver.propose(entry)
+
+    def on_commit(self, listener: CommitListener) -> None:
+        self._driver.on_commit(listener)
+
+    def on_leadership(self, listener: LeadershipListener) -> None:
+        self._driver.on_leadership(listener)
+
+    def on_leading(self, listener: Callable[[], None]) -> None:
+        self._driver.on_leading(listener)
+
+    async def read_index(self) -> int:
+        return await self._driver.reads.read_index()
+
+    async def transfer(self, node_id: NodeId) -> None:
+        target = self._transfer_target(node_id)
+        self._driver.node.transfer(target)
+        self._driver.schedule()
+        try:
+            async with asyncio.timeout(TRANSFER_SECONDS):
+                while self._driver.leadership.leader != target:
+                    if self.is_leader and self._driver.node.transfer_target is None:
+                        raise TransferError(
+                            f"node {node_id} did not take over in time; this controller goes on leading"
+                        )
+                    if not self._is_connected(target):
+                        raise TransferError(f"node {node_id} cannot be reached")
+                    await self._clock.sleep(POLL_SECONDS)
+        except TimeoutError:
+            raise TransferError(f"node {node_id} has not been heard of as leader yet") from None
+
+    async def hand_over(self) -> None:
+        """Before a planned stop: let another voter lead, if this one does and another is there to. No error if none takes over."""
+        if not self.leading or self.is_sole_voter:
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                await self.transfer(NodeId(self.furthest_voter().node_id))
+        except (NotLeaderError, TransferError, TimeoutError):
+            return
+
+    def furthest_voter(self) -> ReplicaId:
+        """The other voter that has most of the log, among those that can be reached.
+
+        Raises:
+            TransferError: there is none.
+        """
+        progress = self._driver.node.progress()
+        others = [each for each in self.membership.voters if each in progress and self._is_connected(each)]
+        if not others:
+            raise TransferError("no other voter can be reached")
+        return max(others, key=lambda each: progress[each].match_index)
+
+    def _transfer_target(self, node_id: NodeId) -> ReplicaId:
+        if not self.leading:
+            raise NotLeaderError("only the leader hands over")
+        for each in self.membership.voters:
+            if each.node_id == node_id and each != self._own:
+                return each
+        raise TransferError(f"node {node_id} is no other voter")

@@ -1,0 +1,385 @@
+"""The driver of the Raft core: time, messages and completions in; persistence, sends and committed entries out.
+
+What lives here: the one loop that owns the core, in the order that the core asks for. Nothing here decides who leads or what is committed, and nothing here knows
+what a record means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from ponor.metadata.v1 import records_pb2
+from ponor_raft.entry import Entry, SnapshotMeta
+from ponor_raft.membership import Membership, ReplicaId
+from ponor_raft.messages import Message, SnapshotChunk
+from ponor_raft.node import RaftNode
+from ponor_raft.ready import Leadership, Persist, Ready, Role, SendSnapshot
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+
+from ponor_controller.consensus.linearizable_reads import LinearizableReads
+from ponor_controller.consensus.peers import Peers
+from ponor_controller.consensus.ports import CommitListener, LeadershipListener, LogEntry
+from ponor_controller.consensus.record_log import RecordLog
+
+TICK_SECONDS: Final = 0.05
+HURRIED_TICK_SECONDS: Final = 0.01
+HURRY_NS: Final = 3_000_000_000
+"""How long a controller without a leader is in a hurry."""
+DELIVERED_AT_ONCE: Final = 64
+"""Entries between two looks at the clock."""
+SLICE_NS: Final = 10_000_000
+"""How long committed entries are applied before others on the event loop have their turn."""
+
+
+class SnapshotTraffic(Protocol):
+    """Whoever sends and receives snapshots for the driver."""
+
+    def send(self, request: SendSnapshot) -> None:
+        """Send a piece."""
+        ...
+
+    def receive(self, chunk: SnapshotChunk) -> None:
+        """Keep a piece."""
+        ...
+
+
+class _Write:
+    """A `Persist` under way."""
+
+    __slots__ = ("began_ns", "done", "persist")
+
+    def __init__(self, persist: Persist, began_ns: int) -> None:
+        self.persist = persist
+        self.began_ns = began_ns
+        self.done = False
+
+
+class RaftDriver:
+    """Owns a `RaftNode`. Fulfils `peers.Core`. Start it with `start`, once its listeners are there."""
+
+    def __init__(
+        self,
+        node: RaftNode,
+        log: RecordLog,
+        peers: Peers,
+        runtime: Runtime,
+        tasks: BackgroundTasks,
+        *,
+        slow_disk_ms: int,
+        open_term: Callable[[int, int], bytes],
+        appended: Callable[[Sequence[Entry]], None],
+    ) -> None:
+        """See the class.
+
+        Args:
+            node: the core, fresh.
+            log: recovered; the core's stored state came from it.
+            peers: the other controllers.
+            runtime: time, telemetry, fail-stop.
+            tasks: where the ticking lives.
+            slow_disk_ms: a leader whose oldest write is older steps down.
+            open_term: encodes the opening entry of (index, term).
+            appended: told of entries as soon as they are in the log here, long before they are committed.
+        """
+        self._node = node
+        self._log = log
+        self._peers = peers
+        self._clock = runtime.clock
+        self._fail_stop = runtime.fail_stop
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._slow_disk_ns = slow_disk_ms * 1_000_000
+        self._open_term = open_term
+        self._appended = appended
+        self._traffic: SnapshotTraffic | None = None
+        self._commit_listeners: list[CommitListener] = []
+        self._leadership_listeners: list[LeadershipListener] = []
+        self._leading_listeners: list[Callable[[], None]] = []
+        self._writes: deque[_Write] = deque()
+        self._committed: deque[Entry] = deque()
+        self._proposed: deque[LogEntry] = deque()
+        self._opening: tuple[int, int] | None = None
+        """Term and index of the opening entry of the own leadership."""
+        self._linked: Membership | None = None
+        self._delivered_index = node.commit_index
+        self._hurry_until_ns = 0
+        self._hurry()
+        self._scheduled = self._delivering = self._closed = False
+        self.leadership = Leadership(node.role, node.term, node.leader)
+        self.leading = False
+        self.applied_index = node.commit_index
+        """Everything up to here was given to the listeners."""
+        self.applied_term = 0
+        self.applied_membership = node.membership
+        self.reads = LinearizableReads(self._read_index, runtime.clock)
+        self._show(runtime)
+
+    @property
+    def node(self) -> RaftNode:
+        """The core, to look at."""
+        return self._node
+
+    @property
+    def membership(self) -> Membership:
+        """Who takes part, by the newest entry appended here."""
+        return self._node.membership
+
+    def attach(self, traffic: SnapshotTraffic) -> None:
+        """Who sends and receives snapshots. Once."""
+        assert self._traffic is None
+        self._traffic = traffic
+
+    def on_commit(self, listener: CommitListener) -> None:
+        """See `Consensus.on_commit`."""
+        self._commit_listeners.append(listener)
+
+    def on_leadership(self, listener: LeadershipListener) -> None:
+        """See `Consensus.on_leadership`."""
+        self._leadership_listeners.append(listener)
+
+    def on_leading(self, listener: Callable[[], None]) -> None:
+        """See `Consensus.on_leading`."""
+        self._leading_listeners.append(listener)
+
+    def start(self) -> None:
+        """Begin to take part. The first tick is at once: a sole voter campaigns in it."""
+        self._peers.attach(self)
+        self._tasks.spawn(self._tick(), "raft-ticks")
+
+    def close(self) -> None:
+        """Take no further part; what is being written is written, and nobody is told."""
+        self._closed = True
+        self._set_not_leading()
+
+    # Input.
+
+    def step(self, message: Message) -> None:
+        """A message of a peer."""
+        if not self._closed:
+            self._node.step(message)
+            self.schedule()
+
+    def unreachable(self, peer: ReplicaId) -> None:
+        """What was sent to a peer got lost."""
+        if not self._closed:
+            self._node.unreachable(peer)
+
+    def reachable(self) -> None:
+        """A stream to a peer is open: what is said to it from now on is heard."""
+        if self._node.leader is None:
+            self._hurry()
+
+    def began_anew(self, peer: ReplicaId) -> None:
+        """A peer opened a new stream."""
+        if not self._closed:
+            self._node.began_anew(peer)
+            self.schedule()
+
+    def suspect(self, peer: ReplicaId) -> None:
+        """A stream with a peer broke; that of the leader breaks when its process dies, long before its silence would tell."""
+        if not self._closed:
+            self._node.suspect_leader(peer)
+            self.schedule()
+
+    def propose(self, entry: LogEntry) -> None:
+        """See `Consensus.propose`."""
+        taken = self._node.propose(entry.data, entry.membership)
+        assert taken.index == entry.index, (
+            f"index {entry.index} was decided, the log goes on at {taken.index}"
+        )
+        self._proposed.append(entry)
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Look what the core wants, at the end of this turn of the loop: what comes together is written and sent together."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._advance)
+
+    def snapshot_taken(self, meta: SnapshotMeta) -> None:
+        """The owner of the image made a durable snapshot; what it holds may leave the core's memory, but for what lagging followers need."""
+        if not self._closed:
+            self._node.snapshot_available(meta)
+            self._node.compact(self._log.trailing_index(meta.index))
+
+    def keep_chunk(self, chunk: SnapshotChunk, next_offset: int) -> None:
+        """A received snapshot is kept up to this offset."""
+        if not self._closed:
+            self._node.keep_chunk(chunk, next_offset)
+            self.schedule()
+
+    def restore(self, meta: SnapshotMeta) -> bool:
+        """A received snapshot is durable and verified. Whether it is newer than what was delivered here: then everything must begin there, in this same step."""
+        newer = not self._closed and meta.index > self._delivered_index
+        if not self._closed:
+            self._node.restore(meta)
+            self.schedule()
+        if newer:
+            self._committed.clear()
+            self._delivered_index = meta.index
+            self.applied_index, self.applied_term = meta.index, meta.term
+            self.applied_membership = meta.membership
+        return newer
+
+    # The loop.
+
+    async def _tick(self) -> None:
+        while True:
+            self._node.tick()
+            self._watch_disk()
+            self._advance()
+            await self._clock.sleep(self._tick_seconds())
+
+    def _tick_seconds(self) -> float:
+        """Ticks come faster for a while when no leader is known: at a start, when one was lost, when somebody who could vote is there again. Waiting brings nothing then, and a
+        leader that is there after all is not disturbed, because whoever hears it answers no pre-vote. Votes wait for disks, so a candidate is not hurried.
+        """
+        node = self._node
+        hurries = node.leader is None and node.role is not Role.CANDIDATE
+        return (
+            HURRIED_TICK_SECONDS
+            if hurries and self._clock.monotonic_ns() < self._hurry_until_ns
+            else TICK_SECONDS
+        )
+
+    def _hurry(self) -> None:
+        self._hurry_until_ns = self._clock.monotonic_ns() + HURRY_NS
+
+    def _watch_disk(self) -> None:
+        """A disk that hangs is worse than a dead one: others would wait for a leader that answers nothing (etcd-io/etcd #7970)."""
+        if not self._writes or not self._node.is_leader or len(self._node.membership.voters) == 1:
+            return
+        if self._clock.monotonic_ns() - self._writes[0].began_ns > self._slow_disk_ns:
+            self._node.step_down("a write to the log takes longer than an election timeout")
+
+    def _advance(self) -> None:
+        self._scheduled = False
+        try:
+            while not self._closed and (ready := self._node.ready()) is not None:
+                self._carry_out(ready)
+        except Exception as error:  # noqa: BLE001 -- whatever it is: a core of unknown state must not go on
+            self._fail_stop("raft", error)
+
+    def _carry_out(self, ready: Ready) -> None:
+        if ready.leadership is not None:
+            self._change(ready.leadership)
+        if ready.messages:
+            self._peers.send(ready.messages)
+        if ready.persist is not None:
+            self._persist(ready.persist)
+        if ready.committed:
+            self._committed.extend(ready.committed)
+            self._delivered_index = ready.committed[-1].index
+            self._deliver_soon()
+        if ready.reads:
+            self.reads.answered(ready.reads)
+        if self._traffic is not None:
+            for chunk in ready.chunks:
+                self._traffic.receive(chunk)
+            for request in ready.snapshots:
+                self._traffic.send(request)
+        if self._node.membership is not self._linked:
+            self._linked = self._node.membership
+            self._peers.keep_links(self._linked.members)
+
+    def _change(self, leadership: Leadership) -> None:
+        self.leadership = leadership
+        if leadership.leader is None:
+            self._hurry()
+        if not self._node.is_leader or self._opening is None or self._opening[0] != self._node.term:
+            self._set_not_leading()
+        for listener in self._leadership_listeners:
+            listener(leadership)
+        if self._node.is_leader and self._opening is None:
+            index, term = self._node.last_index + 1, self._node.term
+            self._node.propose(self._open_term(index, term))
+            self._opening = (term, index)
+
+    def _set_not_leading(self) -> None:
+        self._opening = None
+        self.leading = False
+        self._proposed.clear()
+
+    def _persist(self, persist: Persist) -> None:
+        if persist.entries:
+            self._appended(persist.entries)
+        write = _Write(persist, self._clock.monotonic_ns())
+        self._writes.append(write)
+        if persist.hard_state is not None or persist.entries:
+            self._log.persist(persist.hard_state, persist.entries, partial(self._written, write))
+        else:
+            self._loop.call_soon(self._written, write, None)
+
+    def _written(self, write: _Write, error: BaseException | None) -> None:
+        if self._closed:
+            return
+        if error is not None:
+            self._fail_stop("the record log", error)
+            return
+        write.done = True
+        while self._writes and self._writes[0].done:
+            persist = self._writes.popleft().persist
+            if persist.messages:
+                self._peers.send(persist.messages)
+            self._node.persisted(persist.sequence)
+        self.schedule()
+
+    # Committed entries.
+
+    def _deliver_soon(self) -> None:
+        if not self._delivering:
+            self._delivering = True
+            self._deliver()
+
+    def _deliver(self) -> None:
+        """Give committed entries to the listeners for one slice."""
+        began_ns = self._clock.monotonic_ns()
+        try:
+            while self._committed and not self._closed:
+                count = min(DELIVERED_AT_ONCE, len(self._committed))
+                self._hand_over([self._committed.popleft() for _ in range(count)])
+                if self._committed and self._clock.monotonic_ns() - began_ns > SLICE_NS:
+                    self._loop.call_soon(self._deliver)
+                    return
+        except Exception as error:  # noqa: BLE001 -- whatever it is: what is committed must be applied, or the process ends
+            self._fail_stop(f"applying what was committed behind {self.applied_index}", error)
+        self._delivering = False
+
+    def _hand_over(self, entries: list[Entry]) -> None:
+        decoded = [self._decode(entry) for entry in entries]
+        self.applied_index, self.applied_term = entries[-1].index, entries[-1].term
+        for entry in entries:
+            if entry.membership is not None:
+                self.applied_membership = entry.membership
+        for listener in self._commit_listeners:
+            listener(decoded)
+        if self._opening is not None and not self.leading and self.applied_index >= self._opening[1]:
+            self.leading = True
+            for begin in self._leading_listeners:
+                begin()
+
+    def _decode(self, entry: Entry) -> LogEntry:
+        proposed = self._proposed
+        while proposed and proposed[0].index < entry.index:
+            proposed.popleft()
+        if proposed and proposed[0].data is entry.data:
+            return proposed.popleft()
+        batch = records_pb2.RecordBatch.FromString(entry.data)
+        assert (batch.index, batch.term) == (entry.index, entry.term), "a batch is where it says it is"
+        return LogEntry(entry.index, batch, entry.data, entry.membership)
+
+    def _read_index(self, context: int) -> None:
+        self._node.read_index(context)
+        self.schedule()
+
+    def _show(self, runtime: Runtime) -> None:
+        telemetry = runtime.telemetry
+        telemetry.gauge("ponor_controller_raft_term", lambda: self._node.term)
+        telemetry.gauge("ponor_controller_raft_leading", lambda: int(self.leading))
+        telemetry.gauge("ponor_controller_raft_last_index", lambda: self._node.last_index)
+        telemetry.gauge("ponor_controller_raft_unsynced_writes", lambda: len(self._writes))

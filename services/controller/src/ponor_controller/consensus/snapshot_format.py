@@ -1,0 +1,131 @@
+"""The head of a snapshot file, byte by byte (docs/formats/controller-log.md).
+
+What lives here: the value and its encoding, pure. The body behind it is known to `ponor_metadata.snapshot` alone; here it is bytes with a digest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+from ponor_raft.entry import SnapshotMeta
+from ponor_raft.membership import DIRECTORY_ID_BYTES, Membership, ReplicaId
+
+from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError
+
+MAGIC: Final = b"PONORSNP"
+VERSION: Final = 2
+DIGEST_BYTES: Final = 16
+FLAG_RECEIVED: Final = 1
+FIXED: Final = Struct(f">8sIIQQQq{DIGEST_BYTES}s{DIGEST_BYTES}sQHH")
+"""magic, version, flags, index, term, incarnation, cluster time in ms, running digest, state digest, body length, voters, learners."""
+REPLICA: Final = Struct(f">i{DIRECTORY_ID_BYTES}s")
+CHECKSUM: Final = Struct(">I")
+"""CRC32C of everything before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotHeader:
+    """Where in the log a snapshot stands, and how to know its body again.
+
+    Attributes:
+        index: of the newest batch in the image.
+        term: of that batch.
+        incarnation: of the log, 0 before the first forced recovery.
+        cluster_time_ms: of that batch.
+        digest: running digest after that batch.
+        state_digest: BLAKE2b-128 of the body; equal on every replica.
+        size_bytes: of the body.
+        membership: in force at the index.
+        received: it came from another controller, so that the log before it need not be here.
+    """
+
+    index: int
+    term: int
+    incarnation: int
+    cluster_time_ms: int
+    digest: bytes
+    state_digest: bytes
+    size_bytes: int
+    membership: Membership
+    received: bool = False
+
+    @property
+    def meta(self) -> SnapshotMeta:
+        """What the core knows of it."""
+        return SnapshotMeta(self.index, self.term, self.membership, self.state_digest, self.size_bytes)
+
+
+def header_bytes(membership: Membership) -> int:
+    """How long the head is: the body begins there."""
+    return FIXED.size + REPLICA.size * len(membership.members) + CHECKSUM.size
+
+
+def encode_header(header: SnapshotHeader) -> bytes:
+    """The head of a file."""
+    membership = header.membership
+    fixed = FIXED.pack(
+        MAGIC,
+        VERSION,
+        FLAG_RECEIVED if header.received else 0,
+        header.index,
+        header.term,
+        header.incarnation,
+        header.cluster_time_ms,
+        header.digest,
+        header.state_digest,
+        header.size_bytes,
+        len(membership.voters),
+        len(membership.learners),
+    )
+    head = fixed + b"".join(REPLICA.pack(*member) for member in membership.members)
+    return head + CHECKSUM.pack(crc32c(head))
+
+
+def decode_header(data: bytes, path: PurePath) -> SnapshotHeader:
+    """Read a head; `data` may go on behind it.
+
+    Raises:
+        RecordLogCorruptError: a byte of it is wrong.
+    """
+    if len(data) < FIXED.size:
+        raise RecordLogCorruptError(path, len(data), "the file ends within the head", RESTORE_REMEDY)
+    if data[: len(MAGIC)] != MAGIC:
+        raise RecordLogCorruptError(path, 0, "the file does not begin as a snapshot", RESTORE_REMEDY)
+    fields = FIXED.unpack_from(data)
+    (
+        _,
+        version,
+        flags,
+        index,
+        term,
+        incarnation,
+        time_ms,
+        digest,
+        state_digest,
+        size_bytes,
+        voters,
+        learners,
+    ) = fields
+    if version != VERSION:
+        raise RecordLogCorruptError(
+            path, len(MAGIC), f"version {version} is not known", "use the release that wrote it"
+        )
+    end = FIXED.size + REPLICA.size * (voters + learners)
+    if data[end : end + CHECKSUM.size] != CHECKSUM.pack(crc32c(data[:end])):
+        raise RecordLogCorruptError(path, 0, "the checksum of the head does not match", RESTORE_REMEDY)
+    members = [ReplicaId(*REPLICA.unpack_from(data, at)) for at in range(FIXED.size, end, REPLICA.size)]
+    return SnapshotHeader(
+        index,
+        term,
+        incarnation,
+        time_ms,
+        digest,
+        state_digest,
+        size_bytes,
+        Membership(tuple(members[:voters]), tuple(members[voters:])),
+        received=bool(flags & FLAG_RECEIVED),
+    )

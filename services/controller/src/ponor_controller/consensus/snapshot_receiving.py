@@ -1,0 +1,170 @@
+"""A snapshot that another controller sends, until it is whole, verified and durable.
+
+What lives here: the partial file, which survives a restart so that nothing is sent twice, and the checks before anything of it is believed. Installing it is the owner's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, TypeAlias
+
+from ponor_journal.segment_files import NO_SPACE
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.snapshot import SnapshotCorruptError, SnapshotReader
+from ponor_metadata.view import cluster_of
+from ponor_raft.entry import SnapshotMeta
+from ponor_raft.messages import SnapshotChunk
+from ponor_runtime.clock import Clock
+from ponor_runtime.disk import DiskFile
+
+from ponor_controller.consensus.snapshot_files import HASH_SLICE_BYTES, SnapshotFiles
+from ponor_controller.consensus.snapshot_format import (
+    DIGEST_BYTES,
+    SnapshotHeader,
+    encode_header,
+    header_bytes,
+)
+
+CHUNKS_WAITING_MAX: Final = 16
+"""The core has one under way; more come only from leaders of the past."""
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024 * 1024
+"""No image is larger; a chunk that says so is nonsense."""
+
+KeepChunk: TypeAlias = Callable[[SnapshotChunk, int], None]
+Install: TypeAlias = Callable[[SnapshotHeader, MetadataImage], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Partial:
+    """A body that gathers."""
+
+    meta: SnapshotMeta
+    file: DiskFile
+    kept_bytes: int
+
+
+class SnapshotReceiving:
+    """Takes chunks one after the other.
+
+    `keep` tells the core how much is kept; `install` is awaited with what is whole. Run `run` for as long as chunks may come.
+    """
+
+    def __init__(self, files: SnapshotFiles, clock: Clock, keep: KeepChunk, install: Install) -> None:
+        self._files = files
+        self._clock = clock
+        self._keep = keep
+        self._install = install
+        self._chunks: deque[SnapshotChunk] = deque(maxlen=CHUNKS_WAITING_MAX)
+        self._filled = asyncio.Event()
+        self._partial: _Partial | None = None
+
+    def receive(self, chunk: SnapshotChunk) -> None:
+        """A piece came."""
+        self._chunks.append(chunk)
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Keep pieces, for ever.
+
+        Raises:
+            OSError: the disk failed; the process must stop.
+        """
+        try:
+            while True:
+                await self._filled.wait()
+                self._filled.clear()
+                while self._chunks:
+                    await self._take_if_room(self._chunks.popleft())
+        finally:
+            if self._partial is not None:
+                await self._partial.file.close()
+
+    async def _take_if_room(self, chunk: SnapshotChunk) -> None:
+        """A full disk drops the piece; the leader sends it again."""
+        try:
+            await self._take(chunk)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+
+    async def _take(self, chunk: SnapshotChunk) -> None:
+        if not 0 < chunk.meta.size_bytes <= BODY_BYTES_MAX:
+            return
+        partial = await self._open(chunk.meta)
+        fits = chunk.offset == partial.kept_bytes <= chunk.meta.size_bytes - len(chunk.data)
+        if fits and chunk.data:
+            begin = header_bytes(chunk.meta.membership)
+            await partial.file.write(begin + chunk.offset, [chunk.data])
+            partial.kept_bytes += len(chunk.data)
+        if partial.kept_bytes < chunk.meta.size_bytes:
+            self._keep(chunk, partial.kept_bytes)
+            return
+        await self._finish(partial, chunk)
+
+    async def _open(self, meta: SnapshotMeta) -> _Partial:
+        """The partial file of this snapshot; what was begun of any other goes."""
+        partial = self._partial
+        if partial is not None and (partial.meta.index, partial.meta.digest) == (meta.index, meta.digest):
+            return partial
+        if partial is not None:
+            self._partial = None
+            await partial.file.close()
+        path = self._files.partial_path(meta.index, meta.digest)
+        for other in await self._files.partials():
+            if other != path:
+                await self._files.remove(other)
+        file = await self._files.open_file(path)
+        kept_bytes = max(0, await file.size() - header_bytes(meta.membership))
+        self._partial = _Partial(meta, file, min(kept_bytes, meta.size_bytes))
+        return self._partial
+
+    async def _finish(self, partial: _Partial, chunk: SnapshotChunk) -> None:
+        meta = partial.meta
+        path = self._files.partial_path(meta.index, meta.digest)
+        image = await self._verified_image(partial)
+        self._partial = None
+        if image is None:  # begun by another leader, torn by a crash, or damaged on the way: from the start
+            await partial.file.close()
+            await self._files.remove(path)
+            self._keep(chunk, 0)
+            return
+        cluster = cluster_of(image)
+        header = SnapshotHeader(
+            meta.index,
+            meta.term,
+            cluster.incarnation if cluster is not None else 0,
+            image.cluster_time_ms,
+            image.digest,
+            meta.digest,
+            meta.size_bytes,
+            meta.membership,
+            received=True,
+        )
+        await partial.file.write_sync(0, [encode_header(header)])
+        await partial.file.close()
+        await self._files.adopt(path, header)
+        await self._install(header, image)
+
+    async def _verified_image(self, partial: _Partial) -> MetadataImage | None:
+        """The image, if the body is what its digest says; in turns of a millisecond or two."""
+        meta = partial.meta
+        begin = header_bytes(meta.membership)
+        pieces: list[bytes] = []
+        digest = blake2b(digest_size=DIGEST_BYTES)
+        for offset in range(0, meta.size_bytes, HASH_SLICE_BYTES):
+            piece = await partial.file.read(begin + offset, min(HASH_SLICE_BYTES, meta.size_bytes - offset))
+            digest.update(piece)
+            pieces.append(piece)
+        if digest.digest() != meta.digest:
+            return None
+        try:
+            reader = SnapshotReader(b"".join(pieces))
+            while reader.read_section():
+                await self._clock.sleep(0)
+        except SnapshotCorruptError:
+            return None
+        return reader.image if reader.image.index == meta.index else None

@@ -1,0 +1,280 @@
+"""One controller: its parts, connected.
+
+What lives here: construction by constructor and the order in which parts hear of what happens; no decisions. What is on disk was recovered before; ports are bound by `app`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.overlay import Overlay
+from ponor_metadata.view import cluster_of
+from ponor_raft.entry import Entry
+from ponor_raft.limits import RaftLimits
+from ponor_raft.node import RaftNode
+from ponor_raft.stored import StoredState
+from ponor_rpc.methods import PEER, QUORUM, SESSION, SUBSCRIBE
+from ponor_runtime.network import Handler, Network
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+
+from ponor_controller.cluster_clock import ClusterClock
+from ponor_controller.committed_batches import CommittedBatches
+from ponor_controller.consensus.address_book import AddressBook, Addresses
+from ponor_controller.consensus.directory_identity import DirectoryIdentity
+from ponor_controller.consensus.members import VOTERS_SET_TAG, Member, members_in, members_of_rows
+from ponor_controller.consensus.peers import Peers
+from ponor_controller.consensus.ports import LogEntry
+from ponor_controller.consensus.raft_consensus import RaftConsensus
+from ponor_controller.consensus.raft_driver import TICK_SECONDS, RaftDriver
+from ponor_controller.consensus.record_log import RecordLog
+from ponor_controller.consensus.snapshot_traffic import SnapshotTraffic
+from ponor_controller.leadership import ControllerLeadership
+from ponor_controller.opening import Opening
+from ponor_controller.options import ControllerOptions
+from ponor_controller.proposals.confirmed_answers import ConfirmedAnswers
+from ponor_controller.proposals.driver import drive
+from ponor_controller.proposals.executor import Executor
+from ponor_controller.proposals.lanes import Lanes
+from ponor_controller.proposals.proposer import Proposer
+from ponor_controller.quorum.quorum_service import QuorumService
+from ponor_controller.quorum_control import RaftQuorum
+from ponor_controller.quorum_records import QuorumRecords
+from ponor_controller.recovery import Recovered
+from ponor_controller.sessions.node_activity import NodeActivity
+from ponor_controller.sessions.session_service import SessionService
+from ponor_controller.settings import ControllerSettings
+from ponor_controller.snapshotter import Snapshotter
+from ponor_controller.subscriptions.image_source import ImageSource
+from ponor_controller.subscriptions.subscription_service import SubscriptionService
+
+
+class Controller:
+    """See the module."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: ControllerSettings,
+        options: ControllerOptions,
+        identity: DirectoryIdentity,
+        log: RecordLog,
+        stored: StoredState,
+        recovered: Recovered,
+        tasks: BackgroundTasks,
+        peer_network: Network,
+        own_addresses: Addresses,
+    ) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._log = log
+        self.image = recovered.image
+        self.first_commit = asyncio.Event()
+        """Set once something is committed here: from then on an empty log is a loss."""
+        self.addresses = _address_book(options, identity, stored, recovered.image, own_addresses)
+        self._build_consensus(settings, identity, stored, peer_network, own_addresses)
+        self._build_proposals(settings)
+        records = QuorumRecords(identity, options.cluster_ordinal, self.addresses, self.proposer, runtime)
+        self.leadership = ControllerLeadership(
+            self.consensus,
+            self.proposer,
+            self._executor,
+            self._lanes,
+            runtime.clock,
+            [records.format, records.correct_addresses],
+        )
+        self._build_services(settings, identity, recovered)
+        self._show()
+
+    def _build_consensus(
+        self,
+        settings: ControllerSettings,
+        identity: DirectoryIdentity,
+        stored: StoredState,
+        peer_network: Network,
+        own_addresses: Addresses,
+    ) -> None:
+        runtime, own = self._runtime, identity.replica
+        self._cluster_clock = ClusterClock(runtime.clock, self.image.cluster_time_ms)
+        self._opening = Opening(
+            self.image, self._cluster_clock, stored.entries[-1] if stored.entries else None
+        )
+        self.peers = Peers(
+            own,
+            identity.cluster_id,
+            self._incarnation,
+            self.addresses,
+            own_addresses,
+            peer_network,
+            runtime,
+            self._tasks,
+        )
+        self.driver = RaftDriver(
+            RaftNode(own, raft_limits(settings), stored, runtime.randomness.below),
+            self._log,
+            self.peers,
+            runtime,
+            self._tasks,
+            slow_disk_ms=settings.election_timeout_ms,
+            open_term=self._opening.encode,
+            appended=self._appended,
+        )
+        self.consensus = RaftConsensus(
+            self.driver, own, self.addresses, self.peers.is_connected, runtime.clock
+        )
+
+    def _build_proposals(self, settings: ControllerSettings) -> None:
+        runtime = self._runtime
+        self._activity = NodeActivity(
+            runtime.clock, settings.session_timeout_ms, settings.session_reset_grace_ms
+        )
+        self._lanes = Lanes()
+        self.proposer = Proposer(
+            self.consensus,
+            Overlay(self.image),
+            self._cluster_clock,
+            runtime.clock,
+            settings,
+            runtime.telemetry,
+        )
+        self._confirmed = ConfirmedAnswers(self.consensus)
+        self._executor = Executor(
+            self.proposer,
+            settings,
+            runtime.randomness,
+            self._activity.is_suspected,
+            runtime.telemetry,
+            self._confirmed,
+        )
+
+    def _build_services(
+        self, settings: ControllerSettings, identity: DirectoryIdentity, recovered: Recovered
+    ) -> None:
+        runtime = self._runtime
+        self.sessions = SessionService(
+            self.proposer, self._lanes, self._activity, self.leadership, identity.cluster_id, settings
+        )
+        self.subscriptions = SubscriptionService(
+            recovered.tail,
+            ImageSource(self.image, runtime.clock),
+            self.leadership,
+            cluster_id=identity.cluster_id,
+            cluster_time_ms=self._cluster_time_ms,
+            settings=settings,
+            telemetry=runtime.telemetry,
+        )
+        self.snapshotter = Snapshotter(
+            self._log,
+            self.image,
+            self._tasks,
+            runtime.clock,
+            settings,
+            runtime.telemetry,
+            membership=lambda: self.driver.applied_membership,
+            taken=self.driver.snapshot_taken,
+        )
+        self._committed = CommittedBatches(
+            self.image,
+            self.proposer,
+            recovered.tail,
+            self.subscriptions,
+            self.snapshotter,
+            runtime.telemetry,
+        )
+        self.driver.on_commit(self._committed.committed)
+        self.driver.on_commit(self._learn)
+        self._traffic = SnapshotTraffic(
+            identity.replica, self._log, self.driver, self.peers, self._tasks, runtime.clock, self._installed
+        )
+        self.driver.attach(self._traffic)
+        self.control = RaftQuorum(
+            self.driver, self.consensus, self.proposer, self.snapshotter, self._log, self.addresses
+        )
+        self.quorum = QuorumService(self.control, self.leadership, self.proposer)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Who answers, by method."""
+        return {
+            SESSION: self.sessions.handle,
+            SUBSCRIBE: self.subscriptions.handle,
+            QUORUM: self.quorum.handle,
+            PEER: self.peers.handle,
+        }
+
+    def start(self) -> None:
+        """Begin to take part, to execute operations while leading, and to watch for silence."""
+        self._tasks.spawn(self._traffic.run(), "snapshots-received")
+        self.driver.start()
+        self._tasks.spawn(drive(self._lanes, self._executor, self.proposer, self._runtime.clock), "proposals")
+        self._tasks.spawn(self._confirmed.run(), "confirmed-answers")
+        self._tasks.spawn(self._activity.watch(self.image), "node-activity")
+
+    def close(self) -> None:
+        """Take no part any more."""
+        self.driver.close()
+
+    def _appended(self, entries: Sequence[Entry]) -> None:
+        self._opening.appended(entries)
+        for entry in entries:
+            if entry.membership is not None:
+                self.addresses.learn_from(entry.data)
+
+    def _learn(self, entries: Sequence[LogEntry]) -> None:
+        self.first_commit.set()
+        for entry in entries:
+            members = members_in(entry.batch) if VOTERS_SET_TAG in entry.data else None
+            if members is not None:
+                self.addresses.learn(members)
+
+    def _installed(self, image: MetadataImage) -> None:
+        """A received snapshot took the place of everything before."""
+        self.image.adopt(image)
+        self._opening.restart()
+        self.addresses.learn(members_of_rows(image.quorum))
+        self._committed.restart()
+        self.first_commit.set()
+
+    def _incarnation(self) -> int:
+        cluster = cluster_of(self.image)
+        return cluster.incarnation if cluster is not None else 0
+
+    def _cluster_time_ms(self) -> int:
+        return self._cluster_clock.now_ms() if self.leadership.is_leading else self.image.cluster_time_ms
+
+    def _show(self) -> None:
+        telemetry = self._runtime.telemetry
+        telemetry.gauge("ponor_controller_sessions", lambda: self.sessions.session_count)
+        telemetry.gauge("ponor_controller_suspected_nodes", lambda: self._activity.suspected_count)
+        telemetry.gauge("ponor_controller_subscriptions", lambda: self.subscriptions.subscriber_count)
+        telemetry.gauge("ponor_controller_committed_index", lambda: self.image.index)
+
+
+def raft_limits(settings: ControllerSettings) -> RaftLimits:
+    """Times in ticks, and bounds above those at which the proposer lets nobody in any more."""
+    return RaftLimits(
+        election_ticks=max(2, round(settings.election_timeout_ms / 1000 / TICK_SECONDS)),
+        heartbeat_ticks=max(1, round(settings.heartbeat_interval_ms / 1000 / TICK_SECONDS)),
+        uncommitted_bytes_max=4 * settings.proposals_bytes_max,
+        uncommitted_entries_max=4 * settings.proposals_max,
+    )
+
+
+def _address_book(
+    options: ControllerOptions,
+    identity: DirectoryIdentity,
+    stored: StoredState,
+    image: MetadataImage,
+    own: Addresses,
+) -> AddressBook:
+    """What this start was told, with the ports that were really bound, and what the log says."""
+    given = {member.node_id: member for member in options.voters}
+    if identity.node_id not in given:
+        given[identity.node_id] = Member(identity.node_id, identity.directory_id.bytes, own.peer, own.service)
+    book = AddressBook(given.values())
+    book.learn(members_of_rows(image.quorum) or identity.initial_voters)
+    for entry in stored.entries:
+        if entry.membership is not None and entry.index > image.index:
+            book.learn_from(entry.data)
+    return book

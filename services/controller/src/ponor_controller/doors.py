@@ -1,0 +1,64 @@
+"""The two ports of a controller: one for nodes and tools, one for other controllers.
+
+What lives here: binding and closing them, and who answers behind them. They are bound before the log is read, so that their addresses are known; until somebody serves,
+whoever comes is sent away, and comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ponor_rpc.methods import PEER, QUORUM, SESSION, SUBSCRIBE
+from ponor_runtime.network import Connection, Handler, Listener, Network
+
+from ponor_controller.consensus.address_book import Addresses
+
+SERVICE_METHODS: Final = (SESSION, SUBSCRIBE, QUORUM)
+PEER_METHODS: Final = (PEER,)
+
+
+class Doors:
+    """Open with `open`; `serve` says who answers from then on."""
+
+    def __init__(self, network: Network, peer_network: Network) -> None:
+        self._network = network
+        self.peer_network = peer_network
+        self._handlers: Mapping[str, Handler] = {}
+        self._listeners: list[Listener] = []
+        self.addresses = Addresses("", "")
+
+    async def open(self, listen: str, peer_listen: str) -> None:
+        """Bind; an empty address is not bound.
+
+        Raises:
+            OSError: an address cannot be bound; the message names it.
+        """
+        service = await self._bind(self._network, listen, SERVICE_METHODS)
+        peer = await self._bind(self.peer_network, peer_listen, PEER_METHODS) if peer_listen else ""
+        self.addresses = Addresses(peer, service)
+
+    def serve(self, handlers: Mapping[str, Handler]) -> None:
+        """From now on these answer, by method; all others are sent away."""
+        self._handlers = handlers
+
+    async def close(self) -> None:
+        """Stop serving and close every connection. Idempotent."""
+        self._handlers = {}
+        while self._listeners:
+            await self._listeners.pop().close()
+
+    async def _bind(self, network: Network, address: str, methods: tuple[str, ...]) -> str:
+        listener = await network.listen(address, {method: self._door(method) for method in methods})
+        self._listeners.append(listener)
+        return listener.address
+
+    def _door(self, method: str) -> Handler:
+        async def handle(connection: Connection) -> None:
+            handler = self._handlers.get(method)
+            if handler is not None:
+                await handler(connection)
+            else:
+                await connection.close()
+
+        return handle

@@ -1,0 +1,106 @@
+"""What begins and ends with leadership in the controller.
+
+What lives here: the order of those steps, and leadership as sessions and subscriptions see it. Who leads is the consensus' business; what each part does about it is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from ponor_raft.errors import NotLeaderError
+from ponor_raft.ready import Leadership
+from ponor_runtime.clock import Clock
+
+from ponor_controller.consensus.raft_consensus import RaftConsensus
+from ponor_controller.proposals.executor import Executor
+from ponor_controller.proposals.lanes import Lanes
+from ponor_controller.proposals.proposer import Proposer
+from ponor_controller.sessions.leading import not_leading
+
+
+class ControllerLeadership:
+    """Fulfils `sessions.leading.Leading`.
+
+    `first_steps` are what a new leader does before anybody else may ask it for anything: they propose, and do not wait.
+    """
+
+    def __init__(
+        self,
+        consensus: RaftConsensus,
+        proposer: Proposer,
+        executor: Executor,
+        lanes: Lanes,
+        clock: Clock,
+        first_steps: Sequence[Callable[[], None]],
+    ) -> None:
+        self._consensus = consensus
+        self._proposer = proposer
+        self._executor = executor
+        self._lanes = lanes
+        self._clock = clock
+        self._first_steps = first_steps
+        self._listeners: list[Callable[[], None]] = []
+        self._leaderless_since_ns: int | None = clock.monotonic_ns()
+        self._leads = asyncio.Event()
+        consensus.on_leadership(self._changed)
+        consensus.on_leading(self._begun)
+
+    @property
+    def is_leading(self) -> bool:
+        return self._proposer.leads
+
+    @property
+    def leader_address(self) -> str:
+        if self._consensus.is_leader:
+            return ""
+        return self._consensus.leader_address() or ""
+
+    @property
+    def commit_age_ms(self) -> int:
+        if self._leaderless_since_ns is None:
+            return 0
+        return (self._clock.monotonic_ns() - self._leaderless_since_ns) // 1_000_000
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    async def began(self) -> None:
+        """Wait until this controller leads."""
+        await self._leads.wait()
+
+    async def read_index(self) -> int:
+        try:
+            return await self._consensus.read_index()
+        except NotLeaderError:
+            raise not_leading(self, "a linearizable read") from None
+
+    def _begun(self) -> None:
+        self._proposer.begin()
+        for step in self._first_steps:
+            step()
+        self._leads.set()
+        self._tell()
+
+    def _changed(self, leadership: Leadership) -> None:
+        if leadership.leader is not None:
+            self._leaderless_since_ns = None
+        elif self._leaderless_since_ns is None:
+            self._leaderless_since_ns = self._clock.monotonic_ns()
+        if self._proposer.leads and not self._consensus.leading:
+            self.end()
+        else:
+            self._tell()
+
+    def end(self) -> None:
+        """This controller leads no longer, or stops: nothing it proposed may be answered here any more."""
+        self._leads.clear()
+        refusal = not_leading(self, "operation")
+        self._proposer.end(refusal)
+        for pending in self._lanes.empty():
+            self._executor.refuse(pending, refusal)
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()

@@ -1,0 +1,1 @@
+"""The quorum as operators see it: questions about it, and changes of it."""

@@ -1,0 +1,189 @@
+"""The quorum service: describes the quorum, changes it, and changes what holds for the whole cluster (feature levels, incarnation).
+
+What lives here: dispatch of requests, one at a time per connection. Rules of membership are the core's; the driver carries them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from google.protobuf.message import DecodeError
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import quorum_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.view import cluster_of
+from ponor_raft.membership import DIRECTORY_ID_BYTES
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeId
+from ponor_runtime.network import Connection, ConnectionClosedError
+
+from ponor_controller.consensus.members import Member
+from ponor_controller.proposals.proposer import Proposer
+from ponor_controller.quorum.features import check_updates, describe_features, require_quorum_level
+from ponor_controller.quorum.ports import QuorumControl
+from ponor_controller.sessions.leading import Leading, not_leading
+
+CONNECTIONS_MAX: Final = 64
+
+_Handler: TypeAlias = Callable[[Any], Awaitable[wire.QuorumResponse]]
+
+
+class QuorumService:
+    """Serves QuorumService.Quorum."""
+
+    def __init__(self, control: QuorumControl, leading: Leading, proposer: Proposer) -> None:
+        self._control = control
+        self._leading = leading
+        self._proposer = proposer
+        self._connections = 0
+        self._handlers: Mapping[str, _Handler] = {
+            "describe": self._describe,
+            "add_learner": self._add_learner,
+            "promote": self._promote,
+            "remove": self._remove,
+            "transfer": self._transfer,
+            "take_snapshot": self._take_snapshot,
+            "update_features": self._update_features,
+            "confirm_incarnation": self._confirm_incarnation,
+            "read_index": self._read_index,
+        }
+
+    async def handle(self, connection: Connection) -> None:
+        """Answer until the caller goes."""
+        self._connections += 1
+        try:
+            while True:
+                response = await self._answer(await connection.receive())
+                await connection.send(response.SerializeToString())
+        except ConnectionClosedError:
+            return
+        finally:
+            self._connections -= 1
+            await connection.close()
+
+    async def _answer(self, frame: bytes) -> wire.QuorumResponse:
+        try:
+            if self._connections > CONNECTIONS_MAX:
+                raise OperationError(
+                    error_pb2.ERROR_CODE_OVERLOADED,
+                    f"{CONNECTIONS_MAX} callers ask about the quorum already; try again later",
+                )
+            request = _decode(frame)
+            kind = request.WhichOneof("kind")
+            if kind is None:
+                raise _invalid("the request's kind is not known here; upgrade the controller first")
+            return await self._handlers[kind](getattr(request, kind))
+        except OperationError as error:
+            return wire.QuorumResponse(error=error.to_proto())
+
+    # Looking
+
+    async def _describe(self, request: wire.DescribeQuorum) -> wire.QuorumResponse:
+        if request.leader_only:
+            self._require_leading("describing the quorum")
+            await self._control.confirm_leadership()
+        description = self._control.describe()
+        description.features.extend(describe_features(self._proposer.view))
+        return wire.QuorumResponse(description=description)
+
+    async def _read_index(self, _: wire.ReadIndex) -> wire.QuorumResponse:
+        return _done(await self._leading.read_index())
+
+    # Changing
+
+    async def _add_learner(self, request: wire.AddLearner) -> wire.QuorumResponse:
+        self._require_leading("adding a learner")
+        require_quorum_level(self._proposer.view, "a change of the quorum")
+        return _done(await self._control.add_learner(_learner(request)))
+
+    async def _promote(self, request: wire.PromoteLearner) -> wire.QuorumResponse:
+        self._require_leading("promoting a learner")
+        return _done(await self._control.promote(request.node_id))
+
+    async def _remove(self, request: wire.RemoveMember) -> wire.QuorumResponse:
+        self._require_leading("removing a member")
+        require_quorum_level(self._proposer.view, "a change of the quorum")
+        if request.directory_id:
+            _check_directory_id(request.directory_id)
+        return _done(await self._control.remove(request.node_id, request.directory_id))
+
+    async def _transfer(self, request: wire.TransferLeadership) -> wire.QuorumResponse:
+        self._require_leading("handing leadership over")
+        return _done(await self._control.transfer(request.node_id))
+
+    async def _take_snapshot(self, _: wire.TakeSnapshot) -> wire.QuorumResponse:
+        self._require_leading("a snapshot at the leader")
+        return _done(await self._control.take_snapshot())
+
+    async def _update_features(self, request: wire.UpdateFeatures) -> wire.QuorumResponse:
+        self._require_leading("updating features")
+        records = check_updates(self._proposer.view, request.updates)
+        if request.validate_only:
+            return _done(self._proposer.last_index)
+        return _done(await self._commit(records))
+
+    async def _confirm_incarnation(self, request: wire.ConfirmIncarnation) -> wire.QuorumResponse:
+        self._require_leading("confirming the incarnation")
+        cluster = cluster_of(self._proposer.view)
+        present = 0 if cluster is None else cluster.incarnation
+        if request.incarnation != present or present == 0:
+            raise _invalid(
+                f"incarnation {request.incarnation} cannot be confirmed: the cluster is at {present}"
+                + ("; recovery was never forced" if present == 0 else "")
+            )
+        assert cluster is not None
+        if not cluster.incarnation_unconfirmed:
+            return _done(self._proposer.last_index)
+        confirmed = records_pb2.IncarnationConfirmed(incarnation=present)
+        return _done(await self._commit([records_pb2.Record(incarnation_confirmed=confirmed)]))
+
+    async def _commit(self, records: Sequence[records_pb2.Record]) -> int:
+        if not records:
+            return self._proposer.last_index
+        await self._proposer.room()
+        self._require_leading("the change")
+        index = self._proposer.propose(records)
+        await self._proposer.committed_up_to(index)
+        return index
+
+    def _require_leading(self, what: str) -> None:
+        if not self._leading.is_leading:
+            raise not_leading(self._leading, what)
+
+
+def _decode(frame: bytes) -> wire.QuorumRequest:
+    try:
+        return wire.QuorumRequest.FromString(frame)
+    except DecodeError as error:
+        raise _invalid(f"a frame is not a QuorumRequest: {error}") from error
+
+
+def _learner(request: wire.AddLearner) -> Member:
+    _check_directory_id(request.directory_id)
+    if request.node_id <= 0:
+        raise _invalid(f"node id {request.node_id}: give the controller's, above 0")
+    for address in (request.peer_address, request.service_address):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise _invalid(f"address {address!r}: write HOST:PORT")
+    return Member(
+        NodeId(request.node_id),
+        request.directory_id,
+        request.peer_address,
+        request.service_address,
+        voter=False,
+    )
+
+
+def _check_directory_id(directory_id: bytes) -> None:
+    if len(directory_id) != DIRECTORY_ID_BYTES:
+        raise _invalid(f"a directory id has {DIRECTORY_ID_BYTES} bytes, not {len(directory_id)}")
+
+
+def _done(index: int) -> wire.QuorumResponse:
+    return wire.QuorumResponse(done=wire.QuorumDone(index=index))
+
+
+def _invalid(message: str) -> OperationError:
+    return OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, message)

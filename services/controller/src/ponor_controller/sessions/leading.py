@@ -1,0 +1,83 @@
+"""What the two services ask of the consensus: whether this controller leads, who does if not, and how current it is.
+
+What lives here: the protocol, in the services' own terms, and the answer of a controller that has no others. Terms, votes and logs stay behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ponor.common.v1 import error_pb2
+from ponor_metadata.image import MetadataImage
+from ponor_rpc.errors import OperationError
+
+
+class Leading(Protocol):
+    """Leadership as sessions and subscriptions see it."""
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether operations may be executed here: this controller is the leader, and the opening entry of its term is committed and applied."""
+        ...
+
+    @property
+    def leader_address(self) -> str:
+        """HOST:PORT at which another controller leads, as far as this one knows; empty when it knows of none, or is about to lead itself."""
+        ...
+
+    @property
+    def commit_age_ms(self) -> int:
+        """How long ago the own commit index was known to be the newest.
+
+        0 at the leader, and at a follower that hears one; else the time since it last heard one, or since its start.
+        """
+        ...
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Hear of every change of `is_leading` and `leader_address`, after it happened and before anything else is executed."""
+        ...
+
+    async def read_index(self) -> int:
+        """An index that an image must reach before a linearizable read; a majority confirmed the leader after the call.
+
+        Raises:
+            OperationError: NOT_LEADER when no leader could be confirmed.
+        """
+        ...
+
+
+class SoleController:
+    """Fulfils `Leading` for a controller that has no others: it always leads."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+
+    @property
+    def is_leading(self) -> bool:
+        return True
+
+    @property
+    def leader_address(self) -> str:
+        return ""
+
+    @property
+    def commit_age_ms(self) -> int:
+        return 0
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Nothing ever changes."""
+
+    async def read_index(self) -> int:
+        return self._image.index
+
+
+def not_leading(leading: Leading, what: str) -> OperationError:
+    """The refusal that sends a node to the leader."""
+    address = leading.leader_address
+    where = f"the leader is at {address}" if address else "no leader is known here; ask another controller"
+    return OperationError(
+        error_pb2.ERROR_CODE_NOT_LEADER,
+        f"{what}: this controller does not lead; {where}",
+        leader_address=address,
+    )

@@ -1,0 +1,155 @@
+"""Controllers that serve subscriptions of one history, each as far as it has heard of it; who leads and who is cut off is the scenario's choice.
+
+The subscription service, its tail and its images are the real ones. The history takes the place of the consensus: an index is committed when the history has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ponor.common.v1 import error_pb2
+from ponor.metadata.v1 import records_pb2 as pb
+from ponor_controller.settings import ControllerSettings
+from ponor_controller.subscriptions.image_source import ImageSource
+from ponor_controller.subscriptions.retained_tail import RetainedBatch, RetainedTail
+from ponor_controller.subscriptions.subscription_service import SubscriptionService
+from ponor_metadata.digest import EMPTY_DIGEST
+from ponor_metadata.image import MetadataImage
+from ponor_rpc.errors import OperationError
+from ponor_rpc.methods import SUBSCRIBE
+from ponor_runtime.runtime import Runtime
+
+CLUSTER_ID = "c-1"
+SETTINGS = ControllerSettings(
+    session_timeout_ms=2_000, progress_interval_ms=200, resume_wait_ms_max=500, retained_batches_max=400
+)
+
+
+class History:
+    """What was committed, in order, with the digest and the moment of every index."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.image = MetadataImage()
+        self.batches: list[bytes] = []
+        self.digests = [EMPTY_DIGEST]
+        self.committed_at = [0.0]
+        self.commit(
+            pb.Record(
+                cluster_formatted=pb.ClusterFormatted(cluster_id=CLUSTER_ID, cluster_ordinal=1, namespace="n")
+            )
+        )
+
+    @property
+    def index(self) -> int:
+        """The newest committed index."""
+        return len(self.batches)
+
+    def commit(self, *records: pb.Record) -> None:
+        index = self.index + 1
+        batch = pb.RecordBatch(index=index, term=1, cluster_time_ms=index, records=records)
+        encoded = batch.SerializeToString(deterministic=True)
+        self.image.apply_committed(encoded, batch)
+        self.batches.append(encoded)
+        self.digests.append(self.image.digest)
+        self.committed_at.append(self._now())
+
+    def put(self, chance: random.Random) -> None:
+        """Commit some key."""
+        size = chance.choice((1, 1, 100, 5_000))
+        key = f"k{chance.randrange(200)}-{self.index}"
+        self.commit(pb.Record(key_put=pb.KeyPut(key=key, value=bytes(size))))
+
+    def index_at(self, moment: float) -> int:
+        """The newest index that was committed at a moment."""
+        index = self.index
+        while index and self.committed_at[index] > moment:
+            index -= 1
+        return index
+
+
+@dataclass
+class FollowedController:
+    """One controller. Fulfils `Leading` for its services.
+
+    Attributes:
+        hears: whether it hears of what is committed.
+        leads: whether it leads, and so hears of everything at once.
+        begin_index: where the tail begins that a restart finds; what is before was compacted.
+        restart_index: the commit index that a restart knows at first. Commit indices are not durable, so it may be an older one.
+    """
+
+    address: str
+    history: History
+    hears: bool = True
+    leads: bool = False
+    begin_index: int = 0
+    restart_index: int = 0
+    tail: RetainedTail | None = field(default=None, init=False)
+    service: SubscriptionService | None = field(default=None, init=False)
+    _runtime: Runtime | None = field(default=None, init=False)
+    _heard_ns: int = field(default=0, init=False)
+
+    async def run(self, runtime: Runtime) -> None:
+        """The program of its process: recover, serve, follow the history."""
+        self._runtime = runtime
+        image = MetadataImage()
+        tail = RetainedTail(
+            self.begin_index,
+            self.history.digests[self.begin_index],
+            bytes_max=4 * 1024 * 1024,
+            batches_max=SETTINGS.retained_batches_max,
+        )
+        self._heard_ns = runtime.clock.monotonic_ns()
+        service = SubscriptionService(
+            tail,
+            ImageSource(image, runtime.clock),
+            self,
+            cluster_id=CLUSTER_ID,
+            cluster_time_ms=lambda: image.cluster_time_ms,
+            settings=SETTINGS,
+            telemetry=runtime.telemetry,
+        )
+        self._catch_up(image, tail, max(self.restart_index, self.begin_index))
+        self.tail, self.service = tail, service
+        await runtime.network.listen(self.address, {SUBSCRIBE: service.handle})
+        while True:
+            if self.hears or self.leads:
+                self._heard_ns = runtime.clock.monotonic_ns()
+                if tail.last_index < self.history.index:
+                    self._catch_up(image, tail, self.history.index)
+                    service.committed()
+            await asyncio.sleep(0.001 if self.leads else 0.02)
+
+    def _catch_up(self, image: MetadataImage, tail: RetainedTail, index: int) -> None:
+        while image.index < index:
+            encoded = self.history.batches[image.index]
+            image.apply_committed(encoded)
+            if image.index > tail.last_index:
+                tail.append(RetainedBatch(image.index, encoded, image.digest))
+
+    @property
+    def is_leading(self) -> bool:
+        return self.leads
+
+    @property
+    def leader_address(self) -> str:
+        return ""
+
+    @property
+    def commit_age_ms(self) -> int:
+        assert self._runtime is not None
+        return (self._runtime.clock.monotonic_ns() - self._heard_ns) // 1_000_000
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Subscriptions do not ask."""
+
+    async def read_index(self) -> int:
+        if not (self.hears or self.leads):
+            await asyncio.sleep(0.3)
+            raise OperationError(error_pb2.ERROR_CODE_NOT_LEADER, "no leader answers")
+        await asyncio.sleep(0.005)
+        return self.history.index

@@ -1,0 +1,211 @@
+"""A quorum of real controllers in one simulated world: their disks forget what was not synced, their network loses, delays and breaks.
+
+What lives here: starting them, looking into them, and a session that writes through them. Whoever applies a batch shows the digest after it, and all must agree, in every life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import Any
+from unittest.mock import patch
+
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_controller.app import run
+from ponor_controller.consensus.members import Member
+from ponor_controller.controller import Controller
+from ponor_controller.options import ControllerOptions
+from ponor_controller.settings import ControllerSettings
+from ponor_metadata.rows import NodeRole
+from ponor_metadata.session import NodeIdentity, SessionClient
+from ponor_runtime.identity import ClusterOrdinal, compose_node_id
+from ponor_runtime.runtime import Runtime
+from ponor_simulation.process import SimProcess, wait_until
+from ponor_simulation.simulation import Simulation
+
+ORDINAL = ClusterOrdinal(1)
+DATA = PurePosixPath("/controller")
+SETTINGS = ControllerSettings(
+    log_segment_bytes=64 * 1024,
+    batch_bytes_max=64 * 1024,
+    snapshot_batches=100,
+    log_trailing_batches=20,
+    session_timeout_ms=2_000,
+    progress_interval_ms=100,
+)
+
+
+def member(number: int, *, voter: bool = True, directory: int | None = None) -> Member:
+    """The controller of a number, with an identity that is known before it is started."""
+    directory_id = uuid.UUID(int=number + 1 if directory is None else directory).bytes
+    node_id = compose_node_id(ORDINAL, 3_000 + number)
+    return Member(node_id, directory_id, f"c{number}:7001", f"c{number}:7000", voter)
+
+
+class QuorumRig:
+    """Use it within `with rig.watching():`."""
+
+    def __init__(
+        self, seed: int, voters: int = 3, blank: int = 0, settings: ControllerSettings = SETTINGS
+    ) -> None:
+        self.simulation = Simulation(seed)
+        self.settings = settings
+        self.members = [member(number) for number in range(voters)]
+        self.lives: dict[str, Controller] = {}
+        self.ready: dict[str, dict[str, str]] = {}
+        self.digests: dict[int, bytes] = {}
+        self.leaders: dict[int, str] = {}
+        self.processes = [self._process(number) for number in range(voters + blank)]
+
+    def _process(self, number: int) -> SimProcess:
+        name = f"c{number}"
+        initial = number < len(self.members)
+        options = ControllerOptions(
+            DATA,
+            f"{name}:7000",
+            ORDINAL,
+            node_id=member(number).node_id,
+            peer_listen=f"{name}:7001",
+            voters=tuple(self.members),
+            format=initial,
+        )
+
+        async def main(runtime: Runtime) -> None:
+            stop = asyncio.Event()
+            await run(
+                runtime,
+                self.settings,
+                options,
+                stop=stop,
+                ready=lambda addresses: self.ready.update({name: dict(addresses)}),
+            )
+
+        return self.simulation.process(name, main)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look into every controller that is built in the block."""
+        rig = self
+
+        class Watched(Controller):
+            def __init__(self, *args: Any, **named: Any) -> None:
+                super().__init__(*args, **named)
+                self.name = self.addresses.service_address(self.driver.node.own).partition(":")[0]
+                rig.lives[self.name] = self
+                rig.saw(self)
+                self.driver.on_commit(lambda _: rig.saw(self))
+                self.driver.on_leading(lambda: rig.leads(self))
+
+        with patch("ponor_controller.app.Controller", Watched):
+            yield
+
+    def saw(self, controller: Controller) -> None:
+        """Nobody ever has another content at an index."""
+        image = controller.image
+        if image.index:
+            assert self.digests.setdefault(image.index, image.digest) == image.digest, (
+                f"two histories at index {image.index}"
+            )
+
+    def leads(self, controller: Any) -> None:
+        """Nobody ever leads a term that another one led."""
+        term = controller.driver.node.term
+        assert self.leaders.setdefault(term, controller.name) == controller.name
+        assert controller.proposer.view.index == controller.driver.node.last_index, (
+            "the overlay is the end of the log"
+        )
+
+    def alive(self) -> list[Controller]:
+        """Controllers whose process runs."""
+        return [
+            self.lives[process.name]
+            for process in self.processes
+            if process.running and process.name in self.lives
+        ]
+
+    def leader(self) -> Controller | None:
+        """Who leads in the newest term, among those that run."""
+        leading = [each for each in self.alive() if each.driver.leading]
+        return max(leading, key=lambda each: each.driver.node.term, default=None)
+
+    def process_of(self, controller: Any) -> SimProcess:
+        """The process in which a controller lives."""
+        return self.simulation.processes[controller.name]
+
+    async def until_led(self, *, other_than: Controller | None = None) -> Controller:
+        """Wait for a leader."""
+        await wait_until(lambda: self.leader() not in (None, other_than), timeout_s=30)
+        leader = self.leader()
+        assert leader is not None
+        return leader
+
+    async def until_equal(self, names: Sequence[str] | None = None) -> None:
+        """Wait until everybody (or those named) has applied the same, and everything."""
+
+        def equal() -> bool:
+            images = [each.image for each in self.alive() if names is None or each.name in names]  # type: ignore[attr-defined]
+            leader = self.leader()
+            return leader is not None and {image.index for image in images} == {leader.driver.node.last_index}
+
+        await wait_until(equal, timeout_s=60)
+
+    def start(self) -> None:
+        """Start all."""
+        for process in self.processes:
+            process.start()
+
+
+class Writer:
+    """A node that puts keys through a session, whoever leads. `acknowledged` is what must never be lost."""
+
+    def __init__(self, rig: QuorumRig, addresses: Sequence[str] = ("c0:7000", "c1:7000", "c2:7000")) -> None:
+        self.acknowledged: dict[str, int] = {}
+        self.wanted = 0
+        self._addresses = addresses
+        self.process = rig.simulation.process("writer", self._main)
+        self._stopping = False
+
+    async def _main(self, runtime: Runtime) -> None:
+        identity = NodeIdentity(
+            compose_node_id(ORDINAL, 0), NodeRole.BROKER, b"w" * 16, kafka_host="w", kafka_port=9092
+        )
+        session = SessionClient(
+            network=runtime.network,
+            clock=runtime.clock,
+            randomness=runtime.randomness,
+            telemetry=runtime.telemetry,
+            identity=identity,
+            addresses=list(self._addresses),
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(session.run())
+            for number in range(4):
+                group.create_task(self._write(session, number, runtime))
+
+    async def _write(self, session: SessionClient, worker: int, runtime: Runtime) -> None:
+        await session.ready()
+        count = 0
+        while True:
+            key = f"{worker}/{count}"
+            count += 1
+            result = await session.submit(wire.Operation(put_key=wire.PutKey(key=key, value=b"v" * 50)))
+            assert result.key_held.created, f"{key} was put twice"
+            self.acknowledged[key] = result.commit_index
+            await runtime.clock.sleep(0.005 + 0.01 * runtime.randomness.uniform(0, 1))
+
+    async def until_written(self, count: int) -> None:
+        """Wait for so many more acknowledged keys."""
+        goal = len(self.acknowledged) + count
+        await wait_until(
+            lambda: len(self.acknowledged) >= goal or self.process.failure is not None, timeout_s=120
+        )
+        assert self.process.failure is None, f"the writer failed: {self.process.failure!r}"
+
+    def check(self, controller: Controller) -> None:
+        """Everything that was acknowledged is there."""
+        keys = {row.key for row in controller.image.keys}
+        missing = [key for key in self.acknowledged if key not in keys]
+        assert not missing, f"{len(missing)} acknowledged keys are lost, such as {missing[0]}"

@@ -1,0 +1,109 @@
+"""Who is suspected, and who is not although nothing was heard."""
+
+from __future__ import annotations
+
+from ponor_controller.sessions.node_activity import NodeActivity
+from ponor_runtime.identity import ClusterOrdinal, compose_node_id
+
+A, B, C = (compose_node_id(ClusterOrdinal(1), number) for number in range(3))
+
+
+class HandClock:
+    """Time in the test's hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+
+    def monotonic_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+def _activity() -> tuple[NodeActivity, HandClock]:
+    clock = HandClock()
+    return NodeActivity(clock, session_timeout_ms=9_000, reset_grace_ms=1_000), clock
+
+
+def _settled() -> tuple[NodeActivity, HandClock]:
+    """Three nodes, long after the election."""
+    activity, clock = _activity()
+    clock.now_ms += 20_000
+    for node_id in (A, B, C):
+        activity.heard(node_id)
+    return activity, clock
+
+
+def test_silence_for_the_session_timeout_is_suspicious() -> None:
+    activity, clock = _settled()
+    clock.now_ms += 9_000
+    assert not activity.is_suspected(A)
+    clock.now_ms += 1
+    assert activity.is_suspected(A)
+    activity.heard(A)
+    assert not activity.is_suspected(A)
+
+
+def test_a_node_that_was_never_heard_counts_from_the_beginning() -> None:
+    activity, clock = _activity()
+    assert not activity.is_suspected(A)
+    clock.now_ms += 9_001
+    assert activity.is_suspected(A)
+
+
+def test_a_broken_session_is_suspicious_soon_unless_the_node_comes_back() -> None:
+    activity, clock = _settled()
+    activity.left(A)
+    activity.left(B)
+    activity.heard(B)
+    clock.now_ms += 1_001
+    assert activity.is_suspected(A)
+    assert not activity.is_suspected(B)
+    assert not activity.is_suspected(C)
+
+
+def test_a_new_leader_gives_everybody_a_full_timeout() -> None:
+    activity, clock = _settled()
+    clock.now_ms += 9_001
+    assert activity.is_suspected(A)
+    activity.restart()
+    assert not activity.is_suspected(A)
+    activity.heard(A)
+    activity.left(A)  # a reset right after an election says nothing about the node
+    clock.now_ms += 8_000
+    assert not activity.is_suspected(A)
+    clock.now_ms += 1_001
+    assert activity.is_suspected(A)
+
+
+def test_when_most_are_gone_at_once_the_fault_is_here() -> None:
+    activity, clock = _settled()
+    activity.left(A)
+    activity.left(B)
+    clock.now_ms += 2_000
+    activity.heard(C)
+    assert not activity.is_suspected(A)
+    assert not activity.is_suspected(B)
+    clock.now_ms += 7_001  # the ceiling
+    assert activity.is_suspected(A)
+    assert activity.is_suspected(B)
+    assert not activity.is_suspected(C)
+
+
+def test_those_who_are_long_gone_do_not_count_as_gone_at_once() -> None:
+    activity, clock = _settled()
+    activity.left(A)
+    clock.now_ms += 9_001
+    activity.heard(B)
+    activity.heard(C)
+    clock.now_ms += 10
+    activity.left(B)
+    clock.now_ms += 1_001
+    assert activity.is_suspected(A)
+    assert activity.is_suspected(B), "half of the two that were there is not most of them"
+    activity.left(C)
+    assert not activity.is_suspected(B), "now both are gone"

@@ -1,0 +1,167 @@
+"""Operations that share a batch: cheaper, and nothing else is different."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_controller.proposals.proposer import GROUP_BYTES_MAX
+from ponor_metadata import snapshot
+from ponor_metadata.image import MetadataImage
+from ponor_rpc.errors import OperationError
+
+from services.controller.tests.ledger import Ledger
+from services.controller.tests.test_proposals import Leader
+
+
+def _gathering(ledger: Ledger) -> Leader:
+    leader = Leader(ledger)
+    leader.gathers = True
+    return leader
+
+
+def _put(key: str, value: bytes = b"v") -> wire.PutKey:
+    return wire.PutKey(key=key, value=value)
+
+
+def _replica(leader: Leader, base: MetadataImage) -> MetadataImage:
+    """What a follower makes of the leader's batches."""
+    follower = snapshot.decode(snapshot.encode(base))
+    for entry in leader.consensus.entries:
+        follower.apply_committed(entry.data)
+    return follower
+
+
+def test_operations_of_one_slice_have_one_index_and_are_answered_together() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    leader = _gathering(ledger)
+    for request_id in (1, 2, 3):
+        leader.execute(broker, request_id, put_key=_put(f"k{request_id}"))
+    assert leader.consensus.entries == []
+    assert "k2" in ledger.view.keys, "the next operation is decided upon it"
+    leader.proposer.seal()
+    leader.proposer.seal()  # nothing is left to propose
+    assert len(leader.consensus.entries) == 1
+    follower = _replica(leader, ledger.image)
+    assert leader.answers == []
+    leader.commit()
+    assert [(each.request_id, each.commit_index) for each in leader.answers] == [
+        (request_id, ledger.image.index) for request_id in (1, 2, 3)
+    ]
+    assert snapshot.encode(follower) == snapshot.encode(ledger.image)
+
+
+def test_a_refusal_and_a_repeat_in_the_middle_leave_nothing_and_change_nothing() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    leader = _gathering(ledger)
+    allocate = wire.AllocateProducerIds(count=10)
+    leader.execute(broker, 1, allocate_producer_ids=allocate)
+    leader.execute(broker, 2, delete_topic=wire.DeleteTopic(topic_id=bytes(16)))
+    leader.execute(broker, 1, allocate_producer_ids=allocate)
+    leader.execute(broker, 3, allocate_producer_ids=allocate)
+    leader.proposer.seal()
+    (entry,) = leader.consensus.entries
+    assert [record.WhichOneof("kind") for record in entry.batch.records] == [
+        "producer_ids_allocated",
+        "operation_completed",
+    ] * 2
+    leader.commit()
+    first, refused, again, second = leader.answers
+    assert refused.error.code == error_pb2.ERROR_CODE_TOPIC_NOT_FOUND
+    assert again == first
+    assert second.producer_ids_granted.first_producer_id == first.producer_ids_granted.first_producer_id + 10
+
+
+def test_a_group_is_bounded_by_bytes_and_a_wide_operation_goes_alone() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    leader = _gathering(ledger)
+    for request_id in range(1, 101):
+        leader.execute(broker, request_id, put_key=_put(f"k{request_id}", b"v" * 4_000))
+    leader.proposer.seal()
+    sizes = [len(entry.data) for entry in leader.consensus.entries]
+    assert len(sizes) > 3
+    assert max(sizes) <= GROUP_BYTES_MAX
+    leader.commit()
+    assert len(leader.answers) == 100
+
+
+def test_what_is_proposed_beside_it_comes_behind_it() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    leader = _gathering(ledger)
+    leader.execute(broker, 1, put_key=_put("a"))
+    assert leader.consensus.entries == []
+    leader.proposer.propose([records_pb2.Record(key_put=records_pb2.KeyPut(key="b", value=b"v"))])
+    assert [entry.index for entry in leader.consensus.entries] == [
+        ledger.image.index + 1,
+        ledger.image.index + 2,
+    ]
+
+
+def test_the_end_of_leadership_drops_a_batch_that_is_being_gathered() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    leader = _gathering(ledger)
+    before = snapshot.encode(ledger.image)
+    leader.execute(broker, 1, put_key=_put("a"))
+    refusal = OperationError(error_pb2.ERROR_CODE_NOT_LEADER, "another leads")
+    leader.proposer.end(refusal)
+    (answer,) = leader.answers
+    assert answer.error.code == error_pb2.ERROR_CODE_NOT_LEADER
+    assert "a" not in ledger.view.keys
+    assert snapshot.encode(ledger.image) == before
+    leader.proposer.seal()
+    assert leader.consensus.entries == []
+
+
+_STEPS = st.lists(st.sampled_from(["put", "again", "ids", "topic", "refused", "seal", "commit"]), max_size=40)
+
+
+@given(_STEPS)
+def test_groups_decide_what_single_batches_decide(steps: list[str]) -> None:
+    """The same operations, in batches of their own and gathered: the same answers but for their indices, and the same rows."""
+    outcomes = []
+    for gathers in (False, True):
+        ledger = Ledger()
+        broker = ledger.register(0)
+        leader = Leader(ledger)
+        leader.gathers = gathers
+        start = snapshot.decode(snapshot.encode(ledger.image))
+        data: list[bytes] = []
+        for number, step in enumerate(steps, 1):
+            match step:
+                case "put":
+                    leader.execute(broker, number, put_key=_put(f"k{number % 7}"))
+                case "again":
+                    leader.execute(broker, number, put_key=_put("k1", b"other"))
+                case "ids":
+                    leader.execute(broker, number, allocate_producer_ids=wire.AllocateProducerIds(count=3))
+                case "topic":
+                    create = wire.CreateTopic(name=f"t{number % 3}", partitions=2, replication_factor=-1)
+                    leader.execute(broker, number, create_topic=create)
+                case "refused":
+                    leader.execute(broker, number, delete_topic=wire.DeleteTopic(topic_id=bytes(16)))
+                case "seal":
+                    leader.proposer.seal()
+                case _:
+                    leader.proposer.seal()
+                    data += [entry.data for entry in leader.consensus.entries]
+                    leader.commit()
+        leader.proposer.seal()
+        data += [entry.data for entry in leader.consensus.entries]
+        leader.commit()
+        for encoded in data:
+            start.apply_committed(encoded)
+        assert snapshot.encode(start) == snapshot.encode(ledger.image), "a follower sees the same"
+        for answer in leader.answers:
+            answer.commit_index = 0
+        answers = sorted(leader.answers, key=lambda each: each.request_id)
+        outcomes.append(
+            (answers, list(ledger.image.keys), list(ledger.image.counters), list(ledger.image.partitions))
+        )
+    assert outcomes[0] == outcomes[1]

@@ -1,0 +1,86 @@
+"""Whole clusters under a swarm of faults: the first seeds of what `make simulate` runs by hundreds.
+
+Three controllers or one, a broker and a garbage collector, the shipped services, with clients that remember; what is done to them is drawn from the seed. A seed that fails prints its schedule of faults, the
+smallest part of it that still fails, and the command that shows it again:
+
+    ponor simulate --seed 17 --faults '3,7'
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from ponor_simulation.coverage import Coverage
+from ponor_simulation.report import failure_lines
+from ponor_simulation.seeds import SeedResult, run_seed
+
+SEEDS = int(os.environ.get("PONOR_SWARM_SEEDS", "6"))
+REPLAYED_SEEDS = int(os.environ.get("PONOR_REPLAYED_SEEDS", "2"))
+BATCH = 3
+ROOT = Path(__file__).parents[2]
+PRINT_TRACES = """\
+import sys
+from ponor_simulation.seeds import run_seed, silence
+silence()
+for seed in range(int(sys.argv[1])):
+    print(seed, run_seed(seed, small=False).trace)
+"""
+
+
+@cache
+def run(seed: int) -> SeedResult:
+    """One seed; a failure is told in full."""
+    result = run_seed(seed)
+    assert not result.failure, "\n".join(failure_lines(result, commit=""))
+    return result
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+def test_a_cluster_keeps_its_promises_and_comes_to_rest(first: int) -> None:
+    for seed in range(first, min(first + BATCH, SEEDS)):
+        run(seed)
+
+
+def test_the_swarm_reaches_what_it_is_for() -> None:
+    coverage = Coverage()
+    for seed in range(6):
+        coverage.add(run(seed).coverage)
+    assert coverage.states["runs with three controllers"] > 0
+    assert coverage.states["terms in which a controller led"] > 6
+    assert coverage.states["records acknowledged to producers"] > 500
+    assert coverage.states["images replaced by a snapshot"] > 6
+    assert coverage.effects["processes ended by a fault"] > 5
+    assert coverage.effects["files that a power loss tore"] > 0
+    for number in (1, 3, 4, 6, 10, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 27, 28, 29):
+        assert coverage.checks[number] > 0, f"nobody looked at invariant {number}"
+
+
+def test_a_seed_is_a_trace_however_python_hashes() -> None:
+    """`make simulate-replay` does so with twenty."""
+    traces = [_traces_elsewhere(hash_seed) for hash_seed in ("0", "4711")]
+    assert traces[0] == traces[1]
+    assert len(traces[0].splitlines()) == REPLAYED_SEEDS
+
+
+def test_a_part_of_a_schedule_is_the_same_run_twice() -> None:
+    """What the minimiser does: some faults, and nothing of the rest."""
+    one, other = (run_seed(3, only=[0, 1]) for _ in range(2))
+    assert one.trace == other.trace
+    assert len(one.faults) == 2
+
+
+def _traces_elsewhere(hash_seed: str) -> str:
+    elsewhere = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PRINT_TRACES, str(REPLAYED_SEEDS)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return elsewhere.stdout

@@ -1,0 +1,59 @@
+"""The simulation runs the shipped services: nothing in it may stand in for one of them.
+
+A fake of one's own service proves the fake. The outside world (disks, networks, stores, clocks) is simulated behind ports; services begin at their own `app.run`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SIMULATION = ROOT / "libs" / "simulation" / "src" / "ponor_simulation"
+SCENARIOS = ROOT / "tests" / "simulation"
+METHODS = {"SESSION", "SUBSCRIBE", "PEER", "QUORUM"}
+"""Of our own services, in ponor_rpc.methods."""
+WATCH = SIMULATION / "cluster_watch.py"
+"""May patch: it puts a subclass or a wrapper that reports into the place of what it reports on, and changes nothing."""
+BROKEN_PEER = SCENARIOS / "test_metadata_clients.py"
+"""A test of the two clients alone, against a peer that breaks the protocol on purpose; the swarm runs them against the controller."""
+
+
+def files() -> Iterator[Path]:
+    for folder in (SIMULATION, SCENARIOS):
+        yield from sorted(folder.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", list(files()), ids=name_of)
+def test_nothing_stands_in_for_a_service(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "unittest.mock":
+            names = {alias.name for alias in node.names}
+            assert (path, names) == (WATCH, {"patch"}), (
+                f"{name_of(path)}:{node.lineno}: {', '.join(sorted(names))} of unittest.mock; run the real part on simulated ports"
+            )
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "listen":
+            named = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+            assert path == BROKEN_PEER or not named & METHODS, (
+                f"{name_of(path)}:{node.lineno}: answers for {', '.join(sorted(named & METHODS))}; let the service's own app.run do that"
+            )
+
+
+def test_services_begin_at_their_own_app() -> None:
+    """Each of them once, in `cluster`, and nowhere else in the member."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(SIMULATION.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").endswith(".app"):
+                continue
+            if any(alias.name == "run" for alias in node.names):
+                found.setdefault(node.module or "", []).append(path.name)
+    assert found == {f"ponor_{service}.app": ["cluster.py"] for service in ("broker", "controller", "gc")}
