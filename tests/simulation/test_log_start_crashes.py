@@ -14,7 +14,8 @@ from tests.simulation.mutants import broker_start_before_durable
 
 SEEDS = int(os.environ.get("PONOR_SEEDS", "5"))
 BATCH = 5
-CAUGHT_WITHIN_SEEDS = range(13, 43)
+CAUGHT_WITHIN_SEEDS = (39, 41, *range(13, 39), *range(42, 60))
+"""The recorded ones first."""
 QUICK = replace(SETTINGS, broker=replace(SETTINGS.broker, maintenance_interval_ms=100))
 
 
@@ -67,7 +68,7 @@ def test_a_log_start_is_never_taken_back(first: int) -> None:
     assert sum(trimmer.reads for trimmer in trimmers) > 10
 
 
-@pytest.mark.timeout(400)  # until a seed crashes in the moment between telling and durable
+@pytest.mark.timeout(400)  # should the recorded seeds move
 def test_a_start_that_is_told_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sees it go back, or the stream was trimmed to a start that the crash undid, and the partition opens no more."""
     broker_start_before_durable.plant(monkeypatch)

@@ -11,7 +11,9 @@ Rules, none of which can be switched off (mixed settings wedged real clusters: e
 4. A candidate asks, and counts its own vote, when that vote is durable; so it has made its whole log durable too (writes end in order). Whoever is
    asked before that could grant a term that the candidate forgets in a crash, together with the end of its log; it would then collect the grant
    with a shorter log than it was given for.
-5. Votes are given even by those who do not know yet that they are voters, or do not know the candidate: the candidate's own configuration decides
+5. A pre-vote is asked for again and again: the first question may have met a voter that was just starting, or one that had not missed the leader yet, and
+   waiting for another timeout would leave the group without a leader for seconds. It promises nothing, so asking often is safe.
+6. Votes are given even by those who do not know yet that they are voters, or do not know the candidate: the candidate's own configuration decides
    who counts. A learner that was promoted may be needed for the majority before it hears of it. Likewise, who is removed campaigns until the removal
    is committed, without counting itself.
 """
@@ -85,6 +87,8 @@ class Election:
         self._elapsed_ticks += 1
         if not replica.may_campaign:
             return False
+        if replica.role is Role.PRE_CANDIDATE and self._elapsed_ticks % replica.limits.heartbeat_ticks == 0:
+            self._ask(replica.term + 1, pre_vote=True, transfer=False)
         if replica.role is Role.CANDIDATE and replica.own not in self._answers:
             return False  # its own vote is not durable yet: another campaign would wait for the same disk
         sole = replica.membership.voters == (replica.own,)
@@ -137,7 +141,10 @@ class Election:
         if not asked or response.sender not in replica.membership.voters:
             replica.drop("vote response of another round")
             return Outcome.PENDING
-        self._answers.setdefault(response.sender, response.granted)
+        if response.pre_vote:
+            self._answers[response.sender] = response.granted  # asked again, it may have changed its mind
+        else:
+            self._answers.setdefault(response.sender, response.granted)
         return self._outcome()
 
     def _ask(self, term: int, *, pre_vote: bool, transfer: bool) -> None:
@@ -145,7 +152,7 @@ class Election:
         log = replica.log
         send = replica.outbox.send if pre_vote else replica.outbox.send_when_durable
         for voter in replica.membership.voters:
-            if voter != replica.own:
+            if not self._answers.get(voter, voter == replica.own):
                 send(VoteRequest(replica.own, voter, term, log.last_index, log.last_term, pre_vote, transfer))
 
     def _outcome(self) -> Outcome:
