@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.proposals.proposer import GROUP_BYTES_MAX
+from ponor_controller.proposals.proposer import GROUP_BYTES_MAX, UNDER_WAY_MAX
 from ponor_metadata import snapshot
+from ponor_metadata.apply_cluster import FLOOR_STEP_MAX
 from ponor_metadata.image import MetadataImage
 from ponor_rpc.errors import OperationError
 
@@ -117,6 +118,38 @@ def test_the_end_of_leadership_drops_a_batch_that_is_being_gathered() -> None:
     assert snapshot.encode(ledger.image) == before
     leader.proposer.seal()
     assert leader.consensus.entries == []
+
+
+def test_with_enough_batches_on_their_way_the_next_one_waits_for_a_commit() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    leader = _gathering(ledger)
+    for request_id in range(1, UNDER_WAY_MAX + 1):
+        assert leader.proposer.has_turn
+        leader.execute(broker, request_id, put_key=_put(f"k{request_id}"))
+        leader.proposer.seal()
+    assert not leader.proposer.has_turn
+    assert leader.proposer.has_room, "others than operations need not wait"
+    leader.commit()
+    assert leader.proposer.has_turn
+
+
+def test_a_floor_that_jumps_far_forgets_the_same_results_as_one_that_rises() -> None:
+    outcomes = []
+    for floors in ([3, FLOOR_STEP_MAX * 2], [2, 3, 4, FLOOR_STEP_MAX, FLOOR_STEP_MAX * 2]):
+        ledger = Ledger()
+        broker = ledger.register(0)
+        leader = _gathering(ledger)
+        for request_id in (1, 2, 3, FLOOR_STEP_MAX - 1):
+            leader.execute(broker, request_id, put_key=_put(f"k{request_id}"))
+        for number, floor in enumerate(floors):
+            leader.execute(broker, FLOOR_STEP_MAX * 3 + number, floor, put_key=_put(f"f{floor}"))
+        kept = [row.request_id for row in ledger.view.operations]
+        leader.proposer.seal()
+        leader.commit()
+        assert [row.request_id for row in ledger.image.operations] == kept
+        outcomes.append([request_id for request_id in kept if request_id < FLOOR_STEP_MAX * 3])
+    assert outcomes == [[], []]
 
 
 _STEPS = st.lists(st.sampled_from(["put", "again", "ids", "topic", "refused", "seal", "commit"]), max_size=40)

@@ -187,6 +187,7 @@ class OverlayTable(Generic[K, R]):
         "_changes",
         "_index_keys",
         "_missing",
+        "_missing_at",
         "_moved",
         "_notes",
         "_overlay",
@@ -208,8 +209,9 @@ class OverlayTable(Generic[K, R]):
         self._changes: deque[tuple[int, K]] = deque()
         self._notes: deque[tuple[int, dict[Any, dict[K, int]], Any, K]] = deque()
         self._moved = [(index.keys, self._index_keys[index.name]) for index in self._schema.indexes]
-        # The key that was last looked for in the image's table and is not in it: what is about to be put is asked for several times before.
+        # The key that was last looked for in the image's table in vain, and the image's index then: what is about to be put is asked for several times before.
         self._missing: K | None = None
+        self._missing_at = 0
 
     @property
     def schema(self) -> Schema[K, R]:
@@ -224,11 +226,12 @@ class OverlayTable(Generic[K, R]):
         touched = self._touched.get(key)
         if touched is not None:
             return touched[0]
-        if key == self._missing:
+        index = self._overlay.image.index
+        if key == self._missing and index == self._missing_at:
             return None
         row = self._base.get(key)
         if row is None:
-            self._missing = key
+            self._missing, self._missing_at = key, index
         return row
 
     def __contains__(self, key: object) -> bool:
@@ -236,9 +239,7 @@ class OverlayTable(Generic[K, R]):
         return self.get(key) is not None  # type: ignore[arg-type]
 
     def __len__(self) -> int:
-        appeared = sum(
-            (row is not None) - (key in self._base) for key, (row, _) in self._touched.items()
-        )
+        appeared = sum((row is not None) - (key in self._base) for key, (row, _) in self._touched.items())
         return len(self._base) + appeared
 
     def __iter__(self) -> Iterator[R]:

@@ -5,14 +5,14 @@ What lives here: the one listener of the consensus. First the image, and with it
 
 from __future__ import annotations
 
-from collections import Counter
+import collections
 from collections.abc import Sequence
 from operator import methodcaller
+from typing import Final
 
 from ponor_metadata.digest import running_digest
 from ponor_metadata.image import MetadataImage
-from ponor_runtime import telemetry as metric
-from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.telemetry import Counter, Telemetry
 
 from ponor_controller.consensus.ports import LogEntry
 from ponor_controller.proposals.proposer import Proposer
@@ -20,8 +20,7 @@ from ponor_controller.snapshotter import Snapshotter
 from ponor_controller.subscriptions.retained_tail import RetainedBatch, RetainedTail
 from ponor_controller.subscriptions.subscription_service import SubscriptionService
 
-
-KIND_OF = methodcaller("WhichOneof", "kind")
+KIND_OF: Final = methodcaller("WhichOneof", "kind")
 
 
 class CommittedBatches:
@@ -43,7 +42,7 @@ class CommittedBatches:
         self._snapshotter = snapshotter
         self._telemetry = telemetry
         self._commits = telemetry.counter("ponor_controller_commits_total")
-        self._records: dict[str | None, metric.Counter] = {}
+        self._records: dict[str | None, Counter] = {}
         self._digest = image.digest
 
     def committed(self, entries: Sequence[LogEntry]) -> None:
@@ -66,7 +65,7 @@ class CommittedBatches:
 
     def _count(self, entry: LogEntry) -> None:
         self._commits.add()
-        for kind, count in Counter(map(KIND_OF, entry.batch.records)).items():
+        for kind, count in collections.Counter(map(KIND_OF, entry.batch.records)).items():
             counter = self._records.get(kind)
             if counter is None:
                 counter = self._records[kind] = self._telemetry.counter(

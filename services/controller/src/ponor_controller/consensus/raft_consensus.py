@@ -74,8 +74,13 @@ class RaftConsensus:
         return self._driver.leading and node.is_leader and node.transfer_target is None
 
     def leader_address(self) -> str | None:
-        leader = self._driver.leadership.leader
-        return self._addresses.service_address(leader) or None if leader is not None else None
+        asked = self._driver.leadership.leader
+        members = self.membership.members
+        if asked is None and members and self._own not in members:
+            # Removed, or not let in yet: nobody will tell this controller who leads, but any voter knows. It must not be a dead end for nodes that know no other
+            # address any more.
+            asked = members[self._driver.node.term % len(self.membership.voters)]
+        return self._addresses.service_address(asked) or None if asked is not None else None
 
     def propose(self, entry: LogEntry) -> None:
         self._driver.propose(entry)

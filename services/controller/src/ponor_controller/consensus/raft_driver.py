@@ -268,7 +268,9 @@ class RaftDriver:
     def _carry_out(self, ready: Ready) -> None:
         if ready.leadership is not None:
             self._change(ready.leadership)
-        if ready.messages:
+        # Whoever waits for a commit hears of it before the followers do, unless there is news in the messages.
+        last_words = ready.messages if ready.committed and ready.persist is None else ()
+        if ready.messages and not last_words:
             self._peers.send(ready.messages)
         if ready.persist is not None:
             self._persist(ready.persist)
@@ -276,6 +278,8 @@ class RaftDriver:
             self._committed.extend(ready.committed)
             self._delivered_index = ready.committed[-1].index
             self._deliver_soon()
+        if last_words:
+            self._peers.send(last_words)
         if ready.reads:
             self.reads.answered(ready.reads)
         if self._traffic is not None:

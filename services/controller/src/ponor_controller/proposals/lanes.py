@@ -42,21 +42,9 @@ class Lanes:
         """The operation that goes next, None when nothing waits."""
         for lane, heads in self._heads.items():
             if heads:
-                break
-        else:
-            self._filled.clear()
-            return None
-        node_id = heads[0]
-        queue = self._waiting[node_id]
-        pending = queue.popleft()
-        self._count -= 1
-        if not queue:
-            heads.popleft()
-            del self._waiting[node_id]
-        elif (following := queue[0].lane) is not lane or len(heads) > 1:
-            heads.popleft()
-            self._heads[following].append(node_id)
-        return pending
+                return self._take(lane, heads)
+        self._filled.clear()
+        return None
 
     def empty(self) -> list[PendingOperation]:
         """Take out everything: leadership ended."""
@@ -68,3 +56,16 @@ class Lanes:
     async def filled(self) -> None:
         """Wait until `take` has something."""
         await self._filled.wait()
+
+    def _take(self, lane: Lane, heads: deque[NodeId]) -> PendingOperation:
+        node_id = heads[0]
+        queue = self._waiting[node_id]
+        pending = queue.popleft()
+        self._count -= 1
+        if not queue:
+            heads.popleft()
+            del self._waiting[node_id]
+        elif (following := queue[0].lane) is not lane or len(heads) > 1:
+            heads.popleft()
+            self._heads[following].append(node_id)
+        return pending

@@ -38,7 +38,7 @@ UNDER_WAY_MAX = 4
 class _Waiter(NamedTuple):
     """Who waits for an index."""
 
-    index: int
+    up_to: int
     callback: Callable[[], None]
     dropped: Callable[[OperationError], None]
 
@@ -206,9 +206,9 @@ class Proposer:
             callback()
             return
         waiter = _Waiter(index, callback, dropped)
-        if self._waiting and self._waiting[-1].index > index:
+        if self._waiting and self._waiting[-1].up_to > index:
             # A replay of an operation that is still in flight: it has its own place in the order.
-            position = next(at for at, other in enumerate(self._waiting) if other.index > index)
+            position = next(at for at, other in enumerate(self._waiting) if other.up_to > index)
             self._waiting.insert(position, waiter)
             return
         self._waiting.append(waiter)
@@ -264,7 +264,7 @@ class Proposer:
             self._in_flight_bytes -= size_bytes
             self._commit_us.record((now_ns - proposed_ns) // 1000)
         self._update_room()
-        while self._waiting and self._waiting[0].index <= index:
+        while self._waiting and self._waiting[0].up_to <= index:
             self._waiting.popleft().callback()
 
     def _propose(self, records: Sequence[records_pb2.Record], membership: Membership | None = None) -> int:
