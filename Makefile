@@ -41,7 +41,7 @@ run: install ## start a cluster on this machine; Kafka clients connect to 127.0.
 	exec $(BIN)/ponor up
 
 test: install ## everything that belongs to a change: unit, property, scenario, simulation, end-to-end tests
-	$(BIN)/pytest -q -n 2 --dist loadfile
+	$(BIN)/pytest -q -n 3 --dist loadfile
 
 check: install ## lint, types, arrows, dependencies, spelling, protos
 	$(BIN)/ruff check .

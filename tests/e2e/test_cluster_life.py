@@ -67,7 +67,7 @@ def test_two_on_one_directory_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--controllers", "3"], "--controllers 3"),
+        (["--controllers", "2"], "--controllers 2"),
         (["--brokers", "2"], "--brokers 2"),
         (["--compactors", "1"], "--compactors 1"),
         (["--wal", "object"], "--wal object"),

@@ -215,7 +215,6 @@ def test_a_gc_joins_and_leaves_a_running_cluster(cluster: LocalCluster) -> None:
     ("command", "word"),
     [
         (("add", "broker"), "partitions cannot move"),
-        (("add", "controller"), "one voter"),
         (("add", "gc", "--set", "upload_interval_ms=500"), "no setting of a gc"),
         (("remove", "broker", "0"), "only broker"),
         (("remove", "gc", "5"), "no gc 5"),
