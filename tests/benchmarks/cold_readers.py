@@ -1,6 +1,6 @@
 """Readers of old data at a given speed, in a process of their own: what `isolation` lets loose beside producers.
 
-They share a core with the generator whose latencies are measured, so they take what it leaves (the process is niced), and each asks for its next
+They share a core with the generator whose latencies are measured, so they take what it leaves (SCHED_IDLE), and each asks for its next
 megabyte when it is due: evenly, and without making up for more than one fetch. What is measured beside them is then the broker.
 """
 
@@ -28,7 +28,6 @@ from tests.benchmarks.raw_client import connect
 FETCH_BYTES: Final = 1 << 20
 RECEIVE_BYTES: Final = 2 * FETCH_BYTES
 LENGTH_BYTES: Final = 4
-NICENESS: Final = 19
 
 
 @dataclass(slots=True)
@@ -67,7 +66,7 @@ def _read(
     bootstrap: str, topic: str, partitions: int, bytes_per_s: float, core: int, total: Synchronized[int]
 ) -> None:
     os.sched_setaffinity(0, {core} & os.sched_getaffinity(0) or os.sched_getaffinity(0))
-    os.nice(NICENESS)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     selector = selectors.DefaultSelector()
     began_s = time.monotonic()
     readers = [

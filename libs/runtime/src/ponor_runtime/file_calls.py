@@ -6,7 +6,6 @@ What lives here: how bytes get to the disk with little work.
 - An uncached file bypasses the page cache (O_DIRECT). A page that the kernel has to find, clear and fill costs several times what the bytes
   cost that are copied into it, and what is written once and read from memory is not worth one. The device wants aligned memory, so the
   bytes pass through a chunk that is used again and again.
-- A large read goes piece by piece (`large_reads`), so that the device has room for others in between.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from pathlib import PurePath
 from typing import Final
 
 from ponor_runtime.disk import SECTOR_BYTES, Buffer
-from ponor_runtime.large_reads import PIECE_BYTES, LargeReads
 
 IOVECS_MAX: Final = 1024
 """Linux refuses more buffers in one pwritev (IOV_MAX)."""
@@ -65,11 +63,9 @@ class WriteChunks:
 class FileCalls:
     """An open file: one descriptor, and a second one for uncached writes where file system and device have such."""
 
-    __slots__ = ("_chunks", "_descriptor", "_direct", "_large_reads", "_unsynced", "_write_and_sync")
+    __slots__ = ("_chunks", "_descriptor", "_direct", "_unsynced", "_write_and_sync")
 
-    def __init__(
-        self, path: PurePath, create: bool, chunks: WriteChunks | None, large_reads: LargeReads
-    ) -> None:
+    def __init__(self, path: PurePath, create: bool, chunks: WriteChunks | None) -> None:
         """Open; `chunks` are given for an uncached file.
 
         Raises:
@@ -78,7 +74,6 @@ class FileCalls:
         flags = os.O_RDWR | os.O_CLOEXEC
         self._descriptor = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), 0o644)
         self._chunks = chunks
-        self._large_reads = large_reads
         self._unsynced = True
         """Something may have been written that no sync has covered; what earlier processes wrote is unknown."""
         self._write_and_sync = _WRITE_AND_SYNC
@@ -97,8 +92,6 @@ class FileCalls:
 
     def read(self, position: int, length: int) -> bytes:
         """See `DiskFile.read`."""
-        if length > PIECE_BYTES:
-            self._large_reads.prepare(self._descriptor, position, length)
         piece = os.pread(self._descriptor, length, position)
         if len(piece) in {0, length}:
             return piece

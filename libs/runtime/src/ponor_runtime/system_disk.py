@@ -21,7 +21,6 @@ from ponor_runtime.disk import Buffer
 from ponor_runtime.disk_worker import DiskWorker, DiskWorkerPool, Tell, settle
 from ponor_runtime.file_calls import FileCalls, WriteChunks
 from ponor_runtime.kernel_writes import WRITE_BYTES_MAX, KernelWrites
-from ponor_runtime.large_reads import LargeReads
 
 _T = TypeVar("_T")
 
@@ -41,12 +40,11 @@ class SystemDisk:
         self._pool = DiskWorkerPool()
         self._names: DiskWorker | None = None
         self._chunks = WriteChunks()
-        self._large_reads = LargeReads()
 
     async def open(self, path: PurePath, *, create: bool = False, uncached: bool = False) -> SystemFile:
         worker = self._pool.bind()
         chunks = self._chunks if uncached else None
-        opening = worker.submit(FileCalls, path, create, chunks, self._large_reads)
+        opening = worker.submit(FileCalls, path, create, chunks)
         try:
             calls = await asyncio.shield(opening)
         except asyncio.CancelledError:
