@@ -90,7 +90,7 @@ async def test_uploads_overlap_and_commit_in_order(node: StorageNode) -> None:
 
 
 async def test_read_across_objects_and_cache(tmp_path: Path) -> None:
-    node = await started(tmp_path, small_settings(append_waiting_bytes_max=1))
+    node = await started(tmp_path, small_settings(append_waiting_bytes_max=1024 * KIB))
     streams = await node.open_new(3)
     payloads = [number.to_bytes(2, "big") * 4 * KIB for number in range(700)]
     for start in range(0, 700, 50):

@@ -114,7 +114,7 @@ class ReadAhead:
         self._release_passed(reader, next_offset)
         self._claim_unused(reader, read, next_offset)
         reader.used_ns = now_ns
-        self._put((stream_id, next_offset), reader)
+        reader = self._put((stream_id, next_offset), reader)
         if next_offset < end_offset and 2 * len(reader.ahead) <= reader.window and reader.extending is None:
             self._extend_soon(reader, stream_id, next_offset, end_offset, pieces)
 
@@ -135,7 +135,8 @@ class ReadAhead:
             for planned in passed:
                 self._blocks.unclaim(planned.key, planned.entry)
 
-    def _put(self, place: _Place, reader: _Reader) -> None:
+    def _put(self, place: _Place, reader: _Reader) -> _Reader:
+        """The reader that stands at the place now."""
         other = self._readers.pop(place, None)
         if other is not None and len(other.ahead) > len(reader.ahead):
             reader, other = other, reader  # two readers met: from here on they are one
@@ -144,6 +145,7 @@ class ReadAhead:
         self._readers[place] = reader
         while len(self._readers) > self._readers_max:
             self._drop(self._readers.popitem(last=False)[1])
+        return reader
 
     # Reading on
 
