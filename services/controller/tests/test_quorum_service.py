@@ -15,7 +15,7 @@ from ponor_metadata.quorum_client import QuorumClient
 from ponor_metadata.view import cluster_of
 from ponor_rpc.errors import OperationError
 from ponor_rpc.methods import QUORUM
-from ponor_runtime.network import Connection
+from ponor_runtime.network import Connection, ConnectionClosedError
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import wait_until
 
@@ -245,6 +245,16 @@ def test_feature_levels_that_are_in_force_cost_no_record() -> None:
         cluster = cluster_of(leader.image)
         assert cluster is not None
         assert cluster.incarnation == 0
+
+    tell(story)
+
+
+def test_a_caller_that_asks_nothing_is_let_go() -> None:
+    async def story(tool: Tool) -> None:
+        leader, _ = await tool.leader_and_follower()
+        silent = await tool.connect(leader)
+        with pytest.raises(ConnectionClosedError):
+            await silent.receive()
 
     tell(story)
 

@@ -47,11 +47,6 @@ class Election:
         self._answers: dict[ReplicaId, bool] = {}
         self.restart_timer()
 
-    @property
-    def elapsed_ticks(self) -> int:
-        """Since the leader was heard, a vote was given, or a round began."""
-        return self._elapsed_ticks
-
     def restart_timer(self) -> None:
         """From now, with a length drawn anew, so that replicas rarely campaign against each other twice."""
         election_ticks = self._replica.limits.election_ticks

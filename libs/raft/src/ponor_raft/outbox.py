@@ -42,10 +42,6 @@ class Outbox:
         self._given_hard_state = hard_state
         self._sequence = 0
 
-    @property
-    def writes_under_way(self) -> int:
-        return len(self._writing)
-
     def send(self, message: Message) -> None:
         """Promises nothing: may leave at once."""
         self.messages.append(message)

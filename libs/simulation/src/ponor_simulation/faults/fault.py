@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 EVERYBODY: Final = "everybody"
 """Target of faults that strike every machine, or something that all share."""
@@ -93,17 +93,6 @@ class Fault:
         """The two ends of a link's fault."""
         source, _, target = self.target.partition(">")
         return source, target
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for a file."""
-        return {
-            "number": self.number,
-            "at_s": self.at_s,
-            "kind": self.kind.value,
-            "target": self.target,
-            "duration_s": self.duration_s,
-            "degree": self.degree,
-        }
 
     def __str__(self) -> str:
         return (

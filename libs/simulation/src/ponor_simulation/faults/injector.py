@@ -25,7 +25,6 @@ from ponor_simulation.simulation import Simulation
 
 DISK_OPERATIONS: Final = ("sync", "write", "sync", "read")
 """What a disk error strikes, by its degree."""
-USUAL_STORE_LATENCY_S: Final = StoreFaults().latency_s
 LASTING: Final = frozenset(
     {
         FaultKind.CLOCK_DRIFT,

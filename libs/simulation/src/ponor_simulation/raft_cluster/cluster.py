@@ -59,7 +59,6 @@ class RaftCluster:
         self._chance = Random(f"raft {seed}")
         self.swarm = Swarm.draw(self._chance)
         self._replicas: dict[ReplicaId, Replica] = {}
-        self._lives: dict[ReplicaId, int] = {}
         self._paused: dict[ReplicaId, list[Callable[[], None]]] = {}
         self._disk_free_ms: dict[ReplicaId, float] = {}
         self._tick_ms: dict[ReplicaId, float] = {}

@@ -1,7 +1,7 @@
 """Feature levels: which records may be in the log (docs/decisions/0013-quorum-operations.md).
 
-What lives here: the levels that this version runs, and what an update must fulfil. A level only rises, and not above what every registered node and every
-controller runs, because whoever finds a record it does not know must stop.
+What lives here: the levels that this version runs, and what an update must fulfil. A level only rises, and not above what the leader runs. Other controllers and nodes
+do not say what they run: whoever finds a record it does not know stops, so that the operator upgrades every process first.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ What lives here: dispatch of requests, one at a time per connection. Rules of me
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +26,8 @@ from ponor_controller.quorum.ports import QuorumControl
 from ponor_controller.sessions.leading import Leading, not_leading
 
 CONNECTIONS_MAX: Final = 64
+IDLE_SECONDS_MAX: Final = 60.0
+"""Who asks nothing for so long is let go: callers that hang must not keep operators out."""
 
 _Handler: TypeAlias = Callable[[Any], Awaitable[wire.QuorumResponse]]
 
@@ -54,9 +57,12 @@ class QuorumService:
         self._connections += 1
         try:
             while True:
-                response = await self._answer(await connection.receive())
-                await connection.send(response.SerializeToString())
-        except ConnectionClosedError:
+                async with asyncio.timeout(IDLE_SECONDS_MAX):
+                    frame = await connection.receive()
+                response = await self._answer(frame)
+                async with asyncio.timeout(IDLE_SECONDS_MAX):
+                    await connection.send(response.SerializeToString())
+        except (ConnectionClosedError, TimeoutError):
             return
         finally:
             self._connections -= 1

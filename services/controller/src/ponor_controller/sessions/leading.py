@@ -1,6 +1,6 @@
 """What the two services ask of the consensus: whether this controller leads, who does if not, and how current it is.
 
-What lives here: the protocol, in the services' own terms, and the answer of a controller that has no others. Terms, votes and logs stay behind it.
+What lives here: the protocol, in the services' own terms. Terms, votes and logs stay behind it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ponor.common.v1 import error_pb2
-from ponor_metadata.image import MetadataImage
 from ponor_rpc.errors import OperationError
 
 
@@ -45,31 +44,6 @@ class Leading(Protocol):
             OperationError: NOT_LEADER when no leader could be confirmed.
         """
         ...
-
-
-class SoleController:
-    """Fulfils `Leading` for a controller that has no others: it always leads."""
-
-    def __init__(self, image: MetadataImage) -> None:
-        self._image = image
-
-    @property
-    def is_leading(self) -> bool:
-        return True
-
-    @property
-    def leader_address(self) -> str:
-        return ""
-
-    @property
-    def commit_age_ms(self) -> int:
-        return 0
-
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Nothing ever changes."""
-
-    async def read_index(self) -> int:
-        return self._image.index
 
 
 def not_leading(leading: Leading, what: str) -> OperationError:
