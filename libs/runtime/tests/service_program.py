@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from typing import Any
 
-from ponor_runtime.lifecycle import StartRefusedError, run_service
+from ponor_runtime import log_lines
+from ponor_runtime.lifecycle import StartRefusedError, end_process, run_service
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
@@ -34,11 +36,21 @@ async def main(runtime: Runtime, stop: asyncio.Event) -> None:
         tasks.spawn(fail(), "journal writer")
     if wish == "callback":
         asyncio.get_running_loop().call_soon(lambda: 1 // 0)
+    if wish == "talk":
+        for number in range(3 * log_lines.LINES_MAX):
+            logging.getLogger("tiny").info("line %d", number)
+        print("said", flush=True)
     await stop.wait()
+    if wish == "long":
+        # Longer than a service has that says nothing; each wait alone is shorter.
+        for _ in range(2):
+            runtime.process.postpone_end(6.0)
+            await runtime.clock.sleep(2.5)
     if wish == "hang":
         await asyncio.Event().wait()
     print("closed", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(run_service(main, name="tiny", network=NoNetwork))
+    log_lines.log_to_stderr()
+    end_process(run_service(main, name="tiny", network=NoNetwork))

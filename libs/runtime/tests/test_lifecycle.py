@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from ponor_runtime.lifecycle import EXIT_FAIL_STOP, EXIT_REFUSED, PARENT_FD_VARIABLE
+from ponor_runtime.log_lines import LINES_MAX
 
 PROGRAM = Path(__file__).with_name("service_program.py")
+LOST = re.compile(r"(\d+) lines were lost: the log's file is too slow for them")
 
 
 class Service:
@@ -70,12 +73,37 @@ def test_it_stops_when_its_parent_is_gone(service: Service) -> None:
     assert "the process that started this one is gone" in errors
 
 
+@pytest.mark.parametrize("service", ["hang", "long"], indirect=True)
+def test_without_a_parent_it_has_a_moment_and_is_given_no_more(service: Service) -> None:
+    service.serving()
+    os.close(service.life_line)
+    service.life_line = os.open(os.devnull, os.O_RDONLY)
+    code, out, errors = service.ended()
+    assert (code, out) == (EXIT_REFUSED, "")
+    assert "tiny: not closed 1 s after it was told to stop" in errors
+
+
+@pytest.mark.parametrize("service", ["long"], indirect=True)
+def test_a_stop_under_way_is_hurried_when_the_parent_goes(service: Service) -> None:
+    service.serving().process.terminate()
+    os.close(service.life_line)
+    service.life_line = os.open(os.devnull, os.O_RDONLY)
+    code, out, _ = service.ended()
+    assert (code, out) == (EXIT_REFUSED, "")
+
+
 @pytest.mark.parametrize("service", ["hang"], indirect=True)
 def test_one_that_does_not_close_is_ended(service: Service) -> None:
     service.serving().process.terminate()
     code, out, errors = service.ended()
     assert (code, out) == (EXIT_REFUSED, "")
     assert "tiny: not closed 4 s after it was told to stop" in errors
+
+
+@pytest.mark.parametrize("service", ["long"], indirect=True)
+def test_one_that_asks_for_time_has_it(service: Service) -> None:
+    service.serving().process.terminate()
+    assert service.ended() == (0, "closed\n", "")
 
 
 @pytest.mark.parametrize("service", ["refuse"], indirect=True)
@@ -98,3 +126,24 @@ def test_what_nobody_expected_ends_it_loudly(service: Service, told: str) -> Non
     assert "closed" not in out
     assert told in errors.splitlines()[-1]
     assert "Traceback" in errors
+
+
+@pytest.mark.parametrize("service", ["talk"], indirect=True)
+def test_a_log_that_nobody_takes_holds_up_no_service(service: Service) -> None:
+    process = service.serving().process
+    assert process.stdout is not None
+    assert process.stdout.readline() == "said\n", "what is logged waits for nobody"
+    # A third is in the hands of a writer that waits for the pipe, a third in its queue. Where lines were lost depends on when the writer had its turn; that each is there or counted, on nothing.
+    assert process.stderr is not None
+    written: list[int] = []
+    lost = 0
+    while len(written) + lost < 3 * LINES_MAX:
+        line = process.stderr.readline().rstrip("\n")
+        if gap := LOST.fullmatch(line):
+            lost += int(gap[1])
+        else:
+            written.append(int(line.rpartition(" ")[2]))
+    assert lost > 0
+    assert written == sorted(set(written)), "in order, none twice"
+    process.send_signal(signal.SIGTERM)
+    assert service.ended() == (0, "closed\n", "")

@@ -292,16 +292,18 @@ class RaftNode:
         if self._leading is not None:
             self._leading.flush()
         persist = outbox.persist(replica.hard_state, replica.log)
-        ready = Ready(
-            leadership=self._news(),
+        leadership, committed = self._news(), replica.log.deliver()
+        if leadership is None and persist is None and not committed and outbox.is_empty:
+            return None
+        return Ready(
+            leadership=leadership,
             messages=outbox.take_messages(),
             persist=persist,
-            committed=replica.log.deliver(),
+            committed=committed,
             reads=outbox.take_reads(),
             chunks=outbox.take_chunks(),
             snapshots=outbox.take_snapshots(),
         )
-        return None if ready == _NOTHING else ready
 
     def _news(self) -> Leadership | None:
         replica = self._replica
@@ -455,6 +457,3 @@ class RaftNode:
         assert self._snapshot.index <= replica.log.delivered
         if self._leading is not None:
             self._leading.validate()
-
-
-_NOTHING = Ready()

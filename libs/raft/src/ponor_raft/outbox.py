@@ -84,6 +84,11 @@ class Outbox:
             self.messages += self._held
         self._held.clear()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to take but what `persist` gives."""
+        return not (self.messages or self.reads or self.chunks or self.snapshots)
+
     def take_messages(self) -> tuple[Message, ...]:
         messages, self.messages = tuple(self.messages), []
         return messages

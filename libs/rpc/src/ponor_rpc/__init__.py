@@ -2,3 +2,7 @@
 
 No service logic lives here: services speak frames over `ponor_runtime.network`, and only this member knows that gRPC carries them.
 """
+
+from ponor_rpc.grpc_polling import prefer_one_poller
+
+prefer_one_poller()  # before any module here imports gRPC

@@ -4,15 +4,17 @@ What lives here: how frames are read from and written to a call so that a cancel
 a call can end becomes a `ConnectionClosedError`. Where calls come from is `grpc_network`.
 
 grpc.aio cancels a whole call when the task that reads from it is cancelled (a timeout around `receive` would kill the connection), and
-allows one read and one write at a time. Therefore reads and writes run in tasks of their own, at most one of each, and callers wait for
-those: a caller that gives up leaves the task alone, and the next caller gets its result.
+allows one read and one write at a time. Therefore one task of the stream's own reads a little ahead and another writes a little behind: a caller
+that gives up leaves them alone, and a frame costs no task.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -21,6 +23,11 @@ from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError
 
 CLOSE_GRACE_SECONDS: Final = 0.25
 """How long a closing side waits for frames that were handed over to reach the peer."""
+READ_AHEAD_FRAMES: Final = 16
+READ_AHEAD_BYTES: Final = 256 * 1024
+"""At either of them no further frame is read until one is taken: then the peer waits, as flow control demands."""
+UNSENT_BYTES_MAX: Final = 256 * 1024
+"""At so many bytes that gRPC has not taken yet, a sender waits; a larger frame goes alone."""
 
 END_OF_CALL: Final = (
     grpc.RpcError,
@@ -37,51 +44,89 @@ class FrameStream(ABC):
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
+        self._loop = asyncio.get_running_loop()
         self._end_reason: str | None = None
-        self._reading: asyncio.Task[bytes | None] | None = None
-        self._writing: asyncio.Task[bool] | None = None
-        self._send_turn = asyncio.Lock()
+        self._closed_here = False
+        self._arrived: deque[bytes] = deque()
+        self._arrived_bytes = 0
+        self._read_all = False
+        self._reader: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._takes_frames = True
+        self._writer: asyncio.Task[None] | None = None
+        self._work = asyncio.Event()
+        self._sent = asyncio.Event()
 
     async def send(self, frame: bytes) -> None:
-        """See `Connection.send`. A frame whose sender was cancelled may still be delivered.
+        """See `Connection.send`. A frame that was handed over is delivered, or the connection ends.
 
         Raises:
             ValueError: the frame is larger than FRAME_BYTES_MAX.
         """
-        if len(frame) > FRAME_BYTES_MAX:
-            raise ValueError(f"a frame of {len(frame)} bytes is larger than {FRAME_BYTES_MAX}; split it")
-        async with self._send_turn:
-            if self._writing is not None:  # left behind by a sender that was cancelled
-                await asyncio.wait((self._writing,))
+        size_bytes = len(frame)
+        if size_bytes > FRAME_BYTES_MAX:
+            raise ValueError(f"a frame of {size_bytes} bytes is larger than {FRAME_BYTES_MAX}; split it")
+        self._raise_if_ended()
+        while self._unsent and self._unsent_bytes + size_bytes > UNSENT_BYTES_MAX:
+            self._sent.clear()
+            await self._sent.wait()
             self._raise_if_ended()
-            writing = asyncio.get_running_loop().create_task(self._write_frame(frame), name="grpc-write")
-            self._writing = writing
-            await asyncio.wait((writing,))
-            self._writing = None
-            if writing.cancelled() or not writing.result():
-                self._ended("the call ended while a frame was being sent")
-                self._raise_if_ended()
+        self._unsent.append(frame)
+        self._unsent_bytes += size_bytes
+        if self._writer is None:
+            self._writer = self._loop.create_task(self._write_all(), name="grpc-write")
+        self._work.set()
 
     async def receive(self) -> bytes:
-        """See `Connection.receive`. A cancelled receiver loses no frame."""
-        self._raise_if_ended()
-        frame = await self._next_frame()
-        self._raise_if_ended()
-        if frame is None:
-            self._ended(self._status())
-            self._raise_if_ended()
-        assert frame is not None
+        """See `Connection.receive`. A cancelled receiver loses no frame; those that came before the peer's end are still given."""
+        while self._closed_here or not self._arrived:
+            if self._closed_here or self._read_all:
+                self._raise_if_ended()
+            self._start_reading()
+            self._news.clear()
+            await self._news.wait()
+        frame = self._arrived.popleft()
+        self._arrived_bytes -= len(frame)
+        self._taken.set()
         return frame
 
-    async def _next_frame(self) -> bytes | None:
-        """The next frame, None at the end; also used by `close` to drain while a receiver waits."""
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(self._read_frame(), name="grpc-read")
-        reading = self._reading
-        await asyncio.wait((reading,))
-        if self._reading is reading:
-            self._reading = None
-        return None if reading.cancelled() else reading.result()
+    def _start_reading(self) -> None:
+        if self._reader is None:
+            self._reader = self._loop.create_task(self._read_ahead(), name="grpc-read")
+
+    async def _read_ahead(self) -> None:
+        while (frame := await self._read_frame()) is not None:
+            self._arrived.append(frame)
+            self._arrived_bytes += len(frame)
+            self._news.set()
+            while len(self._arrived) >= READ_AHEAD_FRAMES or self._arrived_bytes >= READ_AHEAD_BYTES:
+                self._taken.clear()
+                await self._taken.wait()
+        self._read_all = True
+        self._ended(self._status())
+
+    async def _write_all(self) -> None:
+        while True:
+            while self._unsent:
+                frame = self._unsent[0]
+                if not await self._write_frame(frame):
+                    self._takes_frames = False
+                    self._ended("the call ended while a frame was being sent")
+                    return
+                self._unsent.popleft()
+                self._unsent_bytes -= len(frame)
+                self._sent.set()
+            self._work.clear()
+            await self._work.wait()
+
+    async def _drain(self) -> None:
+        """Until everything that was handed over is gRPC's, or cannot be any more."""
+        while self._unsent and self._takes_frames:
+            self._sent.clear()
+            await self._sent.wait()
 
     async def _read_frame(self) -> bytes | None:
         try:
@@ -107,6 +152,13 @@ class FrameStream(ABC):
     def _ended(self, reason: str) -> None:
         if self._end_reason is None:
             self._end_reason = reason
+        self._news.set()
+        self._sent.set()
+
+    def _close_here(self, reason: str) -> None:
+        """This side ends it: whoever waits is told, and what arrived is of no use any more."""
+        self._closed_here = True
+        self._ended(reason)
 
     def _raise_if_ended(self) -> None:
         if self._end_reason is not None:
@@ -114,7 +166,7 @@ class FrameStream(ABC):
 
     async def _abandon(self) -> None:
         """Cancel what still reads or writes, and wait for it: no task outlives the call."""
-        tasks = [task for task in (self._reading, self._writing) if task is not None and not task.done()]
+        tasks = [task for task in (self._reader, self._writer) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -166,20 +218,30 @@ class ClientStream(FrameStream):
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        already_over = self._end_reason is not None or self._writing is not None
-        self._ended("closed on this side")
+        already_over = self._end_reason is not None
+        self._close_here("closed on this side")
         try:
             if not already_over and not self._call.done():
                 async with asyncio.timeout(CLOSE_GRACE_SECONDS):
+                    await self._drain()
                     await self._half_close()
-                    while await self._next_frame() is not None:
-                        pass  # the status comes only after the last frame was read
+                    await self._read_to_the_end()
         except TimeoutError:
             pass  # the peer is slow or gone: cut it off
         finally:
             self._call.cancel()
             await self._abandon()
             await self._release()
+
+    async def _read_to_the_end(self) -> None:
+        """The status comes only after the last frame was read."""
+        self._start_reading()
+        while not self._read_all:
+            self._arrived.clear()
+            self._arrived_bytes = 0
+            self._taken.set()
+            self._news.clear()
+            await self._news.wait()
 
     async def _half_close(self) -> None:
         try:
@@ -209,13 +271,14 @@ class ServerStream(FrameStream):
 
     def end(self, reason: str) -> None:
         """No more frames; waiting receivers and senders are woken."""
-        self._ended(reason)
+        self._close_here(reason)
         self.over.set()
 
     async def settle(self) -> None:
-        """Give a write in progress a moment to reach the peer, then leave nothing behind."""
-        if self._writing is not None:
-            await asyncio.wait((self._writing,), timeout=CLOSE_GRACE_SECONDS)
+        """Give what was handed over a moment to reach the peer, then leave nothing behind."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_GRACE_SECONDS):
+                await self._drain()
         await self._abandon()
 
     async def close(self) -> None:

@@ -35,6 +35,8 @@ SERVER_OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     # Below the clients' ping interval, else the server answers their pings with GOAWAY "too_many_pings".
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    # A process that stood still sends what it owes in a row; its connection must not end for that.
+    ("grpc.http2.max_ping_strikes", 0),
 )
 CHANNEL_OPTIONS: Final = (
     *COMMON_OPTIONS,

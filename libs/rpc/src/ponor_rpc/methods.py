@@ -16,5 +16,8 @@ PEER: Final = "/ponor.controller.v1.PeerService/Exchange"
 QUORUM: Final = "/ponor.controller.v1.QuorumService/Quorum"
 """Frames `QuorumRequest` / `QuorumResponse`."""
 
+CLUSTER: Final = "/ponor.controller.v1.ClusterService/Cluster"
+"""Frames `ClusterRequest` / `ClusterResponse`."""
+
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 """gRPC's health checking protocol; a single call, not a stream of frames."""

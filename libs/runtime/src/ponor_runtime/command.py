@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from ponor_runtime import log_lines
 from ponor_runtime.lifecycle import StartRefusedError, run_service
 from ponor_runtime.network import Network
 from ponor_runtime.runtime import Runtime
@@ -41,6 +42,7 @@ def run_from_command_line(
     except (StartRefusedError, SettingError) as error:
         sys.stderr.write(f"{name}: {error}\n")
         return 1
+    log_lines.log_to_stderr()
     return run_service(partial(serve, configuration), name=name, network=network, remediable=remediable)
 
 

@@ -27,6 +27,10 @@ class DiskFile(Protocol):
         """Length in bytes."""
         ...
 
+    async def modified_at_ms(self) -> int:
+        """When it was written last, by the machine's wall clock. Only to tell the old from the new."""
+        ...
+
     async def read(self, position: int, length: int) -> bytes:
         """Up to `length` bytes; fewer at the end of the file."""
         ...

@@ -90,6 +90,10 @@ class FileCalls:
         """Length in bytes."""
         return os.fstat(self._descriptor).st_size
 
+    def modified_at_ms(self) -> int:
+        """When it was written last, by the wall clock."""
+        return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
+
     def read(self, position: int, length: int) -> bytes:
         """See `DiskFile.read`."""
         piece = os.pread(self._descriptor, length, position)

@@ -7,14 +7,17 @@ What lives here: what stands around a service's `main` in a process of its own, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn, TypeAlias
 
+from ponor_runtime import log_lines
 from ponor_runtime.network import Network
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.settings import SettingError
@@ -27,7 +30,9 @@ PARENT_FD_VARIABLE: Final = "PONOR_PARENT_FD"
 EXIT_REFUSED: Final = 1
 EXIT_FAIL_STOP: Final = 70
 STOP_SECONDS_MAX: Final = 4.0
-"""A service that has not closed everything this long after it was told to stop is ended anyway: what was acknowledged is durable."""
+"""A service that has not closed everything this long after it was told to stop is ended anyway, unless it asked for more time: what was acknowledged is durable."""
+ORPHAN_SECONDS_MAX: Final = 1.0
+"""A service whose parent is gone has so long, whatever it asks for: whoever starts it again needs its ports and its directory, and those it would wait for go as well."""
 
 ServiceMain: TypeAlias = Callable[[Runtime, asyncio.Event], Awaitable[None]]
 """Serves until the event is set, then closes everything in order and returns."""
@@ -59,13 +64,28 @@ def run_service(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(main, name, network))
     except refused as error:
+        log_lines.finish()
         _say(f"{name}: {error}")
         return EXIT_REFUSED
     except Exception as error:  # noqa: BLE001 - the last line of defence: a bug is shown in full
+        log_lines.finish()
         traceback.print_exception(error)
         _say(f"{name}: stopped by an unexpected {type(error).__name__}: {error}")
         return EXIT_FAIL_STOP
     return 0
+
+
+def end_process(code: int) -> NoReturn:
+    """End a process that has closed everything, without taking the interpreter down first.
+
+    Threads of compiled libraries (the object store's are Rust) may be about to call into Python. An interpreter that shuts down ends such a thread
+    by unwinding it, which Rust answers with SIGABRT (https://github.com/python/cpython/issues/87135): a finished command then looks like a crash.
+    """
+    log_lines.finish()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone
+            stream.flush()
+    os._exit(code)
 
 
 async def _serve(main: ServiceMain, name: str, network: Callable[[], Network]) -> None:
@@ -73,14 +93,17 @@ async def _serve(main: ServiceMain, name: str, network: Callable[[], Network]) -
     fail_stop = functools.partial(_fail_stop, name)
     loop.set_exception_handler(functools.partial(_on_loop_error, fail_stop))
     stop = asyncio.Event()
-    begin_stop = functools.partial(_begin_stop, loop, name, stop)
+    process = _ServiceProcess(loop, name)
+    begin_stop = functools.partial(_begin_stop, process, stop)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, begin_stop)
-    watched = _watch_parent(loop, name, begin_stop)
+    watched = _watch_parent(loop, name, functools.partial(_begin_hurried_stop, process, stop))
     telemetry = Telemetry()
     stop_export = _export_telemetry(telemetry, name)
     try:
-        runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), network(), telemetry, fail_stop)
+        runtime = Runtime(
+            SystemClock(), SystemRandomness(), SystemDisk(), network(), telemetry, fail_stop, process
+        )
         await main(runtime, stop)
     finally:
         stop_export()
@@ -99,18 +122,54 @@ def _export_telemetry(telemetry: Telemetry, name: str) -> Callable[[], None]:
     return export_from_environment(telemetry, name, os.environ)
 
 
-def _begin_stop(loop: asyncio.AbstractEventLoop, name: str, stop: asyncio.Event) -> None:
-    if stop.is_set():
-        return
-    stop.set()
+class _ServiceProcess:
+    """`Process` of a service: it ends itself when its stop takes too long."""
 
-    def give_up() -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        self._loop = loop
+        self._name = name
+        self._end: asyncio.TimerHandle | None = None
+        self._is_hurried = False
+
+    def cpu_ns(self) -> int:
+        return time.process_time_ns()
+
+    @property
+    def is_hurried(self) -> bool:
+        return self._is_hurried
+
+    def postpone_end(self, seconds: float) -> None:
+        if self._end is not None and not self._is_hurried:
+            self.end_in(seconds)
+
+    def hurry(self) -> None:
+        """End the process soon, which nothing postpones."""
+        self._is_hurried = True
+        self.end_in(ORPHAN_SECONDS_MAX)
+
+    def end_in(self, seconds: float) -> None:
+        """End the process then, whatever it does, unless that is postponed."""
+        if self._end is not None:
+            self._end.cancel()
+        self._end = self._loop.call_later(seconds, self._give_up, seconds)
+
+    def _give_up(self, seconds: float) -> None:
+        log_lines.finish()
         _say(
-            f"{name}: not closed {STOP_SECONDS_MAX:g} s after it was told to stop; ends now, the next start recovers"
+            f"{self._name}: not closed {seconds:g} s after it was told to stop; ends now, the next start recovers"
         )
         os._exit(EXIT_REFUSED)
 
-    loop.call_later(STOP_SECONDS_MAX, give_up)
+
+def _begin_stop(process: _ServiceProcess, stop: asyncio.Event) -> None:
+    if not stop.is_set():
+        stop.set()
+        process.end_in(STOP_SECONDS_MAX)
+
+
+def _begin_hurried_stop(process: _ServiceProcess, stop: asyncio.Event) -> None:
+    stop.set()
+    process.hurry()
 
 
 def _watch_parent(loop: asyncio.AbstractEventLoop, name: str, begin_stop: Callable[[], None]) -> int | None:
@@ -157,7 +216,8 @@ def _on_loop_error(
 
 
 def _fail_stop(name: str, what: str, error: BaseException) -> NoReturn:
-    """End the process at once: no handler may run on state that is known to be wrong."""
+    """End the process: no handler may run on state that is known to be wrong, so the loop stands still while the lines before this one are written (`log_lines`: a second at most)."""
+    log_lines.finish()
     traceback.print_exception(error)
     _say(f"{name}: FAIL-STOP: {what}: {type(error).__name__}: {error}")
     os._exit(EXIT_FAIL_STOP)

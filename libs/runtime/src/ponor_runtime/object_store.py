@@ -10,7 +10,7 @@ is never used twice: whoever finds the key taken either repeats its own put or i
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ponor_runtime.disk import Buffer
@@ -24,6 +24,10 @@ class ObjectStoreError(Exception):
 
 class ObjectNotFoundError(ObjectStoreError):
     """No object has this key."""
+
+
+class MultipartNotFoundError(ObjectStoreError):
+    """No such multipart upload: it was completed or aborted, or never begun."""
 
 
 class ObjectAlreadyExistsError(ObjectStoreError):
@@ -40,12 +44,43 @@ class ObjectStoreUnavailableError(ObjectStoreError):
     retriable = True
 
 
+class ObjectStoreSlowDownError(ObjectStoreUnavailableError):
+    """The store asks for fewer requests at a time (503 Slow Down, 429)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One row of a listing."""
+    """One row of a listing. `modified_at_ms`: when it was put, by the store's clock; None where the listing does not say."""
 
     key: str
     size_bytes: int
+    modified_at_ms: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MultipartUpload:
+    """An object that is being written in parts; nobody sees it before it is completed."""
+
+    key: str
+    upload_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedPart:
+    """A part that is in the store. `number` counts from 1; `etag` is what the store calls it, in the store's own spelling."""
+
+    number: int
+    etag: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMultipart:
+    """One row of a listing of multipart uploads that were neither completed nor aborted; `begun_at_ms` by the store's clock."""
+
+    key: str
+    upload_id: str
+    begun_at_ms: int
 
 
 class ObjectStore(Protocol):
@@ -83,6 +118,67 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """Every object whose key starts with `prefix`, in any order."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+class MultipartStore(Protocol):
+    """Objects of the same bucket, written in parts over time, and parts copied within the store. Not every store has this.
+
+    Parts may be uploaded in any order and at the same time; a number that is uploaded again replaces the part.
+    """
+
+    @property
+    def part_size_bytes_min(self) -> int:
+        """Least bytes of every part but the last."""
+        ...
+
+    async def create_multipart(self, key: str) -> MultipartUpload:
+        """Begin. Whoever never completes or aborts it leaves parts that cost money: GC lists and aborts them."""
+        ...
+
+    async def upload_part(
+        self, upload: MultipartUpload, number: int, buffers: Sequence[Buffer]
+    ) -> UploadedPart:
+        """Write a part from the buffers, one after the other.
+
+        Raises:
+            MultipartNotFoundError: the upload is over.
+            ObjectStoreError: see the classes.
+        """
+        ...
+
+    async def upload_part_copy(
+        self, upload: MultipartUpload, number: int, source_key: str, start: int, length: int
+    ) -> UploadedPart:
+        """Make bytes [start, start + length) of another object a part; they do not pass through here.
+
+        Raises:
+            MultipartNotFoundError: the upload is over.
+            ObjectNotFoundError: no such source.
+            ObjectStoreError: see the classes.
+        """
+        ...
+
+    async def complete_multipart(self, upload: MultipartUpload, parts: Sequence[UploadedPart]) -> None:
+        """Create the object from its parts in the order of their numbers; durable when it returns.
+
+        Raises:
+            ObjectAlreadyExistsError: the key is taken. The upload stays open.
+            MultipartNotFoundError: the upload is over: aborted, or completed by an earlier call whose answer was lost.
+            ObjectStoreError: see the classes.
+        """
+        ...
+
+    async def abort_multipart(self, upload: MultipartUpload) -> None:
+        """Throw all parts away; an absent upload counts as aborted."""
+        ...
+
+    def list_multiparts(self, prefix: str) -> AsyncIterator[OpenMultipart]:
+        """Every open upload whose key starts with `prefix`, in any order."""
         ...
 
     async def close(self) -> None:

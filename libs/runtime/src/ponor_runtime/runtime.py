@@ -6,11 +6,12 @@ URL, and a controller has none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Disk
 from ponor_runtime.network import Network
+from ponor_runtime.process import Process, UnwatchedProcess
 from ponor_runtime.randomness import Randomness
 from ponor_runtime.tasks import FailStop, report_to_loop
 from ponor_runtime.telemetry import Telemetry
@@ -30,3 +31,4 @@ class Runtime:
     network: Network
     telemetry: Telemetry
     fail_stop: FailStop = report_to_loop
+    process: Process = field(default_factory=UnwatchedProcess)

@@ -160,6 +160,9 @@ class SystemFile:
     async def size(self) -> int:
         return await self._run(self._open_calls().size)
 
+    async def modified_at_ms(self) -> int:
+        return await self._run(self._open_calls().modified_at_ms)
+
     async def read(self, position: int, length: int) -> bytes:
         return await self._run(self._open_calls().read, position, length)
 

@@ -1,0 +1,105 @@
+"""Entries of a Meta stream: one key, one whole value or one change of it (docs/formats/partition-meta.md).
+
+What lives here: the bytes of an entry and the fold of entries into the present values. Pure; the stream itself is in `meta_stream`.
+An unknown key is kept as it is, so that an older broker does not lose what a newer one wrote.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NewType
+
+from ponor_runtime.disk import Buffer
+
+from ponor_partition.errors import PartitionCorruptError
+
+MetaKey = NewType("MetaKey", str)
+LOG: Final = MetaKey("LOG")
+PARTITION: Final = MetaKey("PARTITION")
+PRODUCER_SNAPSHOT: Final = MetaKey("PRODUCER_SNAPSHOT")
+LEADER_EPOCHS: Final = MetaKey("LEADER_EPOCHS")
+
+ENTRY_HEADER: Final = struct.Struct(">BBHI")
+"""format version, flags, key length, value length; then the key (ASCII) and the value."""
+ENTRY_VERSION: Final = 1
+FLAG_CHANGE: Final = 0x01
+"""The value changes the key's last whole value; without it, it replaces everything that stood under the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaEntry:
+    """One entry: the whole value of a key, or (`is_change`) a change on top of the last whole one."""
+
+    key: MetaKey
+    value: bytes
+    is_change: bool = False
+
+    def encode(self) -> bytes:
+        """The bytes of the entry."""
+        key = self.key.encode("ascii")
+        flags = FLAG_CHANGE if self.is_change else 0
+        return ENTRY_HEADER.pack(ENTRY_VERSION, flags, len(key), len(self.value)) + key + self.value
+
+
+def decode_entry(payload: Buffer, where: str) -> MetaEntry:
+    """Read one entry.
+
+    Raises:
+        PartitionCorruptError: names `where` and the rule that the bytes break.
+    """
+    data = bytes(payload)
+    if len(data) < ENTRY_HEADER.size:
+        raise PartitionCorruptError(
+            f"{where}: an entry has at least {ENTRY_HEADER.size} bytes, found {len(data)}"
+        )
+    version, flags, key_length, value_length = ENTRY_HEADER.unpack_from(data)
+    if version != ENTRY_VERSION or flags & ~FLAG_CHANGE:
+        raise PartitionCorruptError(
+            f"{where}: entry version {version}, flags {flags:#x} are not known to this release"
+        )
+    if len(data) != ENTRY_HEADER.size + key_length + value_length:
+        raise PartitionCorruptError(
+            f"{where}: entry lengths {key_length} + {value_length} do not fit its {len(data)} bytes"
+        )
+    key_end = ENTRY_HEADER.size + key_length
+    try:
+        key = MetaKey(data[ENTRY_HEADER.size : key_end].decode("ascii"))
+    except UnicodeDecodeError as error:
+        raise PartitionCorruptError(f"{where}: entry key is not ASCII") from error
+    return MetaEntry(key, data[key_end:], bool(flags & FLAG_CHANGE))
+
+
+@dataclass(slots=True)
+class MetaValue:
+    """What stands under a key: the last whole value and the changes since, oldest first."""
+
+    whole: bytes | None = None
+    changes: list[bytes] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of everything that a replay needs of this key."""
+        return len(self.whole or b"") + sum(len(change) for change in self.changes)
+
+
+MetaValues = dict[MetaKey, MetaValue]
+
+
+def fold_entry(values: MetaValues, entry: MetaEntry) -> None:
+    """Apply one entry to the values: the last whole one wins, changes gather behind it."""
+    value = values.setdefault(entry.key, MetaValue())
+    if entry.is_change:
+        value.changes.append(entry.value)
+    else:
+        value.whole = entry.value
+        value.changes.clear()
+
+
+def fold(entries: Iterable[MetaEntry]) -> MetaValues:
+    """The values that a run of entries amounts to."""
+    values: MetaValues = {}
+    for entry in entries:
+        fold_entry(values, entry)
+    return values
