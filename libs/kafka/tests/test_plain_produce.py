@@ -18,7 +18,7 @@ from ponor_kafka.plain_produce import read_plain_produce, stamped_copy, walk_pla
 from ponor_kafka.produce_walk import TOPIC_ID_MIN, walk_produce
 from ponor_kafka.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER_BYTES, BatchView
 from ponor_kafka.record_builder import NewRecord, build_batch
-from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
+from ponor_kafka.record_rules import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 from ponor_kafka.record_walk import walk_records
 
 VERSIONS: Final = range(3, 14)
@@ -115,10 +115,9 @@ def the_long_way_agrees(frame: bytearray, plain: Plain) -> None:
     assert (found.max_timestamp, found.bad_timestamps) == (newest, 0)
     assert batch.max_timestamp == newest
     assert bool(found.missing_keys) == no_key
-    if oldest < INT64_MAX:
-        later = walk_records(data, count, batch.first_timestamp, False, False, oldest + 1, INT64_MAX, count)
-        assert later.bad_timestamps
-        assert oldest >= INT64_MIN
+    assert INT64_MIN <= found.min_timestamp == oldest <= newest
+    later = walk_records(data, count, batch.first_timestamp, False, False, oldest + 1, INT64_MAX, count)
+    assert later.bad_timestamps or oldest == NO_TIMESTAMP
 
 
 def test_the_compiled_reading_is_what_runs() -> None:
@@ -229,7 +228,7 @@ def test_records_without_a_timestamp_say_so() -> None:
     frame = framed(9, build_batch([NewRecord(-1, b"k", b"v")] * 2))
     plain = both(frame)
     assert plain is not None
-    assert plain[1] == (-1, INT64_MAX, False)
+    assert plain[1] == (-1, -1, False)
 
 
 @pytest.mark.parametrize("stamped", [stamped_copy, plain_produce_python.stamped_copy])

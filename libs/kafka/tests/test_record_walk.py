@@ -104,10 +104,13 @@ def test_searches_by_time(batch: tuple[bytes, int], base: int, timestamp: int, d
 def test_what_a_walk_tells(module: Any) -> None:
     batch = build_batch([(T0 + 5, b"k", None), (T0 + 9, None, b"v"), (T0 + 9, b"", b"v"), (T0, b"k", b"")])
     body = memoryview(batch)[HEADER_BYTES:]
-    assert module.walk_records(body, 4, T0 + 5, False, False, *ANY_TIME) == (T0 + 9, 1, 0, 0, [])
+    assert module.walk_records(body, 4, T0 + 5, False, False, *ANY_TIME) == (T0 + 9, 1, 0, 0, [], T0)
     walk = module.walk_records(body, 4, T0 + 5, False, True, T0 + 1, INT64_MAX, 9)
-    assert walk == (T0 + 9, 1, 1, 1, [RecordFault(1, True, T0 + 9), RecordFault(3, False, T0)])
-    assert module.walk_records(body, 4, T0, True, False, T0, T0, 9) == (T0, 0, 0, 0, [])
+    assert walk == (T0 + 9, 1, 1, 1, [RecordFault(1, True, T0 + 9), RecordFault(3, False, T0)], T0)
+    assert module.walk_records(body, 4, T0, True, False, T0, T0, 9) == (T0, 0, 0, 0, [], T0)
+    assert module.walk_records(body, 4, 4, False, False, *ANY_TIME).min_timestamp == -1, "which is none"
+    assert module.walk_records(body, 4, -T0, False, False, *ANY_TIME)[0::5] == (-1, -T0 - 5)
+    assert module.walk_records(b"", 0, T0, False, False, *ANY_TIME).min_timestamp == INT64_MAX
     assert module.first_at_or_after(body, 4, T0 + 5, T0 + 6, 0) == (1, T0 + 9)
     assert module.first_at_or_after(body, 4, T0 + 5, T0, 2) == (2, T0 + 9)
     assert module.first_at_or_after(body, 4, T0 + 5, T0 + 10, 0) is None

@@ -155,7 +155,7 @@ cdef bint walk(const uint8_t *pos, const uint8_t *end, int32_t count, int64_t ba
         timestamp = <int64_t>(<uint64_t>base + <uint64_t>delta)
         if timestamp > found.max_timestamp:
             found.max_timestamp = timestamp
-        if timestamp != NO_TIMESTAMP and timestamp < found.min_timestamp:
+        if timestamp < found.min_timestamp:
             found.min_timestamp = timestamp
         if key_length < 0:
             found.lacks_key = True
@@ -306,6 +306,7 @@ def walk_plain_batch(bytearray frame not None, Py_ssize_t position, Py_ssize_t s
     """See `plain_produce_python.walk_plain_batch`."""
     cdef const uint8_t *batch
     cdef Records records
+    cdef object newest
     check_place(frame, position, size)
     batch = <const uint8_t *>PyByteArray_AS_STRING(frame) + position
     if not walk(batch + BATCH_HEADER, batch + size, i32(batch + COUNT_AT), i64(batch + 27), &records):
@@ -315,7 +316,9 @@ def walk_plain_batch(bytearray frame not None, Py_ssize_t position, Py_ssize_t s
     view = memoryview(frame)
     if checksum(view[position + ATTRIBUTES_AT : position + size]) != u32(batch + CRC_AT):
         return None
-    return records.max_timestamp, records.min_timestamp, bool(records.lacks_key)
+    newest = records.max_timestamp
+    # One object where they are the same, as in every batch of one record: who keeps a batch keeps both.
+    return newest, newest if records.min_timestamp == records.max_timestamp else records.min_timestamp, bool(records.lacks_key)
 
 
 def stamped_copy(bytearray frame not None, Py_ssize_t position, Py_ssize_t size, int64_t base_offset,

@@ -26,7 +26,7 @@ the frame, number of records, producer id, producer epoch, base sequence.
 A tuple, because taking it apart is one instruction; an object would cost as much as the reading."""
 
 PlainRecords: TypeAlias = tuple[int, int, bool]
-"""Largest timestamp (-1 for none), smallest timestamp that is not -1 (2^63 - 1 for none), and whether a record lacks a key."""
+"""Largest timestamp (-1 for none), smallest timestamp, -1 ("none") among them (2^63 - 1 without records), and whether a record lacks a key."""
 
 _EMPTY_TAGS: Final = 0
 _STAMP: Final = PackedRun(">qii")
@@ -76,15 +76,12 @@ def walk_plain_batch(frame: bytearray, position: int, size_bytes: int) -> PlainR
     data, count = batch.view[HEADER_BYTES:], batch.record_count
     try:
         batch.check_crc()
-        # The bounds make every record with a timestamp a fault, which tells of its time; the second walk does so of the keys.
-        times = walk_records(data, count, batch.first_timestamp, False, False, INT64_MAX, INT64_MIN, count)
-        keys = walk_records(data, count, batch.first_timestamp, False, True, INT64_MIN, INT64_MAX, 0)
+        found = walk_records(data, count, batch.first_timestamp, False, True, INT64_MIN, INT64_MAX, 0)
     except KafkaWireError:
         return None
-    if times.max_timestamp != batch.max_timestamp:
+    if found.max_timestamp != batch.max_timestamp:
         return None
-    oldest = min((fault.timestamp for fault in times.faults), default=INT64_MAX)
-    return batch.max_timestamp, oldest, keys.missing_keys > 0
+    return found.max_timestamp, found.min_timestamp, found.missing_keys > 0
 
 
 def stamped_copy(

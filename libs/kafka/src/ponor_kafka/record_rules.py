@@ -26,7 +26,8 @@ class RecordFault(NamedTuple):
 class RecordWalk(NamedTuple):
     """What a walk over well-formed records tells.
 
-    `max_timestamp` is -1 and its index -1 when no record has a timestamp. `faults` are the first of them; the counts are of all.
+    `max_timestamp` is -1 and its index -1 when no record has a timestamp. `faults` are the first of them; the counts are of all. `min_timestamp` is the smallest of all records', -1 ("none")
+    among them; 2^63 - 1 without records.
     """
 
     max_timestamp: int
@@ -34,6 +35,7 @@ class RecordWalk(NamedTuple):
     missing_keys: int
     bad_timestamps: int
     faults: list[RecordFault]
+    min_timestamp: int
 
 
 class Rule(IntEnum):

@@ -5,7 +5,7 @@ What lives here: the loop over bytes alone. It holds no memory but the faults it
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from ponor_kafka.record_rules import RecordFault, RecordWalk, malformed
 
@@ -145,7 +145,7 @@ def walk_records(data, int32_t count, int64_t base_timestamp, bint is_fixed_time
     cdef Walk walk
     cdef const uint8_t *data_end
     cdef int32_t index = 0, length = 0, key_length = 0, max_index = -1
-    cdef int64_t delta = 0, timestamp, max_timestamp = -1
+    cdef int64_t delta = 0, timestamp, max_timestamp = -1, min_timestamp = INT64_MAX
     cdef Py_ssize_t missing_keys = 0, bad_timestamps = 0, described = 0
     cdef bint lacks_key, is_bad_time
     cdef int broken = FITS
@@ -168,6 +168,8 @@ def walk_records(data, int32_t count, int64_t base_timestamp, bint is_fixed_time
             if timestamp > max_timestamp:
                 max_timestamp = timestamp
                 max_index = index
+            if timestamp < min_timestamp:
+                min_timestamp = timestamp
             lacks_key = keys_required and key_length < 0
             is_bad_time = timestamp != -1 and (timestamp < timestamp_min or timestamp > timestamp_max)
             if lacks_key or is_bad_time:
@@ -187,7 +189,7 @@ def walk_records(data, int32_t count, int64_t base_timestamp, bint is_fixed_time
             raise malformed(broken, count if broken == RECORDS_LEFT else index, walk.value, walk.left)
     finally:
         PyBuffer_Release(&buffer)
-    return RecordWalk(max_timestamp, max_index, missing_keys, bad_timestamps, faults)
+    return RecordWalk(max_timestamp, max_index, missing_keys, bad_timestamps, faults, min_timestamp)
 
 
 def first_at_or_after(data, int32_t count, int64_t base_timestamp, int64_t timestamp, int64_t offset_delta_min):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from ponor_kafka.primitives import Buffer
-from ponor_kafka.record_rules import NO_TIMESTAMP, RecordFault, RecordWalk, Rule, malformed
+from ponor_kafka.record_rules import INT64_MAX, NO_TIMESTAMP, RecordFault, RecordWalk, Rule, malformed
 
 _VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
@@ -41,6 +41,7 @@ def walk_records(
         KafkaWireError: names the record and the rule that its bytes break.
     """
     max_timestamp, max_index, missing_keys, bad_timestamps = NO_TIMESTAMP, -1, 0, 0
+    min_timestamp = INT64_MAX
     faults: list[RecordFault] = []
     pos, end = 0, len(data)
     for index in range(count):
@@ -53,6 +54,7 @@ def walk_records(
             timestamp = base_timestamp
         if timestamp > max_timestamp:
             max_timestamp, max_index = timestamp, index
+        min_timestamp = min(min_timestamp, timestamp)
         lacks_key = keys_required and not has_key
         is_bad_time = timestamp != NO_TIMESTAMP and not timestamp_min <= timestamp <= timestamp_max
         if lacks_key:
@@ -63,7 +65,7 @@ def walk_records(
             faults.append(RecordFault(index, lacks_key, timestamp))
     if pos != end:
         raise malformed(Rule.RECORDS_LEFT, count, 0, end - pos)
-    return RecordWalk(max_timestamp, max_index, missing_keys, bad_timestamps, faults)
+    return RecordWalk(max_timestamp, max_index, missing_keys, bad_timestamps, faults, min_timestamp)
 
 
 def first_at_or_after(

@@ -28,7 +28,7 @@ log.cleaner.backoff.ms: long = 15000; 0..; cluster-wide
 log.cleaner.dedupe.buffer.size: long = 134217728; cluster-wide
   no effect: Memory of all cleaner threads for the map of keys.
 log.cleaner.delete.retention.ms: long = 86400000; 0..; cluster-wide
-  no effect: Default of the topic setting delete.retention.ms.
+  in force: Default of the topic setting delete.retention.ms.
 log.cleaner.enable: boolean = true
   no effect: Whether the log cleaner runs.
 log.cleaner.io.buffer.load.factor: double = 0.9; cluster-wide
@@ -38,11 +38,11 @@ log.cleaner.io.buffer.size: int = 524288; 0..; cluster-wide
 log.cleaner.io.max.bytes.per.second: double = 1.7976931348623157E308; cluster-wide
   no effect: Bytes a second that the log cleaner reads and writes at most.
 log.cleaner.max.compaction.lag.ms: long = 9223372036854775807; 1..; cluster-wide
-  no effect: Default of the topic setting max.compaction.lag.ms.
+  in force: Default of the topic setting max.compaction.lag.ms.
 log.cleaner.min.cleanable.ratio: double = 0.5; 0..1; cluster-wide
-  no effect: Default of the topic setting min.cleanable.dirty.ratio.
+  in force: Default of the topic setting min.cleanable.dirty.ratio.
 log.cleaner.min.compaction.lag.ms: long = 0; 0..; cluster-wide
-  no effect: Default of the topic setting min.compaction.lag.ms.
+  in force: Default of the topic setting min.compaction.lag.ms.
 log.cleaner.threads: int = 1; 1..; cluster-wide
   no effect: Threads of the log cleaner.
 log.cleanup.policy: list = delete; items: compact | delete; cluster-wide

@@ -15,7 +15,7 @@ compression.type: string = producer; uncompressed | zstd | lz4 | snappy | gzip |
 compression.zstd.level: int = 3; -131072..22
   in force: Level at which this topic's records are compressed with Zstandard when compression.type is zstd.
 delete.retention.ms: long = 86400000; 0..
-  no effect: How long compaction lets a tombstone stay visible before it goes.
+  in force: How long compaction lets a tombstone stay visible before it goes.
 file.delete.delay.ms: long = 60000; 0..
   no effect: Pause between dropping a segment and removing its files; here objects wait for the controller's destroy_delay_ms.
 flush.messages: long = 9223372036854775807; 1..
@@ -35,7 +35,7 @@ local.retention.bytes: long = -2; -2..
 local.retention.ms: long = -2; -2..
   no effect: With tiered storage: time that a partition's data stays on the broker's disk.
 max.compaction.lag.ms: long = 9223372036854775807; 1..
-  no effect: Longest time a record may stay out of reach of compaction.
+  in force: Longest time a record may stay out of reach of compaction.
 max.message.bytes: int = 1048588; 0..
   in force: Largest record batch that the topic takes, as it is sent.
 message.timestamp.after.max.ms: long = 3600000; 0..
@@ -45,9 +45,9 @@ message.timestamp.before.max.ms: long = 9223372036854775807; 0..
 message.timestamp.type: string = CreateTime; CreateTime | LogAppendTime
   in force: Whose clock stamps a record: that of its producer (CreateTime) or that of the broker (LogAppendTime).
 min.cleanable.dirty.ratio: double = 0.5; 0..1
-  no effect: Share of a log that must be uncompacted before compaction begins.
+  in force: Share of a log that must be uncompacted before compaction begins.
 min.compaction.lag.ms: long = 0; 0..
-  no effect: Shortest time a record stays out of reach of compaction.
+  in force: Shortest time a record stays out of reach of compaction.
 min.insync.replicas: int = 1; 1..
   no effect: Replicas that must have a batch before acks=all is answered; here every acknowledgement is durable.
 preallocate: boolean = false
