@@ -1,6 +1,6 @@
-"""A reference model of the controller, as far as s3stream sees it: the semantics of both ports, checked strictly, in memory.
+"""A reference model of the controller, as far as s3stream sees it: the semantics of the three ports, checked strictly, in memory.
 
-For tests of s3stream alone; the real controller has its own. The model outlives the processes of a node: `register` is what a process does at its start.
+For tests of s3stream alone; the real controller has its own. The model outlives the processes of its nodes: `register` is what a process does at its start.
 """
 
 from __future__ import annotations
@@ -9,17 +9,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ponor_runtime.clock import Clock
-from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
+from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId, StreamEpoch, StreamId
 from s3stream.errors import (
     CommitRefusedError,
     PreparedExpiredError,
+    StorageFailedError,
     StreamFencedError,
     StreamNotClosedError,
     StreamNotFoundError,
+    WalNotHeldError,
 )
-from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, StreamRange, StreamState, UploadedObject
+from s3stream.ports import (
+    PIECES_MAX,
+    ObjectPiece,
+    OpenWal,
+    PreparedObjects,
+    StreamRange,
+    StreamState,
+    UploadedObject,
+    WalName,
+)
 
 NAMESPACE = "model"
+NODE = NodeId(1)
+"""The node of tests that have only one."""
 
 
 @dataclass
@@ -28,6 +41,8 @@ class StreamRow:
     start_offset: int = 0
     end_offset: int = 0
     open: bool = False
+    owner: tuple[NodeId, int] = (NodeId(-1), -1)
+    """Node and its epoch, of the process that opened it last."""
     pieces: list[ObjectPiece] = field(default_factory=list)
 
 
@@ -35,6 +50,14 @@ class StreamRow:
 class CommitRow:
     stream_set_object: UploadedObject | None
     stream_objects: tuple[UploadedObject, ...]
+    trim_sequence: int = 0
+    recovered: WalName | None = None
+
+
+@dataclass
+class WalRow:
+    trim_sequence: int = 0
+    recoverer: tuple[NodeId, int] | None = None
 
 
 class ClusterModel:
@@ -43,8 +66,12 @@ class ClusterModel:
     def __init__(self, clock: Clock, *, prepared_ttl_ms: int = 3_600_000) -> None:
         self.clock = clock
         self.prepared_ttl_ns = prepared_ttl_ms * 1_000_000
-        self.node_epoch = 0
+        self.node_epochs: dict[NodeId, int] = {}
+        self._newest_epoch = 0
         self.streams: dict[StreamId, StreamRow] = {}
+        self.wals: dict[WalName, WalRow] = {}
+        self.closed_wals: dict[WalName, int] = {}
+        """End sequences."""
         self.prepared: dict[ObjectId, int] = {}
         self.committed: dict[ObjectId, UploadedObject] = {}
         self.commits: list[CommitRow] = []
@@ -55,10 +82,33 @@ class ClusterModel:
         self._next_stream = 1
         self._next_object = 1
 
-    def register(self) -> ClusterNode:
+    @property
+    def node_epoch(self) -> int:
+        """Of the node of tests that have only one."""
+        return self.node_epochs.get(NODE, 0)
+
+    @node_epoch.setter
+    def node_epoch(self, epoch: int) -> None:
+        self.node_epochs[NODE] = self._newest_epoch = epoch
+
+    def register(self, node_id: NodeId = NODE) -> ClusterNode:
         """A new process of the node: the older ones are fenced."""
-        self.node_epoch += 1
-        return ClusterNode(self, self.node_epoch)
+        self.fence(node_id)
+        return ClusterNode(self, self.node_epochs[node_id], node_id)
+
+    def fence(self, node_id: NodeId) -> None:
+        """Processes of the node change nothing any more."""
+        self._newest_epoch += 1
+        self.node_epochs[node_id] = self._newest_epoch
+
+    def assign_wals(self, node_id: NodeId, recoverer: ClusterNode) -> list[OpenWal]:
+        """Let a process recover every open log of a node's older epochs; they and their trim points, as the controller has them now."""
+        assigned: list[OpenWal] = []
+        for name, row in self.wals.items():
+            if name.node_id == node_id and name.epoch < self.node_epochs[node_id]:
+                row.recoverer = (recoverer.node_id, recoverer.epoch)
+                assigned.append(OpenWal(name, row.trim_sequence))
+        return assigned
 
     def new_stream(self) -> StreamId:
         stream_id = StreamId(self._next_stream)
@@ -76,11 +126,14 @@ class ClusterModel:
 
 
 class ClusterNode:
-    """Both ports, for one process of the node."""
+    """The three ports, for one process of a node."""
 
-    def __init__(self, cluster: ClusterModel, epoch: int) -> None:
+    def __init__(self, cluster: ClusterModel, epoch: int, node_id: NodeId = NODE) -> None:
         self.cluster = cluster
         self.epoch = epoch
+        self.node_id = node_id
+
+    # --- streams -----------------------------------------------------------------------------------------------------------------
 
     async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]:
         self._check_node()
@@ -100,13 +153,17 @@ class ClusterNode:
                 raise StreamNotClosedError(f"stream {stream_id} is open at epoch {row.epoch}")
         for stream_id, epoch in streams:
             row = self.cluster.streams[stream_id]
-            row.open, row.epoch = True, epoch
+            row.open, row.epoch, row.owner = True, epoch, (self.node_id, self.epoch)
         self._step("open:after")
         return [self._state(stream_id) for stream_id, _ in streams]
 
-    async def close_streams(self, streams: Sequence[StreamState]) -> None:
+    async def close_streams(
+        self, streams: Sequence[StreamState], *, recovered: WalName | None = None
+    ) -> None:
         self._step("close:before")
         assert len(streams) <= 1000
+        if recovered is not None:
+            self._check_recovers(recovered)
         for state in streams:
             row = self._owned(state.stream_id, state.epoch)
             assert row.end_offset == state.end_offset, f"{state} closed at another end than {row.end_offset}"
@@ -127,10 +184,16 @@ class ClusterNode:
             self.cluster.streams.pop(stream_id, None)
 
     def owned_streams(self) -> list[StreamState]:
-        return [self._state(stream_id) for stream_id, row in self.cluster.streams.items() if row.open]
+        return [
+            self._state(stream_id)
+            for stream_id, row in self.cluster.streams.items()
+            if row.open and row.owner[0] == self.node_id
+        ]
 
     def exists(self, stream_id: StreamId) -> bool:
         return stream_id in self.cluster.streams and stream_id not in self.cluster.hidden_streams
+
+    # --- objects -----------------------------------------------------------------------------------------------------------------
 
     async def prepare_objects(self, count: int) -> PreparedObjects:
         self._step("prepare:before")
@@ -140,11 +203,18 @@ class ClusterNode:
         return PreparedObjects(first, count, NAMESPACE, 0)
 
     async def commit_upload(
-        self, stream_set_object: UploadedObject | None, stream_objects: Sequence[UploadedObject]
+        self,
+        stream_set_object: UploadedObject | None,
+        stream_objects: Sequence[UploadedObject],
+        *,
+        trim_sequence: int = 0,
+        recovered: WalName | None = None,
     ) -> None:
         self._step("commit:before")
         objects = [*([] if stream_set_object is None else [stream_set_object]), *stream_objects]
-        assert objects, "an empty commit"
+        assert objects or trim_sequence, "an empty commit"
+        if recovered is not None:
+            self._check_recovers(recovered)
         for uploaded in objects:
             if uploaded.object_id not in self.cluster.prepared:
                 raise CommitRefusedError(f"object {uploaded.object_id} is not prepared")
@@ -155,14 +225,19 @@ class ClusterNode:
         if stream_set_object is not None:
             keys = [(part.stream_id, part.start_offset) for part in stream_set_object.ranges]
             assert keys == sorted(keys)
+        owner = (self.node_id, self.epoch) if recovered is None else (recovered.node_id, recovered.epoch)
         for part, _ in ranges:
-            self._check_range(part)
+            self._check_range(part, owner)
         for part, uploaded in ranges:
             self._apply(part, uploaded)
         for uploaded in objects:
             del self.cluster.prepared[uploaded.object_id]
             self.cluster.committed[uploaded.object_id] = uploaded
-        self.cluster.commits.append(CommitRow(stream_set_object, tuple(stream_objects)))
+        if trim_sequence:
+            self._trim_wal(recovered or self._own_wal(), trim_sequence)
+        self.cluster.commits.append(
+            CommitRow(stream_set_object, tuple(stream_objects), trim_sequence, recovered)
+        )
         self._step("commit:after")
 
     async def find_objects(
@@ -173,13 +248,64 @@ class ClusterNode:
             piece for piece in pieces if piece.end_offset > start_offset and piece.start_offset < end_offset
         ][:pieces_max]
 
-    def _check_range(self, part: StreamRange) -> None:
+    # --- logs in the object store ------------------------------------------------------------------------------------------------
+
+    async def open_wal(self) -> WalName:
+        if self.epoch != self.cluster.node_epochs[self.node_id]:
+            raise StorageFailedError(f"node epoch {self.epoch} is over")
+        name = self._own_wal()
+        assert name not in self.cluster.closed_wals
+        self.cluster.wals.setdefault(name, WalRow())
+        return name
+
+    async def close_wal(self, name: WalName, end_sequence: int) -> None:
+        self.cluster.on_step("close_wal:before")
+        if self.epoch != self.cluster.node_epochs[self.node_id]:
+            raise StorageFailedError(f"node epoch {self.epoch} is over")
+        if name in self.cluster.closed_wals:
+            return
+        if name != self._own_wal():
+            self._check_recovers(name)
+        assert not self.streams_of(name), "streams of a log that is closed"
+        del self.cluster.wals[name]
+        self.cluster.closed_wals[name] = end_sequence
+        self.cluster.on_step("close_wal:after")
+
+    async def verify_epoch(self) -> None:
+        self.cluster.on_step("verify")
+        if self.epoch != self.cluster.node_epochs[self.node_id]:
+            raise StreamFencedError(f"node epoch {self.epoch} is over")
+
+    def streams_of(self, name: WalName) -> list[StreamState]:
+        return [
+            self._state(stream_id)
+            for stream_id, row in self.cluster.streams.items()
+            if row.open and row.owner == (name.node_id, name.epoch)
+        ]
+
+    def _own_wal(self) -> WalName:
+        return WalName(NAMESPACE, self.node_id, NodeEpoch(self.epoch))
+
+    def _check_recovers(self, name: WalName) -> None:
+        row = self.cluster.wals.get(name)
+        if row is None or row.recoverer != (self.node_id, self.epoch):
+            raise WalNotHeldError(f"{name} is not recovered by node {self.node_id} at epoch {self.epoch}")
+
+    def _trim_wal(self, name: WalName, trim_sequence: int) -> None:
+        row = self.cluster.wals[name]
+        row.trim_sequence = max(row.trim_sequence, trim_sequence)
+
+    # --- rules -------------------------------------------------------------------------------------------------------------------
+
+    def _check_range(self, part: StreamRange, owner: tuple[NodeId, int]) -> None:
         assert part.start_offset < part.end_offset
         row = self.cluster.streams.get(part.stream_id)
         if row is None:
             return  # ranges of deleted streams are ignored
         if not row.open or row.epoch != part.epoch or row.end_offset != part.start_offset:
             raise CommitRefusedError(f"{part} does not continue {row}")
+        if row.owner[0] != owner[0]:
+            raise CommitRefusedError(f"{part} is of a stream of {row.owner}, not of {owner}")
 
     def _apply(self, part: StreamRange, uploaded: UploadedObject) -> None:
         row = self.cluster.streams.get(part.stream_id)
@@ -208,5 +334,7 @@ class ClusterNode:
         self.cluster.on_step(name)
 
     def _check_node(self) -> None:
-        if self.epoch != self.cluster.node_epoch:
-            raise CommitRefusedError(f"node epoch {self.epoch} is fenced by {self.cluster.node_epoch}")
+        if self.epoch != self.cluster.node_epochs[self.node_id]:
+            raise CommitRefusedError(
+                f"node epoch {self.epoch} is fenced by {self.cluster.node_epochs[self.node_id]}"
+            )

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer, Disk
@@ -32,9 +33,9 @@ from libs.s3stream.tests.cluster_model import ClusterModel
 IDENTITY = bytes(range(16))
 
 
-def small_settings(**changes: int) -> StorageSettings:
+def small_settings(**changes: Any) -> StorageSettings:
     """Sizes at which a test moves kilobytes where a broker moves megabytes. Age never triggers unless asked for."""
-    values: dict[str, int] = {
+    values: dict[str, Any] = {
         "log_cache_bytes_max": 8 * MIB,
         "append_waiting_bytes_max": 256 * KIB,
         "upload_size_bytes_max": 512 * KIB,
@@ -56,6 +57,10 @@ class WatchedStore:
         self.inner = inner
         self.puts = 0
         self.gets = 0
+        self.gets_under_way = 0
+        self.most_gets_at_once = 0
+        self.unreadable = ""
+        """A key whose reads fail."""
         self.down = False
         self.open_gate = asyncio.Event()
         self.open_gate.set()
@@ -73,14 +78,12 @@ class WatchedStore:
         await self.inner.put(key, buffers)
 
     async def get(self, key: str, start: int, length: int) -> bytes:
-        self.gets += 1
-        self._check()
-        return await self.inner.get(key, start, length)
+        with self._reading(key):
+            return await self.inner.get(key, start, length)
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
-        self.gets += 1
-        self._check()
-        return await self.inner.get_tail(key, length)
+        with self._reading(key):
+            return await self.inner.get_tail(key, length)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self.inner.delete(keys)
@@ -90,6 +93,19 @@ class WatchedStore:
 
     async def close(self) -> None:
         await self.inner.close()
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        self.gets += 1
+        self._check()
+        if key == self.unreadable:
+            raise ObjectStoreUnavailableError(f"{key} cannot be read")
+        self.gets_under_way += 1
+        self.most_gets_at_once = max(self.most_gets_at_once, self.gets_under_way)
+        try:
+            yield
+        finally:
+            self.gets_under_way -= 1
 
     def _check(self) -> None:
         if self.down:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ponor_runtime.identity import StreamEpoch, StreamId
 from s3stream.objects import block_walk
-from s3stream.objects.block_walk import TIMESTAMP_MIN, Walk, walk_in_python
-from s3stream.records import StreamRecord
+from s3stream.objects.block_walk import Walk, walk_in_python
+from s3stream.records import TIMESTAMP_MIN, StreamRecord
 
 STREAM, EPOCH, FIRST_OFFSET = 7, 3, 40
 COUNTS = st.integers(1, 5) | st.integers((1 << 31) - 2, (1 << 31) - 1)

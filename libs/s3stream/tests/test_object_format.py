@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from s3stream.objects.index import ObjectIndex, decode_footer, decode_index
 from s3stream.objects.keys import object_key, parse_object_key
 from s3stream.objects.writer import EncodedObject, ObjectWriter
 from s3stream.ports import StreamRange
-from s3stream.records import RECORD_HEADER, StreamRecord, decode_records
+from s3stream.records import RECORD_HEADER, TIMESTAMP_MIN, StreamRecord, decode_records
 
 OBJECT_ID = ObjectId((1 << 49) | 5)
 KEY = object_key("ponor-a", OBJECT_ID)
@@ -228,7 +229,6 @@ class TestDamage:
             (1, {"position": 84}, "position: 84"),
             (0, {"record_count": 0}, "record count"),
             (0, {"record_count": 3}, "size"),
-            (0, {"reserved": 1}, "reserved"),
             (1, {"stream_id": 6}, "order: stream 6 after stream 7"),
             (1, {"stream_id": 7, "start_offset": 102, "end_offset": 106}, "order: stream 7"),
             (1, {"size_bytes": 41}, "blocks end here"),
@@ -349,6 +349,16 @@ class TestDocument:
         documented = bytes.fromhex("".join(line[4:] for line in block[1].splitlines()))
         assert documented == b"".join(written(example()).buffers)
         assert KEY in DOCUMENT.read_text(encoding="utf-8")
+        assert [entry.min_timestamp_ms for entry in opened(documented)] == [TIMESTAMP_MIN] * 2
+
+    def test_the_worked_example_with_smallest_timestamps_is_what_the_writer_writes(self) -> None:
+        _, ends = re.findall(r"```hex\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+        oldest = (1_700_000_000_000, 1_699_999_999_000, -1)
+        known = [replace(one, min_timestamp=each) for one, each in zip(example(), oldest, strict=True)]
+        data = b"".join(written(known).buffers)
+        assert bytes.fromhex("".join(line[4:] for line in ends.splitlines())) == data[0x70:]
+        assert [entry.min_timestamp_ms for entry in opened(data)] == [1_699_999_999_000, -1]
+        assert all_records(data) == example()
 
     def test_the_documented_reader_reads(self) -> None:
         code = re.search(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)

@@ -16,7 +16,7 @@ from s3stream.errors import ObjectCorruptError, ReadTimeoutError
 from s3stream.objects.inspect import describe, verify
 from s3stream.objects.keys import object_key
 from s3stream.objects.writer import ObjectWriter
-from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, UploadedObject
+from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, UploadedObject, WalName
 from s3stream.reader import VANISHED_TRIES_MAX, ObjectStreamReader
 from s3stream.records import StreamRecord
 
@@ -55,7 +55,12 @@ class Metadata:
         raise AssertionError("a reader prepares nothing")
 
     async def commit_upload(
-        self, stream_set_object: UploadedObject | None, stream_objects: Sequence[UploadedObject]
+        self,
+        stream_set_object: UploadedObject | None,
+        stream_objects: Sequence[UploadedObject],
+        *,
+        trim_sequence: int = 0,
+        recovered: WalName | None = None,
     ) -> None:
         raise AssertionError("a reader commits nothing")
 

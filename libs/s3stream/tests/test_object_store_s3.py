@@ -135,7 +135,7 @@ class TestErrors:
 
 async def settled(server: SeaweedServer, before: Counter[str], *, expected: int) -> Counter[str]:
     """What the server counted since; it counts a request after it has answered it."""
-    for _ in range(100):
+    for _ in range(1_000):
         if (server.requests_served() - before).total() >= expected:
             break
         await asyncio.sleep(0.05)

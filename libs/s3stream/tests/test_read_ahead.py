@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
 from ponor_runtime.telemetry import Telemetry
+from s3stream.errors import ObjectCorruptError
 from s3stream.objects.format import BLOCK_BYTES_MAX
 from s3stream.objects.keys import object_key
 from s3stream.objects.writer import ObjectWriter
-from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, UploadedObject
+from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, UploadedObject, WalName
 from s3stream.reader import ObjectStreamReader
 from s3stream.records import StreamRecord
 
@@ -41,7 +43,14 @@ class Metadata:
     async def prepare_objects(self, count: int) -> PreparedObjects:
         raise AssertionError("a reader prepares nothing")
 
-    async def commit_upload(self, stream_set_object: UploadedObject | None, stream_objects: object) -> None:
+    async def commit_upload(
+        self,
+        stream_set_object: UploadedObject | None,
+        stream_objects: object,
+        *,
+        trim_sequence: int = 0,
+        recovered: WalName | None = None,
+    ) -> None:
         raise AssertionError("a reader commits nothing")
 
 
@@ -244,3 +253,31 @@ async def test_any_mix_of_readers_gets_its_records_within_the_bound(
     await world.reader.close()
     assert world.ahead_bytes == 0
     assert dict(world.telemetry.gauges("ponor_block_cache_bytes"))[()] == 0
+
+
+async def test_a_reader_of_a_small_stream_among_many_makes_one_request_for_what_lies_together() -> None:
+    """As after a compaction: about as much in each object as a fetch takes, here and there more or less. Where it is more, the window has to grow first."""
+    for per_object, more_max in ((50, 2), (62, 2), (65, 2), (100, 4)):
+        world = World(cache_bytes=64 << 20, block_bytes=BLOCK_BYTES_MAX)
+        await world.fill(1, 8 * per_object, per_object=per_object)
+        await world.scan(1, 8 * per_object, 1 << 20)
+        gets = [length for op, _, _, length in world.store.calls if op == "get"]
+        assert len(gets) <= 8 + more_max, f"{per_object} records an object"
+        assert sum(gets) <= world.data_bytes
+
+
+async def test_what_is_damaged_ahead_is_told_to_who_needs_it() -> None:
+    world = World(cache_bytes=64 << 20)
+    await world.fill(1, 24, per_object=24)
+    (key,) = world.store.objects
+    data = bytearray(world.store.objects[key])
+    data[6 * (3 * RECORD_BYTES + 120) + 1] ^= 1  # in the seventh block
+    world.store.objects[key] = bytes(data)
+    offset = 0
+    for _ in range(5):
+        offset = (await world.reader.read(StreamId(1), offset, 24, BLOCK_PAYLOAD_BYTES))[-1].end_offset
+    assert offset == 15
+    with pytest.raises(ObjectCorruptError):
+        while offset < 24:
+            offset = (await world.reader.read(StreamId(1), offset, 24, BLOCK_PAYLOAD_BYTES))[-1].end_offset
+    assert offset == 18

@@ -76,7 +76,7 @@ async def test_a_stream_that_somebody_deleted_is_no_obstacle_to_a_clean_close(
         await append_all(closing, [b"dropped"])
     for stream in (deleted, closing):
         del node.cluster.streams[stream.stream_id]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await closing.close()
         assert await node.client.close()
     monkeypatch.undo()

@@ -21,6 +21,7 @@ def plan_of(
     pieces: list[StreamPiece],
     *,
     ranges_max: int = 10_000,
+    streams_max: int = 10_000,
     small_rest_bytes_max: int = 0,
     may_carry: bool = False,
 ) -> UploadPlan:
@@ -28,23 +29,29 @@ def plan_of(
         pieces,
         split_size_bytes=SPLIT,
         commit_ranges_max=ranges_max,
+        set_object_streams_max=streams_max,
         small_rest_bytes_max=small_rest_bytes_max,
         may_carry=may_carry,
     )
 
 
-@given(sizes_of_streams, st.integers(1, 20), st.integers(0, 2 * SPLIT), st.booleans())
+@given(sizes_of_streams, st.integers(1, 20), st.integers(1, 20), st.integers(0, 2 * SPLIT), st.booleans())
 def test_every_piece_goes_to_exactly_one_place(
-    sizes: list[int], ranges_max: int, small_rest_bytes_max: int, may_carry: bool
+    sizes: list[int], ranges_max: int, streams_max: int, small_rest_bytes_max: int, may_carry: bool
 ) -> None:
     pieces = [piece(number * 2, size) for number, size in enumerate(sizes)]
     plan = plan_of(
-        pieces, ranges_max=ranges_max, small_rest_bytes_max=small_rest_bytes_max, may_carry=may_carry
+        pieces,
+        ranges_max=ranges_max,
+        streams_max=streams_max,
+        small_rest_bytes_max=small_rest_bytes_max,
+        may_carry=may_carry,
     )
     placed = sorted([*plan.pieces, *plan.carried], key=lambda each: each.stream_id)
     assert placed == pieces
     for group in plan.groups:
         assert 1 <= len(group.stream_set) + len(group.stream_objects) <= ranges_max
+        assert len(group.stream_set) <= streams_max
         ids = [each.stream_id for each in group.stream_set]
         assert ids == sorted(ids)
         if len(pieces) > 1:
@@ -56,6 +63,30 @@ def test_every_piece_goes_to_exactly_one_place(
         assert carried_bytes <= small_rest_bytes_max
         assert carried_bytes * SMALL_REST_DIVISOR <= sum(sizes)
         assert plan.groups, "a carry never leaves nothing to upload"
+
+
+@given(st.lists(st.integers(1, SPLIT - 1), min_size=2, max_size=200), st.integers(1, 60), st.integers(1, 60))
+def test_a_wide_rest_is_as_few_set_objects_as_may_be_side_by_side(
+    sizes: list[int], streams_max: int, ranges_max: int
+) -> None:
+    """One after the other they are the rest in its order; none is much narrower than another."""
+    pieces = [piece(number, size) for number, size in enumerate(sizes)]
+    plan = plan_of(pieces, streams_max=streams_max, ranges_max=ranges_max)
+    assert [each for group in plan.groups for each in group.stream_set] == pieces
+    widths = [len(group.stream_set) for group in plan.groups]
+    assert len(widths) == plan.object_count == -(-len(pieces) // min(streams_max, ranges_max))
+    assert max(widths) - min(widths) <= 1
+    assert max(widths) <= streams_max
+
+
+def test_stream_objects_travel_with_the_first_set_object() -> None:
+    sizes = [*[1] * 7, *[3 * SPLIT] * 4]
+    plan = plan_of([piece(number, size) for number, size in enumerate(sizes)], streams_max=3, ranges_max=5)
+    assert [(len(group.stream_set), len(group.stream_objects)) for group in plan.groups] == [
+        (2, 3),
+        (2, 1),
+        (3, 0),
+    ]
 
 
 @given(st.integers(1, 10 * SPLIT))
@@ -95,8 +126,9 @@ def test_a_small_rest_never_costs_an_object(
         assert [each.size_bytes for each in plan.groups[0].stream_set] == [*rest, smallest]
 
 
-@given(sizes_of_streams, st.booleans())
-def test_objects_follow_bytes(sizes: list[int], may_carry: bool) -> None:
+@given(sizes_of_streams, st.integers(1, 100), st.booleans())
+def test_objects_follow_bytes(sizes: list[int], streams_max: int, may_carry: bool) -> None:
+    """And beyond the streams of one set object, the streams."""
     pieces = [piece(number, size) for number, size in enumerate(sizes)]
-    plan = plan_of(pieces, small_rest_bytes_max=SPLIT // 2, may_carry=may_carry)
-    assert plan.object_count <= sum(sizes) // SPLIT + 1
+    plan = plan_of(pieces, small_rest_bytes_max=SPLIT // 2, streams_max=streams_max, may_carry=may_carry)
+    assert plan.object_count <= sum(sizes) // SPLIT + 1 + len(pieces) // streams_max

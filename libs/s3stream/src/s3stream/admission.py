@@ -16,12 +16,14 @@ from s3stream.settings import RECORD_OVERHEAD_BYTES, StorageSettings
 class Admission:
     """The door that every append goes through, in order."""
 
-    def __init__(self, *, cache: LogCache, commit: GroupCommit, settings: StorageSettings) -> None:
+    def __init__(
+        self, *, cache: LogCache, commit: GroupCommit, settings: StorageSettings, record_bytes_max: int
+    ) -> None:
         self._cache = cache
         self._commit = commit
         self._bytes_max = settings.log_cache_bytes_max
         self._direct_bytes_max = settings.direct_bytes_max
-        self._record_bytes_max = settings.append_bytes_max
+        self._record_bytes_max = min(settings.append_bytes_max, record_bytes_max)
         self._waiting: deque[PendingAppend] = deque()
         self._waiting_bytes = 0
 

@@ -18,9 +18,10 @@ from s3stream.open_stream import OpenStream
 from s3stream.ports import ObjectManager, StreamManager, StreamState
 from s3stream.reader import ObjectStreamReader
 from s3stream.records import StreamRecord
-from s3stream.recovery import STREAMS_PER_CALL_MAX, Recovery, RecoveryReport
+from s3stream.recovery import NOTHING_RECOVERED, STREAMS_PER_CALL_MAX, Recovery, RecoveryReport
 from s3stream.settings import StorageSettings
 from s3stream.storage import Storage
+from s3stream.stores.cost import register_cost
 from s3stream.stream import Stream
 from s3stream.wal import WriteAheadLog
 
@@ -61,8 +62,20 @@ class StreamClient:
         objects: ObjectManager,
         settings: StorageSettings,
         tasks: BackgroundTasks,
+        recover: bool = True,
     ) -> StreamClient:
         """Recover what an earlier process of this node left, then be ready. The client closes the log, not the store.
+
+        Args:
+            runtime: ports of this process.
+            store: of the objects.
+            wal: open; with `recover` nothing may have been appended to it.
+            streams: see the port.
+            objects: see the port.
+            settings: sizes.
+            tasks: supervised.
+            recover: whether the log holds what earlier processes left. One in the object store does not: it belongs to this process's epoch, and those
+                of older epochs are recovered by `takeover.recover_wal`.
 
         Raises:
             WalCorruptError: see `recovery`.
@@ -76,26 +89,20 @@ class StreamClient:
             telemetry=runtime.telemetry,
             settings=settings,
         )
-        with runtime.telemetry.span("ponor.recovery"):
-            report = await Recovery(
-                runtime=runtime, wal=wal, streams=streams, uploader=uploader, settings=settings
-            ).run()
+        register_cost(runtime.telemetry, settings)
+        report = NOTHING_RECOVERED
+        if recover:
+            with runtime.telemetry.span("ponor.recovery"):
+                report = await Recovery(
+                    runtime=runtime, wal=wal, streams=streams, uploader=uploader, settings=settings
+                ).run()
         runtime.telemetry.gauge("ponor_wal_recovery_us", lambda: report.duration_ms * 1000)
         runtime.telemetry.gauge("ponor_wal_recovered_bytes", lambda: report.bytes)
         storage = Storage(
             runtime=runtime, wal=wal, uploader=uploader, streams=streams, settings=settings, tasks=tasks
         )
         storage.start()
-        reader = ObjectStreamReader(
-            store=store,
-            objects=objects,
-            clock=runtime.clock,
-            telemetry=runtime.telemetry,
-            block_cache_bytes_max=settings.block_cache_bytes_max,
-            index_cache_bytes_max=settings.index_cache_bytes_max,
-            read_ahead_blocks_max=settings.read_ahead_blocks_max,
-            timeout_ms=settings.fetch_timeout_ms,
-        )
+        reader = _reader(runtime, store, objects, settings)
         return cls(runtime=runtime, wal=wal, streams=streams, storage=storage, reader=reader, recovery=report)
 
     async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]:
@@ -164,9 +171,9 @@ class StreamClient:
             raise StreamClosedError(f"stream {stream_id} is not open at this node")
         stream.on_upload(hook)
 
-    async def force_upload(self) -> None:
-        """Return when everything appended before this call is in committed objects."""
-        await self._storage.force_upload()
+    async def force_upload(self, *, at_once: bool = False) -> None:
+        """Return when everything appended before this call is in committed objects. `at_once`: without waiting for others who want that too."""
+        await self._storage.force_upload(at_once=at_once)
 
     async def close(self, *, upload_timeout_ms: int | None = None) -> bool:
         """Take nothing any more, upload everything, close all streams, and leave the log clean and trimmed. Idempotent.
@@ -192,7 +199,7 @@ class StreamClient:
             self._storage.trim_wal()
         await self._storage.stop()
         await self._reader.close()
-        await self._wal.close()
+        await self._wal.close(needless=closed)
         return closed
 
     async def _upload_all(self, timeout_ms: int | None) -> bool:
@@ -260,3 +267,18 @@ class StreamClient:
     def _check_open(self) -> None:
         if self._closed:
             raise StreamClosedError("the stream client was closed")
+
+
+def _reader(
+    runtime: Runtime, store: ObjectStore, objects: ObjectManager, settings: StorageSettings
+) -> ObjectStreamReader:
+    return ObjectStreamReader(
+        store=store,
+        objects=objects,
+        clock=runtime.clock,
+        telemetry=runtime.telemetry,
+        block_cache_bytes_max=settings.block_cache_bytes_max,
+        index_cache_bytes_max=settings.index_cache_bytes_max,
+        read_ahead_blocks_max=settings.read_ahead_blocks_max,
+        timeout_ms=settings.fetch_timeout_ms,
+    )

@@ -51,5 +51,19 @@ class WalCorruptError(S3StreamError):
     """The write-ahead log is damaged below its proof of sync; the message names file, position and remedy."""
 
 
+class WalNotHeldError(S3StreamError):
+    """A write-ahead log that is being recovered is closed already, or somebody else recovers it now: this recovery is over, the node is not."""
+
+
 class ReadTimeoutError(S3StreamError):
     """A read did not finish before its deadline (slow store, or metadata that stays behind)."""
+
+
+class SourcesDisagreeError(S3StreamError):
+    """Two objects that are to be compacted together hold the same offset of a stream, or a later one under an older epoch; the message names them.
+    Nothing may be replaced.
+    """
+
+
+class CompactionLimitError(S3StreamError):
+    """A compaction does not fit into a bound; the message names the bound and the remedy. Nothing was written."""

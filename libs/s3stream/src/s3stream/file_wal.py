@@ -20,11 +20,17 @@ from s3stream.settings import StorageSettings
 class FileWal:
     """`WriteAheadLog` on a journal. Build it with `open`; one process at a time has the directory."""
 
+    gathers = False
+    trim_is_recorded = False
+
     def __init__(self, journal: Journal, directory: PurePath, settings: StorageSettings) -> None:
         self._journal = journal
         self._directory = directory
         self._window_bytes_max: Final = settings.wal_bytes_max
         self._queue_bytes_max: Final = settings.wal_queue_bytes_max
+        self._pressure_bytes: Final = settings.wal_pressure_bytes
+        self._carry_bytes_max: Final = settings.wal_carry_bytes_max
+        self.record_bytes_max: Final = settings.append_bytes_max
 
     @classmethod
     async def open(
@@ -78,6 +84,14 @@ class FileWal:
         return self._journal.next_sequence
 
     @property
+    def wants_upload(self) -> bool:
+        return self._journal.retained_bytes >= self._pressure_bytes
+
+    @property
+    def may_carry(self) -> bool:
+        return self._journal.retained_bytes <= self._carry_bytes_max
+
+    @property
     def room_bytes(self) -> int:
         journal = self._journal
         queued_bytes = journal.queued_bytes
@@ -99,6 +113,9 @@ class FileWal:
         except (JournalFailedError, JournalClosedError) as error:
             raise StorageFailedError(f"{self._directory}: {error}") from error
 
+    def hurry(self) -> None:
+        """The disk is never idle while something waits."""
+
     async def recover(self) -> AsyncIterator[tuple[int, StreamRecord]]:
         try:
             async for sequence, entry in self._journal.entries():
@@ -107,8 +124,10 @@ class FileWal:
         except (JournalCorruptError, ObjectCorruptError) as error:
             raise WalCorruptError(str(error)) from error
 
-    def trim(self, before_sequence: int) -> None:
+    def trim(self, before_sequence: int, *, recorded_sequence: int = 0) -> None:
+        del recorded_sequence  # nobody else reads this log
         self._journal.trim(before_sequence)
 
-    async def close(self) -> None:
+    async def close(self, *, needless: bool = False) -> None:
+        del needless  # it is found empty
         await self._journal.close()

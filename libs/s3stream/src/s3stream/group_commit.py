@@ -1,4 +1,4 @@
-"""Group commit: what is appended while the log syncs becomes its next entry, and one callback.
+"""Group commit: what is appended while the log syncs becomes its next entry, and one callback. A log that gathers by itself gets an entry every turn.
 
 Keeps the order of appends, and lets a caller mark a cut: an action that runs exactly between what was appended before it and what
 comes after, once the former is durable.
@@ -54,12 +54,13 @@ class _Entry:
 class GroupCommit:
     """Appends on their way to the log, in order.
 
-    One entry gathers. It is handed over when the turn of the loop that began it ends; if others are in flight, when they are done; and
-    whenever it is full.
+    One entry gathers. It is handed over when the turn of the loop that began it ends; if others are in flight and the log does not gather by
+    itself, when they are done; and whenever it is full.
     """
 
     def __init__(self, wal: WriteAheadLog, sink: DurableSink, clock: Clock, *, entry_bytes_max: int) -> None:
         self._wal = wal
+        self._wal_gathers = wal.gathers
         self._entry_bytes_max = entry_bytes_max
         self._sink = sink
         self._clock = clock
@@ -88,7 +89,7 @@ class GroupCommit:
         if entry is None:
             self.room_bytes = self._wal.room_bytes
             entry = self._gathering = _Entry(self._clock.monotonic_ns())
-            if not self._in_flight:
+            if self._wal_gathers or not self._in_flight:
                 self._loop.call_soon(self._hand_over, entry)
         entry.appends.append((stream, record, size_bytes, on_durable))
         buffers = entry.buffers
@@ -103,8 +104,10 @@ class GroupCommit:
         if entry is not None:
             entry.cuts.append(action)
             self._hand_over(entry)
+            self._wal.hurry()
         elif self._in_flight:
             self._in_flight[-1].cuts.append(action)
+            self._wal.hurry()
         else:
             action()
 

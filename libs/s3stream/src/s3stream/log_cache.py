@@ -326,7 +326,9 @@ def _merge(runs: list[StreamRun]) -> StreamRun:
     merged = StreamRun(runs[0].chain, runs[0].first_sequence, runs[0].oldest_ns)
     merged.size_bytes = sum(run.size_bytes for run in runs)
     merged.records = [
-        StreamRecord(r.stream_id, r.epoch, r.base_offset, r.count, r.max_timestamp, bytes(r.payload))
+        StreamRecord(
+            r.stream_id, r.epoch, r.base_offset, r.count, r.max_timestamp, bytes(r.payload), r.min_timestamp
+        )
         for r in _records(runs)
     ]
     merged.base_offsets = [record.base_offset for record in merged.records]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +27,7 @@ from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import ObjectCorruptError, PreparedExpiredError
 from s3stream.objects.keys import object_key
 from s3stream.objects.writer import EncodedObject, ObjectWriter
-from s3stream.ports import ObjectManager, UploadedObject
+from s3stream.ports import ObjectManager, UploadedObject, WalName
 from s3stream.settings import StorageSettings
 from s3stream.stores.buffers import last_bytes
 from s3stream.stores.retrying import COMPARED_TAIL_BYTES
@@ -61,7 +61,7 @@ class UploadedPlan:
 
 
 class ObjectUploader:
-    """Carries plans into the store."""
+    """Carries plans into the store; with `recovered`, those of another process's log."""
 
     def __init__(
         self,
@@ -72,8 +72,10 @@ class ObjectUploader:
         randomness: Randomness,
         telemetry: Telemetry,
         settings: StorageSettings,
+        recovered: WalName | None = None,
     ) -> None:
         self._store = store
+        self._recovered = recovered
         self._objects = objects
         self._clock = clock
         self._randomness = randomness
@@ -90,23 +92,48 @@ class ObjectUploader:
             kind: telemetry.counter("ponor_upload_bytes_total", kind=kind) for kind in ("so", "sso")
         }
 
-    async def upload(self, plan: UploadPlan, *, turn: asyncio.Future[None] | None = None) -> None:
+    async def upload(
+        self,
+        plan: UploadPlan,
+        *,
+        turn: asyncio.Future[None] | None = None,
+        trim_sequence: Callable[[], int] | None = None,
+    ) -> int:
         """Bring every object of a plan into the store and commit them group by group, however long it takes.
 
         Args:
             plan: what to upload.
             turn: awaited between puts and commit: an older upload that must be visible first.
+            trim_sequence: asked at the last commit, which tells the controller: once it is done the log needs nothing below.
+
+        Returns:
+            What the controller was told, 0 if nothing.
 
         Raises:
             CommitRefusedError: the controller refused; the node must stop.
             ObjectCorruptError: a key is taken by a foreign object.
         """
         groups = plan.groups
+        told = 0
+        if not groups and trim_sequence is not None:
+            told = await self._commit_trim(trim_sequence, turn)
         while groups:
             uploaded = await self._put(UploadPlan(groups, ()))
             if turn is not None:
                 await asyncio.shield(turn)
-            groups = groups[await self._commit(uploaded) :]
+            if trim_sequence is not None:
+                told = trim_sequence()
+            groups = groups[await self._commit(uploaded, told) :]
+        return told
+
+    async def _commit_trim(self, trim_sequence: Callable[[], int], turn: asyncio.Future[None] | None) -> int:
+        """Tell the trim point alone: all that there was belonged to streams that are deleted."""
+        if turn is not None:
+            await asyncio.shield(turn)
+        told = trim_sequence()
+        if told:
+            await self._objects.commit_upload(None, (), trim_sequence=told, recovered=self._recovered)
+        return told
 
     async def _put(self, plan: UploadPlan) -> UploadedPlan:
         while True:
@@ -115,21 +142,32 @@ class ObjectUploader:
             except* PreparedExpiredError:
                 pass
 
-    async def _commit(self, uploaded: UploadedPlan) -> int:
-        """Make the objects visible; returns how many groups are, which is not all when the ids grew too old."""
+    async def _commit(self, uploaded: UploadedPlan, trim_sequence: int) -> int:
+        """Make the objects visible; returns how many groups are, which is not all when the ids grew too old. The last tells the trim point."""
         started_ns = self._clock.monotonic_ns()
         committed = 0
         for group in uploaded.groups:
             if self._clock.monotonic_ns() >= uploaded.usable_until_ns:
                 break
             try:
-                await self._objects.commit_upload(group.stream_set_object, group.stream_objects)
+                await self._commit_group(group, trim_sequence if group is uploaded.groups[-1] else 0)
             except PreparedExpiredError:
                 break
             self._count(group)
             committed += 1
         self._record("commit", started_ns)
         return committed
+
+    async def _commit_group(self, group: UploadedGroup, trim_sequence: int) -> None:
+        if self._recovered is None and not trim_sequence:
+            await self._objects.commit_upload(group.stream_set_object, group.stream_objects)
+        else:
+            await self._objects.commit_upload(
+                group.stream_set_object,
+                group.stream_objects,
+                trim_sequence=trim_sequence,
+                recovered=self._recovered,
+            )
 
     async def _put_once(self, plan: UploadPlan) -> UploadedPlan:
         started_ns = self._clock.monotonic_ns()

@@ -1,4 +1,4 @@
-"""What s3stream needs from the cluster: two ports that services implement over their controller session.
+"""What s3stream needs from the cluster: three ports that services implement over their controller session.
 
 Errors: implementations raise the exceptions of `s3stream.errors`; a call whose outcome is unknown is retried by the implementation
 under the same request id until it is known, so callers never see "maybe".
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
+from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId, StreamEpoch, StreamId
 
 PIECES_MAX: Final = 64
 """Most pieces of one answer of the read index."""
@@ -57,7 +57,10 @@ class PreparedObjects:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPiece:
-    """One answer of the read index: this object holds [start_offset, end_offset) of the stream asked for."""
+    """One answer of the read index: this object holds [start_offset, end_offset) of the stream asked for.
+
+    `range_count` are the ranges of all streams in it, by which the length of its index is foreseen; 0: not known.
+    """
 
     object_id: ObjectId
     namespace: str
@@ -65,6 +68,27 @@ class ObjectPiece:
     size_bytes: int
     start_offset: int
     end_offset: int
+    range_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WalName:
+    """One write-ahead log in the object store: a node has one for each of its epochs. `namespace` is the cluster's origin namespace."""
+
+    namespace: str
+    node_id: NodeId
+    epoch: NodeEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWal:
+    """A log that is not closed: slots below `trim_sequence` hold nothing that is not committed.
+
+    As an image shows it that has the recovery's assignment: an older trim point may lie below slots that its owner deleted.
+    """
+
+    name: WalName
+    trim_sequence: int
 
 
 class StreamManager(Protocol):
@@ -84,8 +108,20 @@ class StreamManager(Protocol):
         """
         ...
 
-    async def close_streams(self, streams: Sequence[StreamState]) -> None:
-        """Give streams up at exactly these epochs and end offsets, all or none."""
+    async def close_streams(
+        self, streams: Sequence[StreamState], *, recovered: WalName | None = None
+    ) -> None:
+        """Give streams up at exactly these epochs and end offsets, all or none.
+
+        Args:
+            streams: at most 1,000; those closed already at just these epochs and ends count as closed.
+            recovered: the log whose owner's streams these are, when another process recovers it; None: the caller's own.
+
+        Raises:
+            StreamFencedError: one is at another epoch, or ends elsewhere.
+            StreamNotFoundError: one does not exist.
+            WalNotHeldError: the recovered log is closed, or somebody else recovers it now.
+        """
         ...
 
     async def trim_streams(self, streams: Sequence[tuple[StreamId, StreamEpoch, int]]) -> None:
@@ -113,13 +149,26 @@ class ObjectManager(Protocol):
         ...
 
     async def commit_upload(
-        self, stream_set_object: UploadedObject | None, stream_objects: Sequence[UploadedObject]
+        self,
+        stream_set_object: UploadedObject | None,
+        stream_objects: Sequence[UploadedObject],
+        *,
+        trim_sequence: int = 0,
+        recovered: WalName | None = None,
     ) -> None:
-        """Make objects visible and advance end offsets, atomically.
+        """Make objects visible, advance end offsets and move the log's trim point, atomically. The ids were prepared by the caller itself.
+
+        Args:
+            stream_set_object: at most one.
+            stream_objects: any number.
+            trim_sequence: with this commit the log in the object store, the caller's own or the recovered one, needs no slot below; 0 says
+                nothing.
+            recovered: the log whose owner's streams these ranges are of, when another process recovers it; None: the caller's own streams.
 
         Raises:
             PreparedExpiredError: the ids' lease ran out; nothing was committed, and the upload starts anew.
             CommitRefusedError: the controller refused; the node must stop (its state and the controller's differ).
+            WalNotHeldError: the recovered log is closed, or somebody else recovers it now.
         """
         ...
 
@@ -130,4 +179,41 @@ class ObjectManager(Protocol):
 
         An empty answer while the stream reaches beyond `start_offset` means that the metadata lags: ask again.
         """
+        ...
+
+
+class WalManager(Protocol):
+    """The life of write-ahead logs in the object store."""
+
+    async def open_wal(self) -> WalName:
+        """The log of the caller's own epoch, which the controller lists as open when this returns; not before may a slot be put.
+
+        Raises:
+            StorageFailedError: the epoch is over.
+        """
+        ...
+
+    async def close_wal(self, name: WalName, end_sequence: int) -> None:
+        """The log is not needed any more: recovered, or left by its owner who acknowledges nothing more. Closed already: nothing happens.
+
+        Args:
+            name: the caller's own log, or one that it recovers.
+            end_sequence: one past the last slot.
+
+        Raises:
+            StorageFailedError: the epoch is over.
+            WalNotHeldError: somebody else recovers the log now.
+        """
+        ...
+
+    async def verify_epoch(self) -> None:
+        """Return if the caller's epoch was current and not fenced at a moment after this call: asked at the controller, never an image.
+
+        Raises:
+            StreamFencedError: the epoch is over.
+        """
+        ...
+
+    def streams_of(self, name: WalName) -> list[StreamState]:
+        """The streams that are open at the log's node and epoch, from an image that shows the recovery's assignment."""
         ...

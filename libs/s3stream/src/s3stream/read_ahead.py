@@ -2,8 +2,8 @@
 
 What lives here: which blocks are claimed in the block cache before anybody asks for them. A *reader* is a place in a stream, known by the offset at
 which its last read ended: a read that begins there goes on, any other begins anew. The first read of a reader claims no more than what it
-fetched and did not use; each that goes on doubles the window, up to `blocks_max` and the reader's share of the room. Blocks are asked for in large runs: only when half of
-the window is used up. A reader that does not come back loses its claims: after a while, or when the claims of others have no room.
+fetched and did not use; each that goes on doubles the window, up to `blocks_max` and the reader's share of the room. Blocks are asked for in large runs: with the GET that a
+read has to wait for in any case, and otherwise only when half of the window is used up. A reader that does not come back loses its claims: after a while, or when the claims of others have no room.
 
 The bytes are the block cache's affair.
 """
@@ -110,13 +110,45 @@ class ReadAhead:
         if reader is None:
             reader = _Reader()
         else:
-            reader.window = min(max(2 * reader.window, 1), self._blocks_max)
+            reader.window = self._next_window(reader)
         self._release_passed(reader, next_offset)
         self._claim_unused(reader, read, next_offset)
         reader.used_ns = now_ns
         reader = self._put((stream_id, next_offset), reader)
         if next_offset < end_offset and 2 * len(reader.ahead) <= reader.window and reader.extending is None:
             self._extend_soon(reader, stream_id, next_offset, end_offset, pieces)
+
+    def with_read(
+        self,
+        stream_id: StreamId,
+        start_offset: int,
+        key: str,
+        needed: Sequence[BlockEntry],
+        rest: Sequence[BlockEntry],
+    ) -> Sequence[BlockEntry]:
+        """How much of the rest a read from `start_offset` fetches together with what it needs of an object: nothing unless it goes on, and waits for a GET there anyway.
+
+        What it does not use it claims when it has ended (`advanced`).
+
+        Args:
+            stream_id: of this stream.
+            start_offset: where the read begins.
+            key: the object.
+            needed: the last blocks that the read needs.
+            rest: the blocks behind them in the same object.
+        """
+        reader = self._readers.get((stream_id, start_offset))
+        if reader is None or not needed or self._blocks.knows(key, needed[-1]):
+            return ()
+        missing = [entry for entry in needed if not self._blocks.knows(key, entry)]
+        # Cut out of one answer, blocks are held twice for a moment: readers with little room would push out each other's claims.
+        room_bytes = self._share_bytes // 2 - sum(map(memory_bytes_of, missing))
+        allowed = rest[: _fitting(rest[: self._next_window(reader)], room_bytes)]
+        end = missing[0].position + self._blocks.run_bytes_max
+        return [entry for entry in allowed if entry.position + entry.size_bytes <= end]
+
+    def _next_window(self, reader: _Reader) -> int:
+        return min(max(2 * reader.window, 1), self._blocks_max)
 
     def _claim_unused(self, reader: _Reader, read: Iterable[ReadBlock], next_offset: int) -> None:
         claimed = {(planned.key, planned.entry.position) for planned in reader.ahead}
@@ -184,7 +216,7 @@ class ReadAhead:
             if piece.end_offset <= from_offset:
                 continue
             key = object_key(piece.namespace, piece.object_id)
-            index = await self._indexes.open(key, piece.size_bytes)
+            index = await self._indexes.open(key, piece.size_bytes, piece.range_count)
             until = min(piece.end_offset, end_offset)
             entries = index.blocks_of(stream_id, from_offset, until)
             allowed = entries[: self._allowance(reader, entries)]
@@ -194,17 +226,15 @@ class ReadAhead:
                 return
             from_offset = until
 
+    @property
+    def _share_bytes(self) -> int:
+        """What one of the readers may claim."""
+        return self._blocks.claims_bytes_max // max(len(self._readers), 1)
+
     def _allowance(self, reader: _Reader, entries: Sequence[BlockEntry]) -> int:
         """How many more blocks the reader may claim: up to its window, and to its share of the room."""
-        room_bytes = self._blocks.claims_bytes_max // max(len(self._readers), 1)
-        room_bytes -= sum(memory_bytes_of(planned.entry) for planned in reader.ahead)
-        allowed = 0
-        for entry in entries[: max(reader.window - len(reader.ahead), 0)]:
-            room_bytes -= memory_bytes_of(entry)
-            if room_bytes < 0:
-                break
-            allowed += 1
-        return allowed
+        room_bytes = self._share_bytes - sum(memory_bytes_of(planned.entry) for planned in reader.ahead)
+        return _fitting(entries[: max(reader.window - len(reader.ahead), 0)], room_bytes)
 
     def _claim(self, key: str, entries: Sequence[BlockEntry]) -> int:
         taken = self._blocks.claim(key, entries)
@@ -240,3 +270,12 @@ class ReadAhead:
         while self._readers:
             self._drop(self._readers.popitem(last=False)[1])
         await asyncio.gather(*extending, return_exceptions=True)
+
+
+def _fitting(entries: Sequence[BlockEntry], room_bytes: int) -> int:
+    """How many of the blocks, from the first on, have room."""
+    for number, entry in enumerate(entries):
+        room_bytes -= memory_bytes_of(entry)
+        if room_bytes < 0:
+            return number
+    return len(entries)

@@ -7,6 +7,7 @@ read of its own tells why.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
@@ -20,6 +21,7 @@ from s3stream.cache.index_cache import ObjectIndexCache
 from s3stream.errors import S3StreamError
 from s3stream.objects.block import DataBlock, memory_bytes_of
 from s3stream.objects.format import BlockEntry
+from s3stream.objects.index import ObjectIndex
 from s3stream.objects.keys import object_key
 from s3stream.ports import ObjectManager, ObjectPiece
 from s3stream.record_run import PlannedPiece, RecordRun
@@ -28,6 +30,9 @@ from s3stream.turns import at_once
 
 STREAMS_PER_TURN: Final = 32
 """After so many others get the loop."""
+OBJECTS_AT_ONCE_MAX: Final = 16
+"""Objects that are opened, and then read, at the same time. A small stream lies in as many objects as there were uploads since it was last written anew: one behind the other
+they made an open after a failover wait for two answers of the store each."""
 
 StreamPart: TypeAlias = tuple[StreamId, int, int]
 """[start, end) of a stream."""
@@ -40,6 +45,30 @@ class _Place(NamedTuple):
     stream_id: StreamId
     start_offset: int
     piece: ObjectPiece
+
+
+class _Visit:
+    """One object, and what is read of it."""
+
+    __slots__ = ("entries", "fits", "key", "places", "size_bytes")
+
+    def __init__(self, key: str, places: Sequence[_Place]) -> None:
+        self.key = key
+        self.places = sorted(places, key=lambda place: (place.stream_id, place.start_offset))
+        self.entries: list[Sequence[BlockEntry]] = []
+        """The blocks for each place, once the object is open."""
+        self.size_bytes = 0
+        """What they take in memory."""
+        self.fits = False
+        """Whether they are fetched."""
+
+    def choose(self, index: ObjectIndex) -> None:
+        """Note which blocks the places are in."""
+        self.entries = [
+            list(index.blocks_of(place.stream_id, place.start_offset, place.piece.end_offset))
+            for place in self.places
+        ]
+        self.size_bytes = sum(memory_bytes_of(entry) for some in self.entries for entry in some)
 
 
 class TogetherReader:
@@ -61,8 +90,11 @@ class TogetherReader:
         runs = [RecordRun(*part, max_bytes) for part in parts]
         held = [True] * len(parts)
         room_bytes = self._blocks.claims_bytes_max
-        for key, places in (await self._places(parts)).items():
-            room_bytes -= await self._read_object(key, places, runs, held, room_bytes)
+        visits = [_Visit(key, places) for key, places in (await self._places(parts)).items()]
+        for at in range(0, len(visits), OBJECTS_AT_ONCE_MAX):
+            room_bytes -= await self._read_objects(
+                visits[at : at + OBJECTS_AT_ONCE_MAX], runs, held, room_bytes
+            )
         return [run.records for run in runs]
 
     async def _places(self, parts: Sequence[StreamPart]) -> dict[str, list[_Place]]:
@@ -76,33 +108,60 @@ class TogetherReader:
                 places.setdefault(object_key(piece.namespace, piece.object_id), []).append(place)
         return {key: places[key] for key in sorted(places, key=lambda key: places[key][0].piece.object_id)}
 
-    async def _read_object(
-        self, key: str, places: list[_Place], runs: Sequence[RecordRun], held: list[bool], room_bytes: int
+    async def _read_objects(
+        self, visits: Sequence[_Visit], runs: Sequence[RecordRun], held: list[bool], room_bytes: int
     ) -> int:
-        """Add what an object has to the runs; returns the room it took. A stream that misses a piece is done."""
-        places.sort(key=lambda place: (place.stream_id, place.start_offset))
-        try:
-            index = await self._indexes.open(key, places[0].piece.size_bytes)
-            entries: list[list[BlockEntry]] = [
-                list(index.blocks_of(place.stream_id, place.start_offset, place.piece.end_offset))
-                for place in places
-            ]
-            all_entries = [entry for some in entries for entry in some]
-            size_bytes = sum(map(memory_bytes_of, all_entries))
-            if size_bytes > room_bytes:
-                raise BudgetExceededError("no room in the block cache for a read of many streams")
-            blocks = iter(await self._blocks.blocks(key, all_entries))
-        except (ObjectStoreError, S3StreamError, BudgetExceededError):
-            for place in places:
+        """Add what some objects have to the runs, in their order; returns the room it took. A stream that misses a piece is done."""
+        taken_bytes = 0
+        opened = await asyncio.gather(*map(self._open, visits), return_exceptions=True)
+        for visit, error in zip(visits, opened, strict=True):
+            _raise_unless_expected(error)
+            visit.fits = error is None and visit.size_bytes <= room_bytes - taken_bytes
+            taken_bytes += visit.size_bytes if visit.fits else 0
+        fetched = await asyncio.gather(*map(self._fetch, visits), return_exceptions=True)
+        for visit, blocks in zip(visits, fetched, strict=True):
+            if isinstance(blocks, BaseException):
+                _raise_unless_expected(blocks)
+                taken_bytes -= visit.size_bytes
+                await self._add(visit, None, runs, held)
+            else:
+                await self._add(visit, blocks, runs, held)
+        assert 0 <= taken_bytes <= room_bytes
+        return taken_bytes
+
+    async def _open(self, visit: _Visit) -> None:
+        piece = visit.places[0].piece
+        visit.choose(await self._indexes.open(visit.key, piece.size_bytes, piece.range_count))
+
+    async def _fetch(self, visit: _Visit) -> Sequence[DataBlock] | None:
+        if not visit.fits:
+            return None
+        return await self._blocks.blocks(visit.key, [entry for some in visit.entries for entry in some])
+
+    async def _add(
+        self,
+        visit: _Visit,
+        blocks: Sequence[DataBlock] | None,
+        runs: Sequence[RecordRun],
+        held: list[bool],
+    ) -> None:
+        if blocks is None:
+            for place in visit.places:
                 held[place.number] = False
-            return 0
-        for count, (place, some) in enumerate(zip(places, entries, strict=True)):
+            return
+        rest = iter(blocks)
+        for count, (place, some) in enumerate(zip(visit.places, visit.entries, strict=True)):
             if count % STREAMS_PER_TURN == 0:
                 await self._clock.sleep(0)
-            own = [next(blocks) for _ in some]
+            own = [next(rest) for _ in some]
             if held[place.number]:
-                held[place.number] = _add(key, place.piece, own, runs[place.number])
-        return size_bytes
+                held[place.number] = _add(visit.key, place.piece, own, runs[place.number])
+
+
+def _raise_unless_expected(error: BaseException | None) -> None:
+    """What a store or an object may do is no error here: a read of the stream's own tells of it."""
+    if error is not None and not isinstance(error, ObjectStoreError | S3StreamError | BudgetExceededError):
+        raise error
 
 
 def _add(key: str, piece: ObjectPiece, blocks: Sequence[DataBlock], run: RecordRun) -> bool:

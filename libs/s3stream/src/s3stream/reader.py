@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from typing import Final
 
@@ -17,7 +18,8 @@ from ponor_runtime.telemetry import Telemetry
 
 from s3stream.cache.block_cache import BlockCache
 from s3stream.cache.index_cache import ObjectIndexCache
-from s3stream.errors import ReadTimeoutError, S3StreamError
+from s3stream.errors import ObjectCorruptError, ReadTimeoutError, S3StreamError
+from s3stream.objects.block import DataBlock
 from s3stream.objects.format import BlockEntry
 from s3stream.objects.keys import object_key
 from s3stream.ports import ObjectManager, ObjectPiece
@@ -159,8 +161,7 @@ class ObjectStreamReader:
         planned = await self._plan(pieces, run)
         # All pieces at once; the answer is what is contiguous and proven of them, and the next read meets the error behind it again.
         outcomes = await asyncio.gather(
-            *(self._blocks.blocks(part.key, part.entries) for part in planned if part.error is None),
-            return_exceptions=True,
+            *(self._blocks_of(part) for part in planned if part.error is None), return_exceptions=True
         )
         read: list[ReadBlock] = []
         for part, outcome in zip_longest(planned, outcomes):
@@ -182,6 +183,14 @@ class ObjectStreamReader:
         )
         return run.records
 
+    async def _blocks_of(self, part: PlannedPiece) -> list[DataBlock]:
+        key = part.key
+        if part.ahead or any(self._blocks.knows(key, entry) for entry in part.entries):
+            # What is damaged in a GET that brings more than this read needs is told to who needs it.
+            with suppress(ObjectCorruptError):
+                return await self._blocks.blocks(key, [*part.entries, *part.ahead])
+        return await self._blocks.blocks(key, part.entries)
+
     async def _plan(self, pieces: Sequence[ObjectPiece], run: RecordRun) -> list[PlannedPiece]:
         """Which blocks of which objects may be needed, ending at the first object that cannot be opened.
 
@@ -197,7 +206,10 @@ class ObjectStreamReader:
             group_size = min(2 * group_size, OPENED_AT_ONCE_MAX)
             keys = [object_key(piece.namespace, piece.object_id) for piece in group]
             opened = await asyncio.gather(
-                *(self._indexes.open(key, piece.size_bytes) for key, piece in zip(keys, group, strict=True)),
+                *(
+                    self._indexes.open(key, piece.size_bytes, piece.range_count)
+                    for key, piece in zip(keys, group, strict=True)
+                ),
                 return_exceptions=True,
             )
             for key, piece, index in zip(keys, group, opened, strict=True):
@@ -209,11 +221,15 @@ class ObjectStreamReader:
                 enough = _enough(
                     entries, next_offset, max(run.room_bytes - expected_bytes, 0 if planned else 1)
                 )
-                planned.append(PlannedPiece(key, piece.end_offset, end_offset, enough))
+                rest = entries[len(enough) :]
+                ahead = (
+                    self._ahead.with_read(run.stream_id, run.next_offset, key, enough, rest) if rest else ()
+                )
+                planned.append(PlannedPiece(key, piece.end_offset, end_offset, enough, None, ahead))
+                if rest:
+                    return planned
                 expected_bytes += sum(_sure_bytes(entry, next_offset) for entry in enough)
                 next_offset = end_offset
-                if len(enough) < len(entries):
-                    return planned
         return planned
 
     def _forget(self, pieces: Sequence[ObjectPiece]) -> None:

@@ -22,13 +22,14 @@ RECORDS_MAX: Final = 4_096
 
 
 class PlannedPiece(NamedTuple):
-    """The blocks of one object that a read will look at, up to `end_offset`; or why there are none."""
+    """The blocks of one object that a read will look at, up to `end_offset`; or why there are none. Those `ahead` behind them come with the same GET."""
 
     key: str
     known_end_offset: int
     end_offset: int
     entries: Sequence[BlockEntry]
     error: BaseException | None = None
+    ahead: Sequence[BlockEntry] = ()
 
 
 class RecordRun:

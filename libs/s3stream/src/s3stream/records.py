@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ponor_runtime.disk import Buffer
@@ -24,6 +24,8 @@ RECORD_HEADER_BYTES: Final = RECORD_HEADER.size
 RECORD_COUNT_MAX: Final = (1 << 31) - 1
 """Offsets that one record may span: what a Kafka batch can address with its 32-bit offset delta."""
 OFFSET_MAX: Final = (1 << 63) - 1
+TIMESTAMP_MIN: Final = -(1 << 63)
+"""What no timestamp lies below: the bound of those that nobody knows."""
 
 assert RECORD_HEADER_BYTES == 40
 
@@ -52,7 +54,8 @@ class StreamRecord:
     """A batch of one stream: offsets [base_offset, base_offset + count) and an opaque payload.
 
     `count` may exceed what the payload holds (offset padding of compacted topics). `max_timestamp` is in milliseconds since 1970, −1
-    where there is none.
+    where there is none. No timestamp in the payload lies below `min_timestamp`; it is not part of the encoded record, so what was read from bytes does not know it. It reaches the index of
+    the object that the record is uploaded in (docs/decisions/0051-smallest-timestamps.md).
     """
 
     stream_id: StreamId
@@ -61,6 +64,7 @@ class StreamRecord:
     count: int
     max_timestamp: int
     payload: Buffer
+    min_timestamp: int = field(default=TIMESTAMP_MIN, compare=False)
 
     @property
     def end_offset(self) -> int:

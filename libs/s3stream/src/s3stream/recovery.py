@@ -10,6 +10,7 @@ Repeatable at every step: commits move the ends, closed streams are not looked a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -18,9 +19,9 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
 from ponor_runtime.runtime import Runtime
 
-from s3stream.errors import WalCorruptError
+from s3stream.errors import StreamNotFoundError, WalCorruptError
 from s3stream.object_upload import ObjectUploader
-from s3stream.ports import StreamManager, StreamState
+from s3stream.ports import StreamManager, StreamState, WalName
 from s3stream.records import StreamRecord
 from s3stream.settings import RECORD_OVERHEAD_BYTES, StorageSettings
 from s3stream.upload_plan import StreamPiece, plan_upload
@@ -40,6 +41,11 @@ class RecoveryReport:
     skipped_committed: int
     skipped_not_owned: int
     duration_ms: int
+    skipped_older_epoch: int = 0
+    slots: int = 0
+
+
+NOTHING_RECOVERED: Final = RecoveryReport(0, 0, 0, 0, 0, 0)
 
 
 class Verdict(Enum):
@@ -48,12 +54,21 @@ class Verdict(Enum):
     UPLOAD = "upload"
     COMMITTED = "committed"
     NOT_OWNED = "not owned"
+    OLDER_EPOCH = "older epoch"
 
 
 class RecoveryFilter:
     """Decides over the records of a log, in their order. Pure."""
 
-    def __init__(self, owned: Sequence[StreamState]) -> None:
+    def __init__(self, owned: Sequence[StreamState], *, drops_older_epochs: bool = False) -> None:
+        """Begin with what the controller says.
+
+        Args:
+            owned: the streams that are open at the log's owner.
+            drops_older_epochs: whether the log may hold records that were never acknowledged: then those of an earlier epoch of a stream are dropped, for
+                when the stream was closed at that epoch everything acknowledged had been uploaded.
+        """
+        self._drops_older_epochs: Final = drops_older_epochs
         self._streams = {state.stream_id: state for state in owned}
         self._end_offsets = {state.stream_id: state.end_offset for state in owned}
 
@@ -66,6 +81,8 @@ class RecoveryFilter:
         state = self._streams.get(record.stream_id)
         if state is None:
             return Verdict.NOT_OWNED
+        if self._drops_older_epochs and record.epoch < state.epoch:
+            return Verdict.OLDER_EPOCH
         end_offset = self._end_offsets[record.stream_id]
         if record.end_offset <= end_offset:
             return Verdict.COMMITTED
@@ -96,6 +113,54 @@ _REMEDY: Final = (
 )
 
 
+class UploadChunk:
+    """Records to be uploaded together, in the order of the log: what bounds a recovery's memory."""
+
+    def __init__(self, uploader: ObjectUploader, settings: StorageSettings) -> None:
+        self._uploader = uploader
+        self._settings = settings
+        self._records: dict[StreamId, list[StreamRecord]] = {}
+        self._charged_bytes = 0
+        self._gathered_bytes = 0
+        self.uploaded_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to upload."""
+        return self._charged_bytes >= self._settings.recovery_chunk_bytes_max
+
+    def add(self, record: StreamRecord) -> None:
+        """Take the next record of the log."""
+        # Copied: a view would keep the whole segment or slot in memory, and few records of many may be wanted.
+        record.payload = bytes(record.payload)
+        self._records.setdefault(record.stream_id, []).append(record)
+        self._gathered_bytes += record.size_bytes
+        self._charged_bytes += record.size_bytes + RECORD_OVERHEAD_BYTES
+
+    async def upload(self, *, trim_sequence: int = 0) -> None:
+        """Upload and commit what was gathered, and tell the controller the log's trim point if one is given.
+
+        Raises:
+            CommitRefusedError: the controller refused.
+            WalNotHeldError: see `ObjectManager.commit_upload`.
+        """
+        gathered, self._records, self._charged_bytes = self._records, {}, 0
+        # A stream that was deleted is not owned any more; one deleted meanwhile is ignored by the controller.
+        pieces = [_piece(gathered[stream_id]) for stream_id in sorted(gathered)]
+        if not pieces:
+            return
+        plan = plan_upload(
+            pieces,
+            split_size_bytes=self._settings.split_size_bytes,
+            commit_ranges_max=self._settings.commit_ranges_max,
+            set_object_streams_max=self._settings.set_object_streams_max,
+            small_rest_bytes_max=self._settings.small_rest_bytes_max,
+            may_carry=False,
+        )
+        await self._uploader.upload(plan, trim_sequence=(lambda: trim_sequence) if trim_sequence else None)
+        self.uploaded_bytes, self._gathered_bytes = self.uploaded_bytes + self._gathered_bytes, 0
+
+
 class Recovery:
     """One recovery of one log."""
 
@@ -111,12 +176,8 @@ class Recovery:
         self._clock: Clock = runtime.clock
         self._wal = wal
         self._streams = streams
-        self._uploader = uploader
-        self._settings = settings
-        self._chunk: dict[StreamId, list[StreamRecord]] = {}
-        self._chunk_bytes = 0
+        self._chunk = UploadChunk(uploader, settings)
         self._counts = dict.fromkeys(Verdict, 0)
-        self._bytes = 0
 
     async def run(self) -> RecoveryReport:
         """Upload, close, trim.
@@ -137,44 +198,47 @@ class Recovery:
             verdict = judge.judge(record)
             self._counts[verdict] += 1
             if verdict is Verdict.UPLOAD:
-                await self._gather(record)
-        await self._upload_chunk()
+                self._chunk.add(record)
+                if self._chunk.is_full:
+                    await self._chunk.upload()
+        await self._chunk.upload()
         states = judge.closed_states()
-        for start in range(0, len(states), STREAMS_PER_CALL_MAX):
-            await self._streams.close_streams(states[start : start + STREAMS_PER_CALL_MAX])
+        await close_recovered(self._streams, states)
         self._wal.trim(self._wal.next_sequence)
         return RecoveryReport(
             records=self._counts[Verdict.UPLOAD],
-            bytes=self._bytes,
+            bytes=self._chunk.uploaded_bytes,
             streams=len(states),
             skipped_committed=self._counts[Verdict.COMMITTED],
             skipped_not_owned=self._counts[Verdict.NOT_OWNED],
             duration_ms=(self._clock.monotonic_ns() - started_ns) // 1_000_000,
         )
 
-    async def _gather(self, record: StreamRecord) -> None:
-        # Copied: a view would keep the whole segment in memory, and few records of many segments may be wanted.
-        record.payload = bytes(record.payload)
-        self._chunk.setdefault(record.stream_id, []).append(record)
-        self._bytes += record.size_bytes
-        self._chunk_bytes += record.size_bytes + RECORD_OVERHEAD_BYTES
-        if self._chunk_bytes >= self._settings.recovery_chunk_bytes_max:
-            await self._upload_chunk()
 
-    async def _upload_chunk(self) -> None:
-        chunk, self._chunk, self._chunk_bytes = self._chunk, {}, 0
-        # A stream that was deleted is not owned any more; one deleted meanwhile is ignored by the controller.
-        pieces = [_piece(chunk[stream_id]) for stream_id in sorted(chunk)]
-        if not pieces:
-            return
-        plan = plan_upload(
-            pieces,
-            split_size_bytes=self._settings.split_size_bytes,
-            commit_ranges_max=self._settings.commit_ranges_max,
-            small_rest_bytes_max=self._settings.small_rest_bytes_max,
-            may_carry=False,
-        )
-        await self._uploader.upload(plan)
+async def close_recovered(
+    streams: StreamManager, states: Sequence[StreamState], *, recovered: WalName | None = None
+) -> None:
+    """Close streams at the ends that a recovery found; of those that somebody deletes meanwhile there is nothing to close.
+
+    Raises:
+        StreamFencedError: one is at another epoch or end.
+        WalNotHeldError: somebody else recovers the log.
+    """
+
+    async def close(some: Sequence[StreamState]) -> None:
+        if recovered is None:
+            await streams.close_streams(some)
+        else:
+            await streams.close_streams(some, recovered=recovered)
+
+    for start in range(0, len(states), STREAMS_PER_CALL_MAX):
+        chunk = states[start : start + STREAMS_PER_CALL_MAX]
+        try:
+            await close(chunk)
+        except StreamNotFoundError:  # the controller closes all of a call or none
+            for state in chunk:
+                with suppress(StreamNotFoundError):
+                    await close([state])
 
 
 def _piece(records: list[StreamRecord]) -> StreamPiece:

@@ -43,6 +43,11 @@ class SealTriggers:
         self._clock = clock
         self._settings = settings
         self._interval_ns = settings.upload_interval_ms * 1_000_000
+        self._sealed_ns = clock.monotonic_ns()
+
+    def note_sealed(self) -> None:
+        """A block was sealed now."""
+        self._sealed_ns = self._clock.monotonic_ns()
 
     def size_reached(self) -> bool:
         """The active block is full."""
@@ -56,10 +61,7 @@ class SealTriggers:
         """Memory or log are filling with what was not uploaded, and sealing would help."""
         if not self._cache.active.runs and self._cache.carried is None:
             return False
-        return (
-            self._cache.pinned_bytes >= self._settings.pressure_bytes
-            or self._wal.retained_bytes >= self._settings.wal_pressure_bytes
-        )
+        return self._cache.pinned_bytes >= self._settings.pressure_bytes or self._wal.wants_upload
 
     def due(self, *, pipeline_idle: bool) -> SealReason | None:
         """What must be sealed now, if anything (force is not known here).
@@ -86,15 +88,17 @@ class SealTriggers:
         """The age that counts: of the active block, or of what was carried when nothing new comes.
 
         Carried records travel with the active block, so they wait for two intervals at most. Their age alone would cut a
-        block that fills in two, and cost the object that carrying them saves.
+        block that fills in two, and cost the object that carrying them saves; nor does it count in the moment between two blocks.
         """
         if self._cache.active.runs:
             return self._cache.active.oldest_ns
-        return None if self._cache.carried is None else self._cache.carried.oldest_ns
+        if self._cache.carried is None:
+            return None
+        return max(self._cache.carried.oldest_ns, self._sealed_ns)
 
     def may_carry(self, reason: SealReason) -> bool:
         """Whether the block may leave a rest behind, as far as reason and log tell."""
-        return reason is SealReason.SIZE and self._wal.retained_bytes <= self._settings.wal_carry_bytes_max
+        return reason is SealReason.SIZE and self._wal.may_carry
 
 
 class UploadHooks:
@@ -151,6 +155,7 @@ def plan_sealed(
             pieces,
             split_size_bytes=settings.split_size_bytes,
             commit_ranges_max=settings.commit_ranges_max,
+            set_object_streams_max=settings.set_object_streams_max,
             small_rest_bytes_max=settings.small_rest_bytes_max,
             may_carry=carry,
         )

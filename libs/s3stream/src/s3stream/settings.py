@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ponor_runtime.disk import SECTOR_BYTES
+from ponor_runtime.settings import setting
+
+from s3stream.object_wal.pacing import PacingBounds
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -18,6 +21,12 @@ GIB: Final = 1024 * MIB
 RECORD_OVERHEAD_BYTES: Final = 512
 """What a cached record is charged beyond its bytes: the Python objects around it measure 400 to 500 bytes. Without this charge small
 records outgrow any budget (AutoMQ's PR 3512)."""
+
+SLOT_RECORD_BYTES_MAX: Final = 24 * MIB
+"""The largest record that the object WAL takes. A slot must be one single put: a multipart upload has no condition (`stores.s3`)."""
+
+SPLIT_STREAMS_MAX: Final = 10_000
+"""Streams of an object that a compaction can give objects of their own: one commit names them all (docs/decisions/0043-narrow-set-objects.md)."""
 
 _UPLOAD_SIZE_DEFAULT_BYTES_MAX: Final = 500 * MIB
 _SEGMENTS_PER_WINDOW: Final = 16
@@ -94,6 +103,14 @@ class StorageSettings:
     commit_ranges_max: int = _setting(
         12_288, 16, 16_384, "ranges", "ranges of one upload commit; more make several commits"
     )
+    set_object_streams_max: int = _setting(
+        9_000,
+        16,
+        SPLIT_STREAMS_MAX,
+        "streams",
+        "streams of one stream set object; an upload with more makes several, each with a commit of its own. What compaction splits is bounded"
+        " (compaction_split_streams_max): stay below it",
+    )
     uploads_in_flight_max: int = _setting(
         3, 1, 64, "uploads", "log blocks that are uploaded at the same time"
     )
@@ -112,6 +129,84 @@ class StorageSettings:
     )
     wal_queue_bytes_max: int = _setting(
         64 * MIB, 1 * MIB, 16 * GIB, "bytes", "bytes on their way to the write-ahead log's disk"
+    )
+    wal_slot_bytes_max: int = _setting(
+        8 * MIB,
+        64 * KIB,
+        SLOT_RECORD_BYTES_MAX,
+        "bytes",
+        "object WAL: records that share one slot; a larger record has one of its own",
+    )
+    wal_slot_bytes_wanted: int = _setting(
+        1 * MIB,
+        4 * KIB,
+        SLOT_RECORD_BYTES_MAX,
+        "bytes",
+        "object WAL: a slot of this size is put without waiting for more, as far as wal_requests_per_s_max allows",
+    )
+    wal_requests_per_s_max: float = setting(
+        50.0,
+        minimum=0.2,
+        maximum=10_000.0,
+        unit="1/s",
+        doc="object WAL: puts per second that are never exceeded for long, unless slots are full. The trade: every put costs the same (at $5 per"
+        " million, 50/s for a month are $650, 4/s are $52, nothing is put while nothing is written), and an append waits half of the time between two puts"
+        " on average, plus the put itself. Up to half of a second's budget is spent without any wait",
+    )
+    wal_window_ms: int = _setting(
+        0,
+        0,
+        10_000,
+        "ms",
+        "object WAL: 0: adaptive, within wal_requests_per_s_max; else a slot is put so long after its first append or when it is full, whatever the"
+        " load, as other object logs do it",
+    )
+    wal_puts_in_flight_max: int = _setting(
+        24, 1, 1_024, "puts", "object WAL: slots that are put at the same time"
+    )
+    wal_hedge_ms: int = _setting(
+        500,
+        10,
+        600_000,
+        "ms",
+        "object WAL: a put without an answer for so long, and for four times what puts take, is sent once more beside it; one in twenty at most",
+    )
+    wal_verify: str = setting(
+        "auto",
+        choices=("auto", "always"),
+        doc="object WAL: 'auto' relies on the store refusing a put of a taken key, if the start-up probe saw that it does; otherwise, and with"
+        " 'always', the controller is asked whether this process is still its node between a put's answer and the acknowledgement",
+    )
+    wal_recovery_bytes_max: int = _setting(
+        32 * MIB,
+        1 * MIB,
+        64 * GIB,
+        "bytes",
+        "object WAL: un-trimmed bytes that force an upload; what a recovery has to read and upload, and so most of the time that a failover takes",
+    )
+    wal_recovery_slots_max: int = _setting(
+        512,
+        8,
+        65_536,
+        "slots",
+        "object WAL: un-trimmed slots that force an upload; each costs a recovery a read",
+    )
+    store_put_usd_per_million: float = setting(
+        5.0,
+        minimum=0.0,
+        maximum=1_000.0,
+        unit="USD",
+        doc="list price of a million PUT, POST and LIST requests, for the cost metrics",
+    )
+    store_get_usd_per_million: float = setting(
+        0.4,
+        minimum=0.0,
+        maximum=1_000.0,
+        unit="USD",
+        doc="list price of a million GET and HEAD requests, for the cost metrics",
+    )
+    recovery_reads_in_flight_max: int = _setting(
+        64, 1, 1_024, "reads", "slots of an object WAL that a recovery reads at the same time"
     )
     recovery_chunk_bytes_max: int = _setting(
         128 * MIB, 1 * MIB, 64 * GIB, "bytes", "bytes that recovery uploads at once"
@@ -147,6 +242,18 @@ class StorageSettings:
         With its frame it stays within the 2 MiB that a disk writes and syncs by one call.
         """
         return min(self.wal_segment_bytes // 4, 2 * MIB - 64 * KIB)
+
+    @property
+    def wal_pacing(self) -> PacingBounds:
+        """When the object WAL puts."""
+        return PacingBounds(
+            requests_per_s_max=self.wal_requests_per_s_max,
+            puts_in_flight_max=self.wal_puts_in_flight_max,
+            bytes_in_flight_max=self.wal_queue_bytes_max,
+            slot_bytes_wanted=min(self.wal_slot_bytes_wanted, self.wal_slot_bytes_max),
+            slot_bytes_max=self.wal_slot_bytes_max,
+            window_ms=self.wal_window_ms,
+        )
 
     @property
     def upload_size_bytes(self) -> int:

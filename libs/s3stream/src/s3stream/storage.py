@@ -60,7 +60,9 @@ class Storage:
         self._open: dict[StreamId, OpenStream] = {}
         self._cache = LogCache(bytes_max=settings.log_cache_bytes_max)
         self._commit = GroupCommit(wal, self, runtime.clock, entry_bytes_max=settings.wal_entry_bytes_max)
-        self._admission = Admission(cache=self._cache, commit=self._commit, settings=settings)
+        self._admission = Admission(
+            cache=self._cache, commit=self._commit, settings=settings, record_bytes_max=wal.record_bytes_max
+        )
         self._triggers = SealTriggers(cache=self._cache, wal=wal, clock=runtime.clock, settings=settings)
         self._hooks = UploadHooks()
         self._pipeline = UploadPipeline(
@@ -68,6 +70,7 @@ class Storage:
             tasks=tasks,
             telemetry=runtime.telemetry,
             uploads_in_flight_max=settings.uploads_in_flight_max,
+            trim_sequence=self._sequence_needed_after if wal.trim_is_recorded else None,
             on_committed=self._on_committed,
             on_failed=self._on_upload_failed,
         )
@@ -123,7 +126,13 @@ class Storage:
     # --- the append path ---------------------------------------------------------------------------------------------------------
 
     def append(
-        self, stream: OpenStream, payload: Buffer, count: int, max_timestamp: int, on_durable: OnDurable
+        self,
+        stream: OpenStream,
+        payload: Buffer,
+        count: int,
+        max_timestamp: int,
+        min_timestamp: int,
+        on_durable: OnDurable,
     ) -> None:
         """Take a record at the stream's next offset; see `Stream.append_nowait`."""
         if self._failure is not None:
@@ -145,6 +154,7 @@ class Storage:
             count,
             max_timestamp,
             payload if type(payload) is bytes else unpinned(payload),
+            min_timestamp,
         )
         if admitted:
             self._commit.add(stream, record, size_bytes, on_durable)
@@ -199,15 +209,19 @@ class Storage:
 
     # --- uploads -----------------------------------------------------------------------------------------------------------------
 
-    async def force_upload(self) -> None:
+    async def force_upload(self, *, at_once: bool = False) -> None:
         """Return when everything appended before this call is committed. Calls that come close together share one upload.
+
+        `at_once`: the caller gathered what it could, and does not wait for others.
 
         Raises:
             StorageFailedError: the write-ahead log failed.
         """
         if self._failure is not None:
             raise StorageFailedError(str(self._failure)) from self._failure
-        if not self._forced:
+        if at_once:
+            self._force_due_ns = self._clock.monotonic_ns()
+        elif not self._forced:
             self._force_due_ns = self._clock.monotonic_ns() + self._settings.force_linger_ms * 1_000_000
         done: asyncio.Future[None] = self._loop.create_future()
         self._forced.append(done)
@@ -222,17 +236,19 @@ class Storage:
             await asyncio.wait([self._watching])
         await self._pipeline.stop()
 
-    def trim_wal(self) -> None:
-        """Let the log forget what is committed."""
-        sequences = [self._pipeline.first_sequence]
+    def trim_wal(self, *, recorded_sequence: int = 0) -> None:
+        """Let the log forget what is committed, as far as `recorded_sequence` if it must be on record first."""
+        self._wal.trim(self._sequence_needed_after(None), recorded_sequence=recorded_sequence)
+
+    def _sequence_needed_after(self, upload: Upload | None) -> int:
+        """The lowest log entry with anything that is not committed once this upload, the oldest, is."""
+        sequences = [self._pipeline.first_sequence_without(upload)]
         sequences.extend(
             block.first_sequence
             for block in (self._cache.carried, self._cache.active)
             if block is not None and block.runs
         )
-        self._wal.trim(
-            min((sequence for sequence in sequences if sequence is not None), default=self._next_sequence)
-        )
+        return min((sequence for sequence in sequences if sequence is not None), default=self._next_sequence)
 
     async def _watch(self) -> None:
         while True:
@@ -292,6 +308,7 @@ class Storage:
     def _submit(self, reason: SealReason) -> None:
         cache = self._cache
         sealed = cache.seal()
+        self._triggers.note_sealed()
         if sealed.first_sequence is None:
             return
         plan = plan_sealed(
@@ -311,7 +328,7 @@ class Storage:
             if stream is not None and stream.epoch == piece.epoch:
                 stream.committed_offset = piece.end_offset
         self._cache.free(upload.sealed)
-        self.trim_wal()
+        self.trim_wal(recorded_sequence=upload.trim_sequence)
         if self._admission.waiting:
             self._admit_waiting()
         self._wake.set()

@@ -17,7 +17,7 @@ from s3stream.group_commit import OnDurable
 from s3stream.open_stream import OpenStream
 from s3stream.ports import StreamManager, StreamState
 from s3stream.reader import ObjectStreamReader
-from s3stream.records import OFFSET_MAX, RECORD_COUNT_MAX, StreamRecord
+from s3stream.records import OFFSET_MAX, RECORD_COUNT_MAX, TIMESTAMP_MIN, StreamRecord
 from s3stream.storage import Storage
 
 
@@ -84,16 +84,28 @@ class Stream:
         """Whether it takes no appends any more."""
         return self._refuses_appends
 
-    def append(self, payload: Buffer, *, count: int, max_timestamp: int) -> asyncio.Future[None]:
+    def append(
+        self, payload: Buffer, *, count: int, max_timestamp: int, min_timestamp: int = TIMESTAMP_MIN
+    ) -> asyncio.Future[None]:
         """`append_nowait` for those who wait: the future resolves, or has the error. Cancelling it takes nothing back."""
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.append_nowait(
-            payload, count=count, max_timestamp=max_timestamp, on_durable=partial(_settle, durable)
+            payload,
+            count=count,
+            max_timestamp=max_timestamp,
+            min_timestamp=min_timestamp,
+            on_durable=partial(_settle, durable),
         )
         return durable
 
     def append_nowait(
-        self, payload: Buffer, *, count: int, max_timestamp: int, on_durable: OnDurable
+        self,
+        payload: Buffer,
+        *,
+        count: int,
+        max_timestamp: int,
+        min_timestamp: int = TIMESTAMP_MIN,
+        on_durable: OnDurable,
     ) -> None:
         """Append a record at `next_offset` (read it before the call); nothing is copied, so the payload must not change any more.
 
@@ -101,6 +113,7 @@ class Stream:
             payload: opaque bytes; a memoryview must be one of bytes.
             count: offsets that the record covers, 1 to 2^31 - 1.
             max_timestamp: milliseconds since 1970, -1 for none.
+            min_timestamp: no timestamp in the payload lies below it, -1 ("none") among them; not given where nobody knows.
             on_durable: called once, from the loop and never from within this call, in the order of the stream's appends: with None when
                 the record is durable and in the log cache, or with the `StorageFailedError`. It may append; it must not raise.
 
@@ -115,7 +128,7 @@ class Stream:
             raise StreamClosedError(f"stream {self._state.stream_id} at epoch {self._state.epoch} is closed")
         if not 0 < count <= RECORD_COUNT_MAX or self._state.next_offset > OFFSET_MAX - count:
             raise ValueError(f"stream {self._state.stream_id}: a record cannot have a count of {count}")
-        self._storage.append(self._state, payload, count, max_timestamp, on_durable)
+        self._storage.append(self._state, payload, count, max_timestamp, min_timestamp, on_durable)
 
     def fetch_cached(self, start_offset: int, max_bytes: int) -> list[StreamRecord] | None:
         """Read from memory alone; payloads are views of what was appended.
@@ -215,6 +228,11 @@ class Stream:
     def refuse_appends(self) -> None:
         """Take nothing any more: the stream is about to be closed together with others."""
         self._refuses_appends = True
+
+    def accept_appends(self) -> None:
+        """It is not closed after all; only before its end was told."""
+        assert not self._ended, f"stream {self._state.stream_id} has told its end"
+        self._refuses_appends = False
 
     def abandon(self) -> None:
         """Forget the stream: it was closed or deleted, or another owner took it."""

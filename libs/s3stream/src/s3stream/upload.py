@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 
 from ponor_runtime.tasks import BackgroundTasks
@@ -23,12 +24,14 @@ from s3stream.upload_plan import UploadPlan
 class Upload:
     """Sealed blocks on their way: from the seal to the commit."""
 
-    __slots__ = ("before", "committed", "plan", "sealed", "task", "traces")
+    __slots__ = ("before", "committed", "plan", "sealed", "task", "traces", "trim_sequence")
 
     def __init__(self, sealed: SealedBlocks, plan: UploadPlan, traces: tuple[TraceContext, ...] = ()) -> None:
         self.sealed = sealed
         self.plan = plan
         self.traces = traces
+        self.trim_sequence = 0
+        """What its commit told the controller of the log; 0: nothing."""
         self.before: Upload | None = None
         self.task: asyncio.Task[None] | None = None
         self.committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -44,6 +47,7 @@ class UploadPipeline:
         tasks: BackgroundTasks,
         telemetry: Telemetry,
         uploads_in_flight_max: int,
+        trim_sequence: Callable[[Upload], int] | None,
         on_committed: Callable[[Upload], None],
         on_failed: Callable[[BaseException], None],
     ) -> None:
@@ -51,6 +55,7 @@ class UploadPipeline:
         self._tasks = tasks
         self._telemetry = telemetry
         self._in_flight_max = uploads_in_flight_max
+        self._trim_sequence = trim_sequence
         self._on_committed = on_committed
         self._on_failed = on_failed
         self._uploads: deque[Upload] = deque()
@@ -66,10 +71,9 @@ class UploadPipeline:
         """The upload submitted last, if it is not committed."""
         return self._uploads[-1] if self._uploads else None
 
-    @property
-    def first_sequence(self) -> int | None:
-        """The oldest WAL entry with data that is in the pipeline; None when there is none."""
-        sequences = (upload.sealed.first_sequence for upload in self._uploads)
+    def first_sequence_without(self, committed: Upload | None) -> int | None:
+        """The oldest WAL entry with data that is in the pipeline, without that of one upload; None when there is none."""
+        sequences = (upload.sealed.first_sequence for upload in self._uploads if upload is not committed)
         return min((sequence for sequence in sequences if sequence is not None), default=None)
 
     def submit(self, upload: Upload) -> None:
@@ -111,6 +115,7 @@ class UploadPipeline:
 
     async def _upload_in_order(self, upload: Upload) -> None:
         turn = upload.before.committed if upload.before is not None else None
-        await self._uploader.upload(upload.plan, turn=turn)
+        told = None if self._trim_sequence is None else partial(self._trim_sequence, upload)
+        upload.trim_sequence = await self._uploader.upload(upload.plan, turn=turn, trim_sequence=told)
         if turn is not None:  # nothing to upload: all of it was deleted
             await asyncio.shield(turn)

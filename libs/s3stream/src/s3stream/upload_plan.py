@@ -2,11 +2,13 @@
 
 A stream's run of at least the split size becomes a stream object of its own, the rest together becomes one stream set object. A small rest
 beside stream objects is no object of its own: it is carried to the next upload or shares the object of the smallest run
-(docs/decisions/0004-carry-small-rests.md). So the number of objects follows the bytes, never the number of streams.
+(docs/decisions/0004-carry-small-rests.md). So the number of objects follows the bytes, not the number of streams, up to the streams that
+compaction can take out of one object again: a wider rest is several stream set objects (docs/decisions/0043-narrow-set-objects.md).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -67,6 +69,7 @@ def plan_upload(
     *,
     split_size_bytes: int,
     commit_ranges_max: int,
+    set_object_streams_max: int,
     small_rest_bytes_max: int,
     may_carry: bool,
 ) -> UploadPlan:
@@ -76,6 +79,7 @@ def plan_upload(
         pieces: at most one per stream, sorted by stream id.
         split_size_bytes: from this size on a piece is a stream object.
         commit_ranges_max: ranges that one commit may name; a controller frame must hold them.
+        set_object_streams_max: streams of one stream set object.
         small_rest_bytes_max: the largest rest that gets no object of its own beside stream objects.
         may_carry: whether such a rest may wait for the next upload.
     """
@@ -92,7 +96,8 @@ def plan_upload(
             host = min(large, key=_size_and_id)
             large.remove(host)
             rest = sorted([*rest, host], key=_stream_id)
-    return UploadPlan(tuple(_groups(rest, large, commit_ranges_max)), tuple(carried))
+    stream_sets = _in_equal_parts(rest, min(set_object_streams_max, commit_ranges_max))
+    return UploadPlan(tuple(_groups(stream_sets, large, commit_ranges_max)), tuple(carried))
 
 
 def _size_and_id(piece: StreamPiece) -> tuple[int, StreamId]:
@@ -109,12 +114,24 @@ def _is_small(rest: Sequence[StreamPiece], large: Sequence[StreamPiece], small_r
     return rest_bytes <= small_rest_bytes_max and rest_bytes * SMALL_REST_DIVISOR <= total_bytes
 
 
-def _groups(rest: list[StreamPiece], large: list[StreamPiece], ranges_max: int) -> list[CommitGroup]:
-    """One commit unless there are too many ranges for one."""
+def _in_equal_parts(rest: Sequence[StreamPiece], streams_max: int) -> list[Sequence[StreamPiece]]:
+    """As few parts as the bound allows, in the order of their streams.
+
+    They differ by one stream at most: a full one beside a tail would leave the full one no room to be joined with its like of the next upload.
+    """
+    count = -(-len(rest) // streams_max)
+    return [rest[len(rest) * number // count : len(rest) * (number + 1) // count] for number in range(count)]
+
+
+def _groups(
+    stream_sets: Sequence[Sequence[StreamPiece]], large: Sequence[StreamPiece], ranges_max: int
+) -> list[CommitGroup]:
+    """One commit, unless there are several stream set objects, of which a commit takes one, or too many ranges."""
     groups: list[CommitGroup] = []
-    while rest or large:
-        stream_set, rest = rest[:ranges_max], rest[ranges_max:]
+    waiting = deque(stream_sets)
+    while waiting or large:
+        stream_set = waiting.popleft() if waiting else ()
         room = ranges_max - len(stream_set)
-        stream_objects, large = large[:room], large[room:]
-        groups.append(CommitGroup(tuple(stream_set), tuple(stream_objects)))
+        groups.append(CommitGroup(tuple(stream_set), tuple(large[:room])))
+        large = large[room:]
     return groups

@@ -1,6 +1,7 @@
 """The write-ahead log's protocol: what storage and recovery need of a backend. No backend lives here.
 
-Entries are numbered from 0 without holes; an entry holds the encoded records that were handed over together. Backends: `file_wal`.
+Entries are numbered in their order; an entry holds the encoded records that were handed over together. Backends: `file_wal` on a local disk, `object_wal` in the object
+store.
 """
 
 from __future__ import annotations
@@ -22,13 +23,40 @@ class WriteAheadLog(Protocol):
         ...
 
     @property
+    def gathers(self) -> bool:
+        """Whether the log itself decides what is written together: then every turn's entry is handed over at once. Otherwise one entry
+        gathers while others are in flight.
+        """
+        ...
+
+    @property
+    def trim_is_recorded(self) -> bool:
+        """Whether the controller keeps the trim point: then the commit of every upload carries it."""
+        ...
+
+    @property
     def retained_bytes(self) -> int:
         """Bytes from the trim point to the end."""
         ...
 
     @property
     def next_sequence(self) -> int:
-        """The number of the next entry."""
+        """The number of the next entry, which entries before it may share."""
+        ...
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The largest record (header included) that the log takes."""
+        ...
+
+    @property
+    def wants_upload(self) -> bool:
+        """Whether so much is retained that an upload should be forced."""
+        ...
+
+    @property
+    def may_carry(self) -> bool:
+        """Whether so little is retained that an upload may leave a small rest in the log."""
         ...
 
     @property
@@ -53,16 +81,20 @@ class WriteAheadLog(Protocol):
         """Write encoded records as one entry, at once if nothing is being written.
 
         Args:
-            buffers: they must not change until `on_durable` is called.
+            buffers: header and payload of each record in turns; they must not change until `on_durable` is called.
             on_durable: called once, never from within this call, in the order of the entries: with None when the entry and all before it
                 are durable, or with the error; then nothing more can be acknowledged.
 
         Returns:
-            The entry's number.
+            The entry's number; entries that a log writes together share one.
 
         Raises:
             StorageFailedError: the log failed before.
         """
+        ...
+
+    def hurry(self) -> None:
+        """Somebody waits for what was appended so far: it is not to be held back for the sake of fewer writes."""
         ...
 
     def recover(self) -> AsyncIterator[tuple[int, StreamRecord]]:
@@ -73,10 +105,19 @@ class WriteAheadLog(Protocol):
         """
         ...
 
-    def trim(self, before_sequence: int) -> None:
-        """Entries below are not needed any more. Lazy: a crash may bring some of them back."""
+    def trim(self, before_sequence: int, *, recorded_sequence: int = 0) -> None:
+        """Entries below are not needed any more. Lazy: a crash may bring some of them back.
+
+        Args:
+            before_sequence: the lowest entry with anything that is not committed.
+            recorded_sequence: the same, as the last commit told the controller; 0: it told nothing. A log that others recover drops nothing above.
+        """
         ...
 
-    async def close(self) -> None:
-        """Finish what was handed over and leave a clean end."""
+    async def close(self, *, needless: bool = False) -> None:
+        """Finish what was handed over and leave a clean end.
+
+        Args:
+            needless: everything is uploaded and all streams are closed, so that nobody will look into the log again.
+        """
         ...

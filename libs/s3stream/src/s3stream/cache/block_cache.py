@@ -107,7 +107,17 @@ class BlockCache:
         self._blocks.move_to_end(name)
         return block
 
+    def knows(self, key: str, entry: BlockEntry) -> bool:
+        """Whether the block is here, or on its way: then no GET is made for it."""
+        name = (key, entry.position)
+        return name in self._blocks or name in self._claimed or name in self._fetches
+
     # Read-ahead
+
+    @property
+    def run_bytes_max(self) -> int:
+        """The most bytes that one GET brings, unless a block is larger."""
+        return self._run_bytes_max
 
     @property
     def claims_bytes_max(self) -> int:

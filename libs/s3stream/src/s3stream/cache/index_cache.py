@@ -34,8 +34,8 @@ class ObjectIndexCache:
         """What the kept indexes cost."""
         return self._held_bytes
 
-    async def open(self, key: str, size_bytes: int) -> ObjectIndex:
-        """The proven index of an object.
+    async def open(self, key: str, size_bytes: int, range_count: int = 0) -> ObjectIndex:
+        """The proven index of an object, of which the metadata tells size and ranges (0: not known).
 
         Raises:
             ObjectNotFoundError: no such object.
@@ -48,7 +48,7 @@ class ObjectIndexCache:
             return index
         opening = self._opening.get(key)
         if opening is None:
-            opening = asyncio.create_task(self._open(key, size_bytes), name=f"open {key}")
+            opening = asyncio.create_task(self._open(key, size_bytes, range_count), name=f"open {key}")
             self._opening[key] = opening
             opening.add_done_callback(lambda done: self._opened(key, done))
         # A reader that gives up must not take the others' GET with it.
@@ -67,17 +67,17 @@ class ObjectIndexCache:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
 
-    async def _open(self, key: str, size_bytes: int) -> ObjectIndex:
-        opened = await self._open_again_if_broken(key, size_bytes)
+    async def _open(self, key: str, size_bytes: int, range_count: int) -> ObjectIndex:
+        opened = await self._open_again_if_broken(key, size_bytes, range_count)
         if self._on_opened is not None:
             await self._on_opened(opened)
         return opened.index
 
-    async def _open_again_if_broken(self, key: str, size_bytes: int) -> OpenedObject:
+    async def _open_again_if_broken(self, key: str, size_bytes: int, range_count: int) -> OpenedObject:
         for _ in range(READ_TRIES_MAX - 1):
             with suppress(ObjectCorruptError):
-                return await open_object(self._store, key, size_bytes)
-        return await open_object(self._store, key, size_bytes)
+                return await open_object(self._store, key, size_bytes, range_count)
+        return await open_object(self._store, key, size_bytes, range_count)
 
     def _opened(self, key: str, opening: asyncio.Task[ObjectIndex]) -> None:
         del self._opening[key]

@@ -15,9 +15,9 @@ from typing import Final
 from crc32c import crc32c
 
 from s3stream.errors import ObjectCorruptError
-from s3stream.objects.block_walk import RECORDS_PER_WALK, TIMESTAMP_MIN, walk
+from s3stream.objects.block_walk import RECORDS_PER_WALK, walk
 from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry
-from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, StreamRecord
+from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, TIMESTAMP_MIN, StreamRecord
 from s3stream.turns import Steps, at_once
 
 RECORDS_PER_STEP: Final = 256

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from s3stream.records import OFFSET_MAX, RECORD_COUNT_MAX, RECORD_HEADER, RECORD_HEADER_BYTES
-
-TIMESTAMP_MIN: Final = -(1 << 63)
+from s3stream.records import (
+    OFFSET_MAX,
+    RECORD_COUNT_MAX,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    TIMESTAMP_MIN,
+)
 
 Walk: TypeAlias = Callable[[bytes, int, int, int, int, int, "array[int]", "array[int]"], tuple[int, int, int]]
 

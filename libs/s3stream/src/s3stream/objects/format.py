@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
 
+from s3stream.records import TIMESTAMP_MIN
+
 MAGIC: Final = b"PONOROBJ"
 """The last eight bytes of every object."""
 
@@ -23,9 +25,12 @@ BLOCK_BYTES_MAX: Final = 512 * 1024
 """A block is at most this long, or holds one larger record alone."""
 
 ENTRY: Final = struct.Struct(">qqqqqQIIII")
-"""stream id, stream epoch, start offset, end offset, max timestamp, position, size, record count, CRC32C, reserved (0)."""
+"""stream id, stream epoch, start offset, end offset, max timestamp, position, size, record count, CRC32C, spread."""
 
 ENTRY_BYTES: Final = ENTRY.size
+SPREAD_MAX: Final = (1 << 32) - 1
+"""Of an entry: timestamps that lie further apart than 49 days are not told."""
+
 FOOTER: Final = struct.Struct(">qQQIIHHI8s")
 """object id, index position, index length, entry count, index CRC32C, version, flags (0), footer CRC32C, magic."""
 
@@ -41,7 +46,8 @@ class BlockEntry(NamedTuple):
     """One index entry: a data block of one stream at one stream epoch.
 
     The block holds `record_count` records that cover [start_offset, end_offset) without a hole, at [position, position + size_bytes)
-    of the object. `max_timestamp_ms` is the largest of its records' (−1: none has one).
+    of the object. `max_timestamp_ms` is the largest of its records' (−1: none has one). `spread` tells how far below it their smallest lies: one more than the distance in milliseconds, or 0
+    where nobody knows.
     """
 
     stream_id: StreamId
@@ -53,11 +59,22 @@ class BlockEntry(NamedTuple):
     size_bytes: int
     record_count: int
     crc: int
-    reserved: int = 0
+    spread: int = 0
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """No timestamp in the block lies below it; `TIMESTAMP_MIN` where nobody knows."""
+        return self.max_timestamp_ms - self.spread + 1 if self.spread else TIMESTAMP_MIN
 
     def encode(self) -> bytes:
         """The 64 bytes of this entry."""
         return ENTRY.pack(*self)
+
+
+def spread_of(min_timestamp_ms: int, max_timestamp_ms: int) -> int:
+    """The `spread` of an entry whose timestamps are none below the one and none above the other; 0 where they lie too far apart, as they do where the smallest is not known."""
+    spread = max(max_timestamp_ms - min_timestamp_ms, 0) + 1
+    return spread if spread <= SPREAD_MAX else 0
 
 
 class Footer(NamedTuple):

@@ -8,6 +8,7 @@ another cluster takes over the object's row. Every object has exactly one spelli
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final
 
@@ -15,6 +16,7 @@ from ponor_runtime.identity import ObjectId
 
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}")
 _KEY: Final = re.compile(r"([0-9a-f]{2})/([A-Za-z0-9_-][A-Za-z0-9._-]{0,62})/(0|[1-9][0-9]{0,18})")
+HASH_PREFIXES: Final = 256
 _OBJECT_ID_MAX: Final = (1 << 63) - 1
 
 
@@ -48,6 +50,16 @@ def parse_object_key(key: str) -> tuple[str, ObjectId]:
     if match[1] != _hash_prefix(object_id):
         raise ValueError(f"object key {key!r}: id {object_id} has the hash prefix {_hash_prefix(object_id)}")
     return match[2], ObjectId(object_id)
+
+
+def key_prefixes(namespace: str) -> Iterator[str]:
+    """What the keys of all objects of a namespace begin with, in ascending order; nothing but objects of this namespace is meant to stand there.
+
+    Raises:
+        ValueError: as `object_key`.
+    """
+    beginning = object_key(namespace, ObjectId(0)).rpartition("/")[0].partition("/")[2]
+    return (f"{number:02x}/{beginning}/" for number in range(HASH_PREFIXES))
 
 
 def _hash_prefix(object_id: int) -> str:

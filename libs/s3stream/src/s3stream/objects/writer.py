@@ -12,7 +12,7 @@ from crc32c import crc32c
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import ObjectId
 
-from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry, Footer
+from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry, Footer, spread_of
 from s3stream.ports import StreamRange
 from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, StreamRecord
 
@@ -43,7 +43,7 @@ class ObjectWriter:
         self._block_bytes = 0
         self._block_records = 0
         self._block_crc = 0
-        self._block_max_timestamp = -1
+        self._block_max_timestamp = self._block_min_timestamp = -1
 
     def add(self, record: StreamRecord) -> None:
         """`add_run` of one."""
@@ -70,8 +70,12 @@ class ObjectWriter:
             if self._block_first is None:
                 self._block_first = record
                 self._block_max_timestamp = record.max_timestamp
-            elif record.max_timestamp > self._block_max_timestamp:
-                self._block_max_timestamp = record.max_timestamp
+                self._block_min_timestamp = record.min_timestamp
+            else:  # comparisons, because a call costs several times as much, for every record
+                if record.max_timestamp > self._block_max_timestamp:  # noqa: PLR1730
+                    self._block_max_timestamp = record.max_timestamp
+                if record.min_timestamp < self._block_min_timestamp:  # noqa: PLR1730
+                    self._block_min_timestamp = record.min_timestamp
             header = pack(
                 record.stream_id,
                 record.epoch,
@@ -140,6 +144,7 @@ class ObjectWriter:
                 self._block_bytes,
                 self._block_records,
                 self._block_crc,
+                spread_of(self._block_min_timestamp, self._block_max_timestamp),
             )
         )
         self._position += self._block_bytes

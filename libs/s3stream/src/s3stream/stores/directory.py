@@ -12,7 +12,7 @@ The suffix tells objects from directories, because the Disk port has no call tha
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import PurePath
 from typing import Final
@@ -56,28 +56,29 @@ class DirectoryObjectStore:
         Raises:
             ObjectStoreRefusedError: the directory cannot be made or written, or too many processes have it open.
         """
-        with _as_store_error(f"object store {root}"):
+        with as_store_error(f"object store {root}"):
             await disk.make_directories(root / "objects")
             await disk.make_directories(root / "uploads")
             uploads, lock = await _claim_uploads(disk, root / "uploads")
         return cls(disk, root, uploads, lock)
 
     async def put(self, key: str, buffers: Sequence[Buffer]) -> None:
+        await self._publish(key, lambda temporary: self._write_temporary(temporary, buffers))
+
+    async def put_pieces(self, key: str, pieces: AsyncIterator[Buffer]) -> None:
+        """`put` of an object that is not in memory as a whole (`directory_multipart.py`)."""
+        await self._publish(key, lambda temporary: self._write_pieces(temporary, pieces))
+
+    async def put_file(self, key: str, source: PurePath) -> None:
+        """`put` of a synced file of the same file system. It stays where it is, too: the caller removes that name."""
         path = self._path(key)
-        self._upload_number += 1
-        temporary = self._uploads / f"{self._upload_number}.tmp"
-        with _as_store_error(key):
-            try:
-                await self._write_temporary(temporary, buffers)
-                await self._make_directory(path.parent)
-                await self._link(key, temporary, path)
-            finally:
-                with suppress(OSError):
-                    await self._disk.remove(temporary)
+        with as_store_error(key):
+            await self._make_directory(path.parent)
+            await self._link(key, source, path)
 
     async def get(self, key: str, start: int, length: int) -> bytes:
         path = self._path(key)
-        with _as_store_error(key):
+        with as_store_error(key):
             file = await self._disk.open(path)
             try:
                 return await file.read(start, length)
@@ -86,7 +87,7 @@ class DirectoryObjectStore:
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         path = self._path(key)
-        with _as_store_error(key):
+        with as_store_error(key):
             file = await self._disk.open(path)
             try:
                 size = await file.size()
@@ -100,12 +101,12 @@ class DirectoryObjectStore:
         for key in keys:
             path = self._path(key)
             directories[path.parent] = None
-            with _as_store_error(key), suppress(FileNotFoundError):
+            with as_store_error(key), suppress(FileNotFoundError):
                 await self._disk.remove(path)
         # A deletion that a crash undid would leak the object: whoever confirmed it never looks again. That is why also the directory of a
         # name that is gone already is synced: who removed it may have died before this line.
         for directory in directories:
-            with _as_store_error(str(directory)), suppress(FileNotFoundError):
+            with as_store_error(str(directory)), suppress(FileNotFoundError):
                 await self._disk.sync_directory(directory)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
@@ -120,6 +121,30 @@ class DirectoryObjectStore:
         if any(segment.endswith(_SUFFIX) for segment in directories):
             raise ValueError(f"object store key {key!r}: no segment but the last may end in {_SUFFIX!r}")
         return self._objects.joinpath(*directories, name + _SUFFIX)
+
+    async def _publish(self, key: str, write: Callable[[PurePath], Awaitable[None]]) -> None:
+        path = self._path(key)
+        self._upload_number += 1
+        temporary = self._uploads / f"{self._upload_number}.tmp"
+        with as_store_error(key):
+            try:
+                await write(temporary)
+                await self._make_directory(path.parent)
+                await self._link(key, temporary, path)
+            finally:
+                with suppress(OSError):
+                    await self._disk.remove(temporary)
+
+    async def _write_pieces(self, temporary: PurePath, pieces: AsyncIterator[Buffer]) -> None:
+        file = await self._disk.open(temporary, create=True)
+        try:
+            position = 0
+            async for piece in pieces:
+                await file.write(position, [piece])
+                position += len(piece)
+            await file.sync()
+        finally:
+            await file.close()
 
     async def _write_temporary(self, temporary: PurePath, buffers: Sequence[Buffer]) -> None:
         file = await self._disk.open(temporary, create=True, uncached=True)
@@ -146,7 +171,7 @@ class DirectoryObjectStore:
         await self._disk.sync_directory(path.parent)
 
     async def _walk(self, directory: PurePath, key_prefix: str, prefix: str) -> AsyncIterator[ObjectInfo]:
-        with _as_store_error(key_prefix or str(directory)):
+        with as_store_error(key_prefix or str(directory)):
             names = await self._disk.list(directory)
         for key in sorted(key_prefix + _listed_name(name) for name in names):
             if key.endswith("/"):
@@ -155,13 +180,13 @@ class DirectoryObjectStore:
                         yield info
             elif key.startswith(prefix):
                 with suppress(ObjectNotFoundError):  # deleted while this listing went on
-                    yield ObjectInfo(key, await self._size(key))
+                    yield await self._info(key)
 
-    async def _size(self, key: str) -> int:
-        with _as_store_error(key):
+    async def _info(self, key: str) -> ObjectInfo:
+        with as_store_error(key):
             file = await self._disk.open(self._path(key))
             try:
-                return await file.size()
+                return ObjectInfo(key, await file.size(), await file.modified_at_ms())
             finally:
                 await file.close()
 
@@ -198,8 +223,8 @@ def _listed_name(name: str) -> str:
 
 
 @contextmanager
-def _as_store_error(thing: str) -> Iterator[None]:
-    """Name what failed in the errors of the object-store port."""
+def as_store_error(thing: str) -> Iterator[None]:
+    """Name what failed on a disk in the errors of the object-store port."""
     try:
         yield
     except FileNotFoundError as error:

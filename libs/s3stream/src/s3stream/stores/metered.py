@@ -1,7 +1,7 @@
 """Counts every call that leaves for a store, as stores bill them.
 
 Stands directly around the raw store and inside of the retries, so that a repeated call counts again. The classes are those of
-price lists: PUT, POST, LIST and every call of a multipart upload are "put"; GET and HEAD are "get"; DELETE is "delete".
+price lists: PUT, POST, LIST and every call of a multipart upload are "put", but for its abort, which is a DELETE; GET and HEAD are "get"; DELETE is "delete".
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ REQUEST_CLASSES: Final[Mapping[str, str]] = {
     "put": "put",
     "multipart_create": "put",
     "multipart_part": "put",
+    "multipart_copy": "put",
     "multipart_complete": "put",
+    "multipart_list": "put",
     "list": "put",
     "get": "get",
     "head": "get",
     "delete": "delete",
+    "multipart_abort": "delete",
 }
 LIST_PAGE_KEYS: Final = 1000
 DELETE_BATCH_KEYS: Final = 1000

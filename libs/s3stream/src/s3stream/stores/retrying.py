@@ -131,11 +131,11 @@ class RetryingObjectStore:
         tail, size = await self.get_tail(key, COMPARED_TAIL_BYTES)
         return size == total_bytes(buffers) and tail == last_bytes(buffers, COMPARED_TAIL_BYTES)
 
-    def _new_retry(self, op: str) -> _Retry:
-        return _Retry(self._clock, self._randomness, self._settings, self._retries[op].add)
+    def _new_retry(self, op: str) -> Retry:
+        return Retry(self._clock, self._randomness, self._settings, self._retries[op].add)
 
 
-class _Retry:
+class Retry:
     """The repetitions of one call."""
 
     def __init__(

@@ -46,7 +46,7 @@ class S3ObjectStore:
         self._location: Final = str(location)
         self._bucket: Final = location.bucket
         self._key_prefix: Final = f"{location.prefix}/" if location.prefix else ""
-        self._store = _connect(location)
+        self._store = connect(location)
 
     def requests_of_put(self, size_bytes: int, *, taken: bool) -> Mapping[str, int]:
         """How many calls a put makes, for `MeteredObjectStore`."""
@@ -116,7 +116,8 @@ class S3ObjectStore:
             async for page in obstore.list(self._store, segments, chunk_size=LIST_PAGE_KEYS):
                 for meta in page:
                     if meta["path"].startswith(prefix):
-                        yield ObjectInfo(meta["path"], meta["size"])
+                        modified_at_ms = int(meta["last_modified"].timestamp() * 1000)
+                        yield ObjectInfo(meta["path"], meta["size"], modified_at_ms)
 
     async def close(self) -> None:
         """Nothing to do: obstore closes its connections when the store is collected."""
@@ -150,7 +151,8 @@ class S3ObjectStore:
             raise as_store_error(self._location, key, error) from error
 
 
-def _connect(location: S3Location) -> S3Store:
+def connect(location: S3Location) -> S3Store:
+    """A client of a bucket, every call one attempt; for those too who read without an event loop. Nothing is contacted."""
     config: S3Config = {
         "region": location.region,
         "unsigned_payload": location.unsigned_payload,

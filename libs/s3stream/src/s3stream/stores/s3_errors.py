@@ -14,14 +14,19 @@ from ponor_runtime.object_store import (
     ObjectNotFoundError,
     ObjectStoreError,
     ObjectStoreRefusedError,
+    ObjectStoreSlowDownError,
     ObjectStoreUnavailableError,
 )
 
 OBSTORE_ERRORS: Final = (BaseError, FileNotFoundError, PermissionError, TimeoutError, ConnectionError)
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
-_PASSING_STATUS: Final = frozenset({408, 425, 429})
+PASSING_STATUS: Final = frozenset({408, 425, 429})
 _RANGE_NOT_SATISFIABLE: Final = 416
+SLOW_DOWN_STATUS: Final = frozenset({429, 503})
+SLOW_DOWN_CODES: Final = frozenset(
+    {"SlowDown", "ServiceUnavailable", "TooManyRequests", "RequestLimitExceeded"}
+)
 
 
 def is_range_beyond_end(error: Exception) -> bool:
@@ -56,7 +61,9 @@ def as_store_error(location: str, key: str, error: Exception) -> ObjectStoreErro
         return ObjectStoreRefusedError(f"{summary}; the store lacks If-None-Match puts, which Ponor needs")
     if "builder error" in text:
         return ObjectStoreRefusedError(f"{summary}; check the endpoint (http needs allow_http=true)")
-    if status is not None and 400 <= status < 500 and status not in _PASSING_STATUS:
+    if status in SLOW_DOWN_STATUS or s3_code in SLOW_DOWN_CODES:
+        return ObjectStoreSlowDownError(summary)
+    if status is not None and 400 <= status < 500 and status not in PASSING_STATUS:
         return ObjectStoreRefusedError(f"{summary}; the store will not take this call")
     return ObjectStoreUnavailableError(summary)
 

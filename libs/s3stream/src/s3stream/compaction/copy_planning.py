@@ -1,0 +1,162 @@
+"""Compaction of stream objects, planned: neighbours become one object, copied by the store where the pieces are large enough. Pure.
+
+A server-side copy moves nothing through this process, but every part except the last must have the store's minimum. What is smaller is rewritten
+together with its neighbours, in whole blocks, until the part is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from ponor_runtime.identity import StreamId
+
+from s3stream.compaction.copy_plan import CopiedPart, CopyLimits, CopyPlan, Part, PlannedCopy, RewrittenPart
+from s3stream.compaction.plan import OutputKind, PlannedOutput, encoded_index, ranges_of
+from s3stream.compaction.reads import WantedBlock, plan_reads
+from s3stream.compaction.sources import SourceBlock, SourceIndex, live_blocks, runs_of
+from s3stream.errors import CompactionLimitError
+from s3stream.objects.format import ENTRY_BYTES, FOOTER_BYTES
+from s3stream.ports import StreamState
+
+
+class _Stretch(NamedTuple):
+    """Adjacent blocks of one source."""
+
+    blocks: tuple[SourceBlock, ...]
+    size_bytes: int
+
+    @property
+    def object_bytes(self) -> int:
+        """What it adds to an object: data and index."""
+        return self.size_bytes + ENTRY_BYTES * len(self.blocks)
+
+
+def plan_stream_objects(
+    sources: Sequence[SourceIndex], streams: Mapping[StreamId, StreamState], limits: CopyLimits
+) -> CopyPlan:
+    """Plan how these stream objects of one stream are replaced by fewer.
+
+    Objects whose offsets continue each other are gathered up to the largest size; a hole in the offsets ends an output. Objects that are expired as a
+    whole are dropped; expired blocks at the beginning of one as well. A commit replaces all sources, so what finds no neighbour is
+    copied too, unless nothing at all is gained.
+
+    Raises:
+        SourcesDisagreeError: two sources hold the same offset.
+        CompactionLimitError: the plan does not fit into a bound, which is named.
+    """
+    blocks = live_blocks(sources, streams)
+    assert len({block.entry.stream_id for block in blocks}) <= 1, "stream objects of one stream"
+    if len(blocks) > limits.blocks_max:
+        raise CompactionLimitError(
+            f"the sources hold {len(blocks)} blocks; a plan takes {limits.blocks_max}: plan fewer sources"
+        )
+    located = tuple(source.object for source in sources)
+    groups = [group for run in runs_of(blocks) for group in _groups(run.blocks, limits)]
+    if len(groups) >= len(sources) and len(blocks) == sum(len(source.blocks) for source in sources):
+        return CopyPlan(located, (), is_settled=True)
+    return CopyPlan(located, tuple(_copy(group, limits) for group in groups))
+
+
+def _groups(blocks: Sequence[SourceBlock], limits: CopyLimits) -> list[list[_Stretch]]:
+    """The stretches of a run, gathered into outputs; a source is never divided."""
+    groups: list[list[_Stretch]] = []
+    room = 0
+    for _, of_source in groupby(blocks, key=_source):
+        found = tuple(of_source)
+        stretch = _Stretch(found, sum(block.entry.size_bytes for block in found))
+        if groups and stretch.object_bytes <= room and len(groups[-1]) < limits.group_objects_max:
+            groups[-1].append(stretch)
+        else:
+            groups.append([stretch])
+            room = limits.object_bytes_max - FOOTER_BYTES
+        room -= stretch.object_bytes
+    return groups
+
+
+def _copy(group: Sequence[_Stretch], limits: CopyLimits) -> PlannedCopy:
+    entries = [block.entry for stretch in group for block in stretch.blocks]
+    parts = _Parts(limits)
+    for stretch in group:
+        parts.add(stretch)
+    planned = parts.finish()
+    ends_alone = isinstance(planned[-1], CopiedPart)
+    output = PlannedOutput(
+        OutputKind.STREAM_OBJECT,
+        encoded_index(entries),
+        sum(entry.size_bytes for entry in entries),
+        ranges_of(entries),
+        len(planned) + ends_alone,
+    )
+    return PlannedCopy(output, tuple(planned))
+
+
+class _Parts:
+    """Parts of one output while its stretches come in order. What waits to be rewritten is less than a legal part, or whole small stretches."""
+
+    def __init__(self, limits: CopyLimits) -> None:
+        self._limits = limits
+        self._part_bytes = min(limits.part_size_bytes, limits.budget_bytes)
+        self._parts: list[Part] = []
+        self._waiting: list[SourceBlock] = []
+        self._waiting_bytes = 0
+
+    def add(self, stretch: _Stretch) -> None:
+        """Copy the stretch if it is large enough; else, or for as long as the part before it is too small, rewrite its blocks."""
+        minimum = self._limits.part_size_bytes_min
+        taken = 0
+        remaining = stretch.size_bytes
+        while taken < len(stretch.blocks):
+            is_legal = self._waiting_bytes == 0 or self._waiting_bytes >= minimum
+            if remaining >= minimum and is_legal:
+                self._rewrite()
+                self._copy(stretch.blocks[taken], remaining)
+                return
+            self._wait(stretch.blocks[taken])
+            remaining -= stretch.blocks[taken].entry.size_bytes
+            taken += 1
+
+    def finish(self) -> list[Part]:
+        """All parts."""
+        self._rewrite()
+        return self._parts
+
+    def _wait(self, block: SourceBlock) -> None:
+        size_bytes = block.entry.size_bytes
+        if (
+            self._waiting_bytes >= self._limits.part_size_bytes_min
+            and self._waiting_bytes + size_bytes > self._part_bytes
+        ):
+            self._rewrite()
+        if self._waiting_bytes + size_bytes > self._limits.budget_bytes:
+            raise CompactionLimitError(
+                f"a block of {size_bytes} bytes beside a part of {self._waiting_bytes} that is too small to be uploaded; the budget is"
+                f" {self._limits.budget_bytes}: raise it"
+            )
+        self._waiting.append(block)
+        self._waiting_bytes += size_bytes
+
+    def _rewrite(self) -> None:
+        if not self._waiting:
+            return
+        wanted: list[WantedBlock] = []
+        place = 0
+        for block in self._waiting:
+            wanted.append(WantedBlock(block.source, block.entry, place))
+            place += block.entry.size_bytes
+        self._parts.append(RewrittenPart(plan_reads(wanted, self._limits.read_bytes_max), place))
+        self._waiting, self._waiting_bytes = [], 0
+
+    def _copy(self, first: SourceBlock, size_bytes: int) -> None:
+        """From the first block to the end of its source's stretch, in copies of about the same size."""
+        count = -(-size_bytes // self._limits.copy_bytes_max)
+        at = first.entry.position
+        for number in range(count):
+            part_bytes = size_bytes * (number + 1) // count - size_bytes * number // count
+            self._parts.append(CopiedPart(first.source, at, part_bytes))
+            at += part_bytes
+
+
+def _source(block: SourceBlock) -> int:
+    return block.source

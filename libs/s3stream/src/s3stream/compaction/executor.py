@@ -1,0 +1,156 @@
+"""Carries a compaction out: from planned iterations to objects in the store, within the bytes that the plan names.
+
+Nothing is visible when it ends: whoever has the lease commits. Nothing is resumed either: what a crash leaves are prepared ids and open multipart uploads,
+and both are collected (docs/decisions/0027-compaction-planning.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from ponor_runtime.budgets import ByteBudget
+from ponor_runtime.identity import ObjectId
+from ponor_runtime.object_store import MultipartStore, ObjectStore, ObjectStoreError
+
+from s3stream.compaction.copy_plan import CopyPlan
+from s3stream.compaction.copy_run import run_copies
+from s3stream.compaction.iteration_run import run_iterations
+from s3stream.compaction.movement import BlockReader, PartUploads
+from s3stream.compaction.plan import CompactionPlan, OutputKind, PlannedOutput
+from s3stream.compaction.target import Target
+from s3stream.compaction.throttle import Throttle
+from s3stream.errors import S3StreamError
+from s3stream.objects.keys import object_key
+from s3stream.ports import PreparedObjects, UploadedObject
+
+READS_IN_FLIGHT_MAX: Final = 4
+"""Each holds its bytes twice for a moment, in the client and on the way into the buffer: with reads of 4 MiB this is the constant beside the budget."""
+
+UPLOADS_IN_FLIGHT_MAX: Final = 4
+"""Uploads send from the buffer itself."""
+
+Prepare: TypeAlias = Callable[[int], Awaitable[PreparedObjects]]
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedObjects:
+    """What is to be committed in the place of the sources."""
+
+    stream_set_object: UploadedObject | None
+    stream_objects: tuple[UploadedObject, ...]
+
+
+class Compaction:
+    """Executes plans, one after the other or several at a time under one budget.
+
+    Args:
+        store: where the objects are.
+        multipart: the same place, for parts.
+        prepare: reserves ids under the lease.
+        budget: bytes of blocks that this process may hold.
+        throttle: asked before every call.
+        on_progress: told the bytes of blocks that were moved so far, and how many there are.
+        reads_in_flight_max: reads of one plan at a time.
+        uploads_in_flight_max: puts, parts and copies of one plan at a time.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        multipart: MultipartStore,
+        prepare: Prepare,
+        budget: ByteBudget,
+        throttle: Throttle,
+        on_progress: Progress | None = None,
+        reads_in_flight_max: int = READS_IN_FLIGHT_MAX,
+        uploads_in_flight_max: int = UPLOADS_IN_FLIGHT_MAX,
+    ) -> None:
+        self._store = store
+        self._multipart = multipart
+        self._prepare = prepare
+        self._budget = budget
+        self._throttle = throttle
+        self._on_progress = on_progress
+        self._reads_in_flight_max = reads_in_flight_max
+        self._uploads_in_flight_max = uploads_in_flight_max
+
+    async def run(self, plan: CompactionPlan | CopyPlan) -> CompactedObjects:
+        """Write all outputs of a plan; durable when it returns, and nobody's before the commit.
+
+        Raises:
+            ObjectNotFoundError: a source is gone.
+            ObjectCorruptError: a source is damaged; the message names the block.
+            ObjectAlreadyExistsError: the key of a prepared id is taken.
+            ObjectStoreError: the store failed for longer than it is worth waiting.
+            BudgetExceededError: too many wait for the budget.
+        """
+        assert not plan.is_settled, "nothing to do"
+        if not plan.outputs:
+            return CompactedObjects(None, ())
+        await self._budget.acquire(plan.held_bytes_max)
+        try:
+            targets = await self._targets(plan.outputs)
+            await self._move(plan, targets)
+        finally:
+            self._budget.release(plan.held_bytes_max)
+        return _compacted(targets)
+
+    async def _move(self, plan: CompactionPlan | CopyPlan, targets: Sequence[Target]) -> None:
+        on_moved = _progress(self._on_progress, plan.read_bytes)
+        reader = BlockReader(
+            self._store,
+            plan.sources,
+            self._throttle,
+            reads_in_flight_max=self._reads_in_flight_max,
+            on_moved=on_moved,
+        )
+        uploads = PartUploads(
+            self._store,
+            self._multipart,
+            self._throttle,
+            uploads_in_flight_max=self._uploads_in_flight_max,
+            on_moved=on_moved,
+        )
+        memory = memoryview(bytearray(plan.held_bytes_max))
+        try:
+            if isinstance(plan, CompactionPlan):
+                await run_iterations(plan, targets, reader, uploads, memory)
+            else:
+                await run_copies(plan, targets, reader, uploads, memory)
+        except (ObjectStoreError, S3StreamError):
+            await uploads.abort()
+            raise
+
+    async def _targets(self, outputs: tuple[PlannedOutput, ...]) -> list[Target]:
+        prepared = await self._prepare(len(outputs))
+        assert prepared.count >= len(outputs)
+        return [
+            Target(
+                output,
+                ObjectId(prepared.first_object_id + number),
+                object_key(prepared.namespace, ObjectId(prepared.first_object_id + number)),
+            )
+            for number, output in enumerate(outputs)
+        ]
+
+
+def _compacted(targets: Sequence[Target]) -> CompactedObjects:
+    shared = [target for target in targets if target.planned.kind is OutputKind.STREAM_SET_OBJECT]
+    own = tuple(target.uploaded() for target in targets if target.planned.kind is OutputKind.STREAM_OBJECT)
+    return CompactedObjects(shared[0].uploaded() if shared else None, own)
+
+
+def _progress(told: Progress | None, total_bytes: int) -> Callable[[int], None]:
+    moved_bytes = 0
+
+    def on_moved(size_bytes: int) -> None:
+        nonlocal moved_bytes
+        moved_bytes += size_bytes
+        if told is not None:
+            told(moved_bytes, total_bytes)
+
+    return on_moved

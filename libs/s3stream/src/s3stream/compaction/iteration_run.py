@@ -1,0 +1,63 @@
+"""Iterations, carried out: all reads of one, then all its parts, then the next one in the same buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from ponor_runtime.disk import Buffer
+
+from s3stream.compaction.movement import BlockReader, PartUploads, all_of
+from s3stream.compaction.plan import CompactionPlan, PlannedPart
+from s3stream.compaction.target import Target
+
+
+async def run_iterations(
+    plan: CompactionPlan,
+    targets: Sequence[Target],
+    reader: BlockReader,
+    uploads: PartUploads,
+    memory: memoryview,
+) -> None:
+    """Write all outputs of a plan.
+
+    What an iteration carries over stays where it is: it lies at the beginning of the buffer, and the next iteration reads behind it.
+
+    Args:
+        plan: what to do.
+        targets: the outputs' ids and keys, in the plan's order.
+        reader: brings blocks into the buffer.
+        uploads: takes parts out of it.
+        memory: the buffer, at least `plan.held_bytes_max` long.
+
+    Raises:
+        ObjectNotFoundError, ObjectCorruptError, ObjectAlreadyExistsError, ObjectStoreError: as `Compaction.run`.
+    """
+    for iteration in plan.iterations:
+        await reader.read(iteration.reads, memory)
+        by_output = [
+            (targets[output], list(parts)) for output, parts in groupby(iteration.parts, key=_output)
+        ]
+        await all_of(_write(target, parts, uploads, memory) for target, parts in by_output)
+
+
+async def _write(
+    target: Target, parts: Sequence[PlannedPart], uploads: PartUploads, memory: memoryview
+) -> None:
+    """The parts of one output that an iteration has."""
+    if not target.planned.is_multipart:
+        await uploads.put(target.key, _buffers(target, parts[0], memory))
+        return
+    await uploads.begin(target.key)
+    await all_of(uploads.upload(target.key, part.number, _buffers(target, part, memory)) for part in parts)
+    if parts[-1].is_last:
+        await uploads.complete(target.key, target.planned.size_bytes)
+
+
+def _buffers(target: Target, part: PlannedPart, memory: memoryview) -> list[Buffer]:
+    data = memory[part.place : part.place + part.size_bytes]
+    return [data, target.end()] if part.is_last else [data]
+
+
+def _output(part: PlannedPart) -> int:
+    return part.output

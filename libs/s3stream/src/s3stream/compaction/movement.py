@@ -1,0 +1,176 @@
+"""The two movements of a compaction: blocks from the store into a buffer, each checked against its index entry's CRC32C, and puts and parts out of it.
+
+No record is decoded. The buffer is one `bytearray` that is used again for every iteration: fresh memory for whole objects cost five times the CPU,
+nearly all of it page faults (measured).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+from crc32c import crc32c
+from ponor_runtime.disk import Buffer
+from ponor_runtime.object_store import (
+    MultipartStore,
+    MultipartUpload,
+    ObjectStore,
+    ObjectStoreError,
+    UploadedPart,
+)
+
+from s3stream.compaction.plan import PlannedRead
+from s3stream.compaction.sources import ObjectLocation
+from s3stream.compaction.throttle import Throttle
+from s3stream.errors import ObjectCorruptError
+from s3stream.objects.reader import READ_TRIES_MAX
+from s3stream.turns import Steps, in_turns
+
+BYTES_PER_STEP: Final = 4 * 1024 * 1024
+"""Checked and moved before others get the event loop: a millisecond."""
+
+
+class BlockReader:
+    """Carries out planned reads, some at a time."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        sources: Sequence[ObjectLocation],
+        throttle: Throttle,
+        *,
+        reads_in_flight_max: int,
+        on_moved: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._sources = sources
+        self._throttle = throttle
+        self._places = asyncio.Semaphore(reads_in_flight_max)
+        self._on_moved = on_moved
+
+    async def read(self, reads: Iterable[PlannedRead], memory: memoryview) -> None:
+        """Bring the blocks of all reads to their places.
+
+        Raises:
+            ObjectNotFoundError: a source is gone.
+            ObjectCorruptError: a block does not match its index entry, however often it is read.
+            ObjectStoreError: see the classes.
+        """
+        await all_of(self._read(read, memory) for read in reads)
+
+    async def _read(self, read: PlannedRead, memory: memoryview) -> None:
+        async with self._places:
+            await self._throttle.before_read(read.size_bytes)
+            for tries_left in reversed(range(READ_TRIES_MAX)):
+                try:
+                    await self._read_once(read, memory)
+                except ObjectCorruptError:
+                    if not tries_left:
+                        raise
+                else:
+                    break
+        self._on_moved(read.size_bytes)
+
+    async def _read_once(self, read: PlannedRead, memory: memoryview) -> None:
+        key = self._sources[read.source].key
+        data = await self._store.get(key, read.position, read.size_bytes)
+        if len(data) != read.size_bytes:
+            raise ObjectCorruptError(
+                f"{key}, position {read.position}: block length: {len(data)} bytes instead of {read.size_bytes}"
+            )
+        await in_turns(_placing(key, read, memoryview(data), memory))
+
+
+def _placing(key: str, read: PlannedRead, data: memoryview, memory: memoryview) -> Steps[None]:
+    moved = 0
+    for entry, place in read.blocks:
+        start = entry.position - read.position
+        block = data[start : start + entry.size_bytes]
+        if crc32c(block) != entry.crc:
+            raise ObjectCorruptError(
+                f"{key}, position {entry.position}: block CRC32C: its bytes do not match the one in the index"
+            )
+        memory[place : place + entry.size_bytes] = block
+        moved += entry.size_bytes
+        if moved >= BYTES_PER_STEP:
+            moved = 0
+            yield
+
+
+class PartUploads:
+    """The calls that write outputs, some at a time, and the multipart uploads that are open."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        multipart: MultipartStore,
+        throttle: Throttle,
+        *,
+        uploads_in_flight_max: int,
+        on_moved: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._multipart = multipart
+        self._throttle = throttle
+        self._places = asyncio.Semaphore(uploads_in_flight_max)
+        self._on_moved = on_moved
+        self._open: dict[str, MultipartUpload] = {}
+        self._parts: dict[str, list[UploadedPart]] = {}
+
+    async def put(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """A whole object in one call."""
+        async with self._places:
+            await self._throttle.before_write(sum(map(len, buffers)))
+            await self._store.put(key, buffers)
+
+    async def begin(self, key: str) -> None:
+        """Make sure that the object's multipart upload is open."""
+        if key not in self._open:
+            await self._throttle.before_write(0)
+            self._open[key] = await self._multipart.create_multipart(key)
+            self._parts[key] = []
+
+    async def upload(self, key: str, number: int, buffers: Sequence[Buffer]) -> None:
+        """A part from memory."""
+        async with self._places:
+            await self._throttle.before_write(sum(map(len, buffers)))
+            self._parts[key].append(await self._multipart.upload_part(self._open[key], number, buffers))
+
+    async def copy(self, key: str, number: int, source_key: str, start: int, size_bytes: int) -> None:
+        """A part that the store copies by itself."""
+        async with self._places:
+            await self._throttle.before_write(0)
+            part = await self._multipart.upload_part_copy(
+                self._open[key], number, source_key, start, size_bytes
+            )
+            self._parts[key].append(part)
+        self._on_moved(size_bytes)
+
+    async def complete(self, key: str, size_bytes: int) -> None:
+        """Create the object of all its parts."""
+        parts = self._parts[key]
+        assert sum(part.size_bytes for part in parts) == size_bytes, "the parts are the object"
+        await self._throttle.before_write(0)
+        await self._multipart.complete_multipart(self._open[key], parts)
+        del self._open[key], self._parts[key]
+
+    async def abort(self) -> None:
+        """Throw away what is open, as far as the store lets us: what is left behind is GC's."""
+        for upload in self._open.values():
+            try:
+                await self._multipart.abort_multipart(upload)
+            except ObjectStoreError:
+                continue
+        self._open.clear()
+
+
+async def all_of(calls: Iterable[Awaitable[None]]) -> None:
+    """Run them at the same time; when one fails the others are cancelled, and its own error is raised."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,188 @@
+"""A compaction of stream set objects, written down: what is read when, where it lies in memory, and what is written from there.
+
+Pure values. `planning.py` makes them, `executor.py` carries them out. An iteration reads blocks into one buffer, in the order of the outputs, so that what is
+uploaded is a slice of that buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+from ponor_runtime.identity import ObjectId
+
+from s3stream.compaction.joined_blocks import joined_blocks
+from s3stream.compaction.sources import ObjectLocation
+from s3stream.objects.format import BLOCK_BYTES_MAX, ENTRY_BYTES, FOOTER_BYTES, BlockEntry, Footer
+from s3stream.ports import StreamRange
+
+PARTS_MAX: Final = 10_000
+"""Of one multipart upload; S3's bound, and no store that we know has a lower one."""
+
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """Bounds of a plan. Bytes held are those of blocks; indexes of sources and outputs come on top, bounded by `blocks_max`."""
+
+    budget_bytes: int
+    """Most bytes of blocks in memory at a time."""
+    split_size_bytes: int = 8 * MIB
+    """From this size on a run is a stream object."""
+    part_size_bytes_min: int = 5 * MIB
+    """The store's minimum for every part but the last; S3's is 5 MiB."""
+    part_size_bytes: int = 16 * MIB
+    """Wanted size of a part; an object with no more data than this is one put."""
+    read_bytes_max: int = 4 * MIB
+    """Most bytes of one read, unless a single block is larger. Reads of 16 MiB cost three times the CPU: each is fresh memory, page by page."""
+    streams_max: int = 20_000
+    """Streams of one plan."""
+    objects_max: int = 10_000
+    """Outputs of one plan: one commit names them all."""
+    blocks_max: int = 128 * 1024
+    """Blocks of one plan; each costs half a kilobyte of memory."""
+    block_bytes_max: int = BLOCK_BYTES_MAX
+    """Small blocks of a stream that come to lie side by side are joined up to this size."""
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.part_size_bytes_min <= self.part_size_bytes, "a wanted part is a legal one"
+        assert min(self.budget_bytes, self.split_size_bytes, self.read_bytes_max) >= 1
+        assert min(self.streams_max, self.objects_max, self.blocks_max, self.block_bytes_max) >= 1
+
+    @property
+    def joined_bytes_max(self) -> int:
+        """The same within the budget: the next plan has to hold a block beside a part that is too small to be uploaded."""
+        return min(self.block_bytes_max, self.budget_bytes - self.part_size_bytes_min + 1)
+
+
+class OutputKind(Enum):
+    """What an output is to the metadata; the format is the same."""
+
+    STREAM_SET_OBJECT = "sso"
+    STREAM_OBJECT = "so"
+
+
+class PlacedBlock(NamedTuple):
+    """A block as its source has it, and its place in the iteration's buffer."""
+
+    entry: BlockEntry
+    place: int
+
+
+class PlannedRead(NamedTuple):
+    """One call: adjacent blocks of one source."""
+
+    source: int
+    position: int
+    size_bytes: int
+    blocks: tuple[PlacedBlock, ...]
+
+
+class PlannedPart(NamedTuple):
+    """Bytes [place, place + size_bytes) of the iteration's buffer, for one output. Index and footer follow the last part of it.
+
+    `number` counts from 1, as in S3. The only part of an output is one put.
+    """
+
+    output: int
+    number: int
+    place: int
+    size_bytes: int
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What is in memory at a time. `carried_bytes` lie at the beginning of the buffer since the iteration before: too few for a part."""
+
+    carried_bytes: int
+    reads: tuple[PlannedRead, ...]
+    parts: tuple[PlannedPart, ...]
+
+    @property
+    def read_bytes(self) -> int:
+        """What it reads."""
+        return sum(read.size_bytes for read in self.reads)
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds."""
+        return self.carried_bytes + self.read_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOutput:
+    """An object to be written: its index is known before a byte of it was read."""
+
+    kind: OutputKind
+    index: bytes
+    data_bytes: int
+    ranges: tuple[StreamRange, ...]
+    part_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """All of it."""
+        return self.data_bytes + len(self.index) + FOOTER_BYTES
+
+    @property
+    def is_multipart(self) -> bool:
+        """Whether it is more than one put."""
+        return self.part_count > 1
+
+    def end(self, object_id: ObjectId) -> bytes:
+        """Index and footer under an object id."""
+        count = len(self.index) // ENTRY_BYTES
+        return (
+            self.index
+            + Footer(object_id, self.data_bytes, len(self.index), count, crc32c(self.index)).encode()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """From sources to outputs: the stream set object first, if there is one, then stream objects by (stream, offset).
+
+    `is_settled`: these sources are what this plan would write; nothing is to be done and nothing to be committed. A plan that is not settled and has no
+    outputs is a commit all the same: everything in the sources is expired.
+    """
+
+    sources: tuple[ObjectLocation, ...]
+    outputs: tuple[PlannedOutput, ...]
+    iterations: tuple[Iteration, ...]
+    is_settled: bool = False
+
+    @property
+    def held_bytes_max(self) -> int:
+        """What the largest iteration holds."""
+        return max((iteration.held_bytes for iteration in self.iterations), default=0)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of blocks that are copied."""
+        return sum(iteration.read_bytes for iteration in self.iterations)
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of all outputs, indexes included."""
+        return sum(output.size_bytes for output in self.outputs)
+
+
+def encoded_index(entries: Iterable[BlockEntry], block_bytes_max: int = 1) -> bytes:
+    """Entries as they stand in an object that holds just these blocks, one after the other; small ones joined up to a size."""
+    return b"".join(entry.encode() for entry in joined_blocks(entries, block_bytes_max))
+
+
+def ranges_of(entries: Iterable[BlockEntry]) -> tuple[StreamRange, ...]:
+    """What entries in order cover. A range may reach over epochs; it is told under the last of them, as the stream's end was."""
+    ranges: list[StreamRange] = []
+    for entry in entries:
+        start = entry.start_offset
+        if ranges and (ranges[-1].stream_id, ranges[-1].end_offset) == (entry.stream_id, start):
+            start = ranges.pop().start_offset
+        ranges.append(StreamRange(entry.stream_id, entry.epoch, start, entry.end_offset))
+    return tuple(ranges)

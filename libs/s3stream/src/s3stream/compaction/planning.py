@@ -1,0 +1,106 @@
+"""Compaction of stream set objects, planned: runs become stream objects or share the one stream set object, in iterations that fit into memory.
+
+Pure. The worked example of the design stands in `test_compaction_planning.py`. How an iteration is laid out in memory and cut into parts is
+`iterations.py`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ponor_runtime.identity import StreamId
+
+from s3stream.compaction.iterations import IterationCutter
+from s3stream.compaction.plan import CompactionPlan, PlanLimits
+from s3stream.compaction.sources import Run, SourceBlock, SourceIndex, live_blocks, runs_of
+from s3stream.errors import CompactionLimitError
+from s3stream.ports import StreamState
+
+
+def plan_set_objects(
+    sources: Sequence[SourceIndex],
+    streams: Mapping[StreamId, StreamState],
+    limits: PlanLimits,
+    *,
+    force_split: bool = False,
+) -> CompactionPlan:
+    """Plan how these stream set objects of one node are replaced.
+
+    A run (contiguous offsets of a stream) of at least the split size becomes a stream object; where it does not fit into the iteration any
+    more, one stream object ends and the next iteration begins another. All other runs become one stream set object that is written part by part over the
+    iterations.
+
+    Args:
+        sources: what is to be replaced.
+        streams: those that are there; data of others is dropped, and so is what lies below a stream's start.
+        limits: bounds of memory, calls and sizes.
+        force_split: every run becomes a stream object, however small; of more than one commit takes, the first. The others are a narrower stream set object,
+            for the next forced split.
+
+    Raises:
+        SourcesDisagreeError: two sources hold the same offset, or a later one under an older epoch.
+        CompactionLimitError: the plan does not fit into a bound, which is named; fewer sources or a larger bound may.
+    """
+    blocks = live_blocks(sources, streams)
+    _check_bounds(blocks, limits)
+    runs = runs_of(blocks)
+    located = tuple(source.object for source in sources)
+    own = _own_objects(runs, limits, force_split=force_split)
+    shared_blocks = sum(len(run.blocks) for run, is_own in zip(runs, own, strict=True) if not is_own)
+    if len(sources) == 1 and shared_blocks == len(blocks) == len(sources[0].blocks):
+        return CompactionPlan(located, (), (), is_settled=True)
+    cutter = IterationCutter(limits, shared_blocks=shared_blocks)
+    for run, is_own in zip(runs, own, strict=True):
+        if is_own:
+            cutter.add_stream_object(run.blocks)
+        else:
+            cutter.add_shared(run.blocks)
+    outputs, iterations = cutter.finish()
+    if len(outputs) > limits.objects_max:
+        raise CompactionLimitError(
+            f"{len(outputs)} objects would come of this; one commit takes {limits.objects_max}: plan fewer sources"
+        )
+    return CompactionPlan(located, outputs, iterations)
+
+
+def _own_objects(runs: Sequence[Run], limits: PlanLimits, *, force_split: bool) -> list[bool]:
+    """Of each run, whether it becomes a stream object."""
+    if not force_split:
+        return [run.size_bytes >= limits.split_size_bytes for run in runs]
+    count = _split_at_once(runs, limits)
+    return [number < count for number in range(len(runs))]
+
+
+def _split_at_once(runs: Sequence[Run], limits: PlanLimits) -> int:
+    """How many runs, from the first on, one forced split makes objects of: all, or as many as leave room for the set object of the others."""
+    if sum(len(run.blocks) for run in runs) <= limits.objects_max:
+        return len(runs)
+    trial = IterationCutter(limits, shared_blocks=0)  # only the cuts tell how many objects a run becomes
+    fitting = 0
+    for number, run in enumerate(runs, 1):
+        trial.add_stream_object(run.blocks)
+        if trial.stream_object_count > limits.objects_max:
+            return max(1, fitting)
+        if trial.stream_object_count < limits.objects_max:
+            fitting = number
+    return len(runs)
+
+
+def _check_bounds(blocks: Sequence[SourceBlock], limits: PlanLimits) -> None:
+    if len(blocks) > limits.blocks_max:
+        raise CompactionLimitError(
+            f"the sources hold {len(blocks)} blocks; a plan takes {limits.blocks_max}: plan fewer sources"
+        )
+    stream_count = len({block.entry.stream_id for block in blocks})
+    if stream_count > limits.streams_max:
+        raise CompactionLimitError(
+            f"the sources hold {stream_count} streams; a plan takes {limits.streams_max}: plan fewer sources"
+        )
+    largest = max((block.entry.size_bytes for block in blocks), default=0)
+    needed = limits.part_size_bytes_min - 1 + largest
+    if needed > limits.budget_bytes:
+        # What is carried over is less than a part; the largest block must fit beside it, or the plan might stand still.
+        raise CompactionLimitError(
+            f"a block of {largest} bytes beside a part that is too small to be uploaded needs {needed} bytes;"
+            f" the budget is {limits.budget_bytes}: raise it"
+        )

@@ -1,0 +1,104 @@
+"""Deletes slots below a trim point that is committed (rule R4): behind everybody else, a few at a time, with rests.
+
+Nothing depends on it being done: what a process leaves, whoever recovers the log deletes, and after that the collector. But somebody waits for nearly everything else that is asked
+of the store at such a moment, because a trim point moves where an upload has ended: the next step of a move, or the first appends after a failover. A store that deletes key by key answers
+them late: against SeaweedFS a put beside a call that deletes 60 slots took four times as long (docs/decisions/0042-joined-blocks.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.object_store import ObjectStore, ObjectStoreError
+from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.telemetry import Telemetry
+
+from s3stream.object_wal.slot_keys import slot_key
+from s3stream.ports import WalName
+from s3stream.wake import Wake
+
+LOG = logging.getLogger(__name__)
+LINGER_S: Final = 1.0
+"""After a trim point moved: most of what is waited for then is over."""
+KEYS_PER_CALL_MIN: Final = 20
+KEYS_PER_CALL_MAX: Final = 1_000
+BACKLOG_CALLS: Final = 8
+"""A longer queue is deleted in so many calls: however slow the store is, as much goes as comes."""
+REST: Final = 3
+"""For so many times as long as a call took there is none."""
+
+
+class SlotDeletion:
+    """Deletes the slots [deleted, wanted) of the writer's own log, in order, by one task at a time."""
+
+    def __init__(
+        self, store: ObjectStore, name: WalName, tasks: BackgroundTasks, telemetry: Telemetry, clock: Clock
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._tasks = tasks
+        self._clock = clock
+        self._wake = Wake(clock)
+        self._hurries = False
+        self._deleted = 0
+        self._wanted = 0
+        self._running: asyncio.Task[None] | None = None
+        self._count = telemetry.counter("ponor_wal_object_deleted_total")
+
+    def delete_below(self, sequence: int) -> None:
+        """Slots below are committed, and the controller knows: delete them, some time."""
+        assert sequence >= self._wanted, "a trim point never goes back"
+        self._wanted = sequence
+        if self._deleted < sequence and (self._running is None or self._running.done()):
+            self._running = self._tasks.spawn(self._run(), "delete slots")
+
+    async def finish(self) -> None:
+        """Return when all that was asked for is deleted, without any more rests, or a failure left it to others."""
+        self._hurries = True
+        self._wake.set()
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    async def _run(self) -> None:
+        """Delete all that is wanted. A failure leaves the rest for the next time."""
+        await self._rest(LINGER_S)
+        try:
+            while self._deleted < self._wanted:
+                left = self._wanted - self._deleted
+                end = self._deleted + (min(left, KEYS_PER_CALL_MAX) if self._hurries else keys_per_call(left))
+                began_ns = self._clock.monotonic_ns()
+                await self._store.delete([slot_key(self._name, at) for at in range(self._deleted, end)])
+                self._count.add(end - self._deleted)
+                self._deleted = end
+                if end < self._wanted:
+                    await self._rest(REST * (self._clock.monotonic_ns() - began_ns) / 1e9)
+        except ObjectStoreError as error:
+            LOG.warning("slots below %d of %s are not deleted yet: %s", self._wanted, self._name, error)
+
+    async def _rest(self, seconds: float) -> None:
+        if not self._hurries:
+            await self._wake.wait(seconds)
+
+
+async def delete_recovered(store: ObjectStore, name: WalName, sequences: Sequence[int], clock: Clock) -> None:
+    """Delete slots of a log that was recovered, in the same way. What fails is left to the collector."""
+    left = list(sequences)
+    try:
+        while left:
+            count = keys_per_call(len(left))
+            began_ns = clock.monotonic_ns()
+            await store.delete([slot_key(name, at) for at in left[:count]])
+            del left[:count]
+            if left:
+                await clock.sleep(REST * (clock.monotonic_ns() - began_ns) / 1e9)
+    except ObjectStoreError as error:
+        LOG.warning("%d slots of %s are left to the collector: %s", len(left), name, error)
+
+
+def keys_per_call(left: int) -> int:
+    """How many of those that are left one call deletes."""
+    return min(left, max(KEYS_PER_CALL_MIN, left // BACKLOG_CALLS), KEYS_PER_CALL_MAX)

@@ -1,0 +1,209 @@
+"""Reads the log of an owner that is gone, from the trim point to its end, and makes the end one (rules R2 and R3).
+
+Slots are data until the first hole. A hole gets a fence, put if absent: from then on nothing that the old owner still has under way below or at the fence can be
+acknowledged, because slots are acknowledged in order. A fence is the end, whoever put it; every taker finds the same one. A fence is never deleted.
+
+A hole below a slot that says that the hole was acknowledged is no end but a lost object: nobody may go on as if it had never been.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Final
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectNotFoundError, ObjectStore
+from ponor_runtime.randomness import Randomness
+from ponor_runtime.telemetry import Telemetry
+
+from s3stream.errors import ObjectCorruptError, WalCorruptError, WalNotHeldError
+from s3stream.object_wal.hedged_put import ignore_outcome, put_hedged
+from s3stream.object_wal.slot import (
+    LABEL_BYTES,
+    NONCE_BYTES,
+    SLOT_BYTES_MAX,
+    Label,
+    SlotKind,
+    decode_label,
+    slot_records,
+)
+from s3stream.object_wal.slot_keys import parse_slot_key, slot_key, wal_prefix
+from s3stream.objects.reader import READ_TRIES_MAX
+from s3stream.ports import OpenWal
+from s3stream.records import StreamRecord
+from s3stream.turns import in_turns
+
+FENCES_AHEAD_MAX: Final = 64
+_REMEDY: Final = "Nothing of this slot and behind it was recovered; restore the object and recover again"
+"""Fences that are put at once against an owner that goes on writing: as many as it may have under way, and more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSlot:
+    """One slot of the log: its records, or None for a fence."""
+
+    label: Label
+    records: list[StreamRecord] | None
+
+
+class WalWalk:
+    """One walk over one log. `end_sequence` is known when `slots` is exhausted; `listed` are the slots that a listing saw, at their sizes."""
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        wal: OpenWal,
+        clock: Clock,
+        randomness: Randomness,
+        telemetry: Telemetry,
+        hedge_ms: int,
+        reads_in_flight_max: int,
+        bytes_in_flight_max: int,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._hedge_ms = hedge_ms
+        self._name: Final = wal.name
+        self._first: Final = wal.trim_sequence
+        self._nonce: Final = randomness.token(NONCE_BYTES)
+        self._reads_max: Final = reads_in_flight_max
+        self._bytes_max: Final = bytes_in_flight_max
+        self._reads: dict[int, asyncio.Task[ReadSlot | None]] = {}
+        self._next_read = wal.trim_sequence
+        self._fences: dict[int, bool] = {}
+        self._fence_count = telemetry.counter("ponor_wal_object_puts_total", kind="fence")
+        self.listed: dict[int, int] = {}
+        self.end_sequence = wal.trim_sequence
+
+    async def slots(self) -> AsyncGenerator[ReadSlot, None]:
+        """Every data slot from the trim point to the end, in order, proven. Whoever stops before the end closes the iterator.
+
+        Raises:
+            WalCorruptError: a slot that was acknowledged is missing, or one is damaged; names it.
+            ObjectStoreError: the store does not answer for longer than retries go on.
+        """
+        async for info in self._store.list(wal_prefix(self._name)):
+            self.listed[parse_slot_key(info.key)[1]] = info.size_bytes
+        likely_end = self._first
+        while likely_end in self.listed:
+            likely_end += 1
+        early_fence = asyncio.ensure_future(
+            self._fence(likely_end, 1)
+        )  # beside the reads: it cannot be skipped
+        ahead = 2
+        at = self._first
+        try:
+            while True:
+                self._read_ahead(at)
+                slot = await self._read(at)
+                if slot is None:
+                    fencing = (
+                        self._fence(at, ahead) if at != likely_end or early_fence.done() else early_fence
+                    )
+                    if await fencing:
+                        break
+                    # It came while the fence did: the owner writes on.
+                    ahead = min(ahead * 2, FENCES_AHEAD_MAX)
+                    self._expect(at)
+                elif slot.records is None:
+                    break
+                else:
+                    yield slot
+                    at += 1
+            await self._check_nothing_acknowledged_above(at)
+        except ObjectCorruptError as error:
+            raise WalCorruptError(f"{error}. {_REMEDY}") from error
+        finally:
+            for call in (early_fence, *self._reads.values()):
+                call.cancel()
+                call.add_done_callback(ignore_outcome)
+        self.end_sequence = at
+
+    def _read_ahead(self, at: int) -> None:
+        """Start reading what the listing saw. A hint: what it does not know is read, or fenced, one at a time."""
+        bytes_in_flight = sum(self.listed[number] for number in self._reads if number in self.listed)
+        self._next_read = max(self._next_read, at)
+        while self._next_read in self.listed and len(self._reads) < self._reads_max:
+            size_bytes = self.listed[self._next_read]
+            if self._reads and bytes_in_flight + size_bytes > self._bytes_max:
+                break
+            self._reads[self._next_read] = asyncio.ensure_future(self._get(self._next_read))
+            bytes_in_flight += size_bytes
+            self._next_read += 1
+
+    async def _read(self, at: int) -> ReadSlot | None:
+        read = self._reads.pop(at, None)
+        if read is not None:
+            return await read
+        if at not in self.listed and at not in self._fences:
+            return None  # most likely a hole; its fence, put if absent, finds out with one call
+        return await self._get(at)
+
+    def _expect(self, at: int) -> None:
+        """The slot is there after all."""
+        self.listed.setdefault(at, SLOT_BYTES_MAX)
+        self._next_read = at
+
+    async def _get(self, at: int) -> ReadSlot | None:
+        key = slot_key(self._name, at)
+        tries = 0
+        while True:
+            try:
+                data, _ = await self._store.get_tail(key, SLOT_BYTES_MAX)
+                label = decode_label(key, self._name, at, data)
+                if label.kind is SlotKind.FENCE:
+                    return ReadSlot(label, None)
+                return ReadSlot(label, await in_turns(slot_records(key, label, data)))
+            except ObjectNotFoundError as error:
+                if (
+                    self._fences.get(at) is False
+                ):  # taken a moment ago: somebody else has recovered the log and deletes it
+                    raise WalNotHeldError(f"{key}: deleted while the log was read") from error
+                return None
+            except ObjectCorruptError:
+                tries += 1
+                if tries >= READ_TRIES_MAX:
+                    raise
+
+    async def _fence(self, at: int, ahead: int) -> bool:
+        """Put a fence into a hole, and against an owner that writes on into the places above; whether the one in the hole is there by us."""
+        await self._check_nothing_acknowledged_above(at)
+        places = [number for number in range(at, at + ahead) if number not in self._fences]
+        put = await asyncio.gather(*map(self._put_fence, places))
+        self._fences.update(zip(places, put, strict=True))
+        return self._fences[at]
+
+    async def _put_fence(self, at: int) -> bool:
+        label = Label(SlotKind.FENCE, self._name, at, 0, self._nonce, 0)
+        try:
+            key = slot_key(self._name, at)
+            await put_hedged(self._store, self._clock, key, [label.encode()], hedge_ms=self._hedge_ms)
+        except ObjectAlreadyExistsError:
+            return False
+        self._fence_count.add(1)
+        return True
+
+    async def _check_nothing_acknowledged_above(self, hole: int) -> None:
+        """Whether a slot above knows that the one in the hole was acknowledged. What slots know only grows, so the highest knows most.
+
+        Raises:
+            WalCorruptError: the store lost the slot.
+        """
+        above = [at for at, size_bytes in self.listed.items() if at > hole and size_bytes > LABEL_BYTES]
+        if not above:
+            return
+        key = slot_key(self._name, max(above))
+        try:
+            tail, _ = await self._store.get_tail(key, LABEL_BYTES)
+        except ObjectNotFoundError:
+            return  # deleted since: another taker is done
+        known = decode_label(key, self._name, max(above), tail).acknowledged_sequence
+        if known > hole:
+            raise WalCorruptError(
+                f"{slot_key(self._name, hole)}: this slot of the write-ahead log was acknowledged, as {key} says ({known} slots were), and is not in the"
+                " store any more. Nothing behind it was recovered. Restore the object (an older version, a backup; if a fence of"
+                f" {LABEL_BYTES} bytes stands there, in its place) and recover again; if it is lost, acknowledged records are"
+            )

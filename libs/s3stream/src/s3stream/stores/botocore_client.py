@@ -1,0 +1,96 @@
+"""One bucket, reached by aiobotocore: how the client is made, and its failures in the port's words.
+
+Every call is one attempt, as with obstore: `retrying.py` decides about repetitions. Payloads are not signed where the location says so. The client is made
+by the first call, because making it needs a running loop; its service model costs some 30 MiB, so only processes that need it make one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any, Final
+
+from aiobotocore.config import AioConfig
+from aiobotocore.session import get_session
+
+from s3stream.stores.botocore_errors import BOTOCORE_ERRORS, as_store_error
+from s3stream.stores.key_rules import check_key
+from s3stream.stores.s3_location import S3Location
+
+CONNECT_TIMEOUT_S: Final = 5
+READ_TIMEOUT_S: Final = 30
+CONNECTIONS_MAX: Final = 64
+
+
+class BotocoreBucket:
+    """A bucket, or a prefix of one. Shared by the store of whole objects and the store of parts."""
+
+    def __init__(self, location: S3Location) -> None:
+        self.location: Final = str(location)
+        self.name: Final = location.bucket
+        self._settings: Final = location
+        self._key_prefix: Final = f"{location.prefix}/" if location.prefix else ""
+        self._making = asyncio.Lock()
+        self._open = AsyncExitStack()
+        self._client: Any = None
+
+    async def client(self) -> Any:
+        """The S3 client, made once."""
+        async with self._making:
+            if self._client is None:
+                self._client = await self._open.enter_async_context(_client_of(self._settings))
+            return self._client
+
+    def full_key(self, key: str) -> str:
+        """The key as the server sees it.
+
+        Raises:
+            ValueError: the key breaks the rules.
+        """
+        return self._key_prefix + check_key(key)
+
+    def full_prefix(self, prefix: str) -> str:
+        """A prefix of keys, likewise."""
+        return self._key_prefix + prefix
+
+    def own_key(self, full_key: str) -> str:
+        """A key that the server listed, as the port knows it."""
+        return full_key.removeprefix(self._key_prefix)
+
+    @contextmanager
+    def as_store_error(self, key: str) -> Iterator[None]:
+        """Name what failed in the errors of the port."""
+        try:
+            yield
+        except BOTOCORE_ERRORS as error:
+            raise as_store_error(self.location, key, error) from error
+
+    async def close(self) -> None:
+        """Close connections; a later call would make new ones."""
+        async with self._making:
+            self._client = None
+            await self._open.aclose()
+
+
+def _client_of(location: S3Location) -> Any:
+    return get_session().create_client(
+        "s3",
+        region_name=location.region,
+        endpoint_url=location.endpoint or None,
+        aws_access_key_id=location.access_key_id or None,
+        aws_secret_access_key=location.secret_access_key or None,
+        aws_session_token=location.session_token or None,
+        config=AioConfig(
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=READ_TIMEOUT_S,
+            max_pool_connections=CONNECTIONS_MAX,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={
+                "addressing_style": "virtual" if location.virtual_hosted else "path",
+                "payload_signing_enabled": not location.unsigned_payload,
+            },
+        ),
+    )

@@ -1,0 +1,44 @@
+"""What the requests of this process cost by the list: dollars so far, by class, and per gigabyte appended.
+
+Requests are counted where they leave (`stores.metered`), repetitions and parts included. Prices are settings; storage and traffic are not in them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from ponor_runtime.telemetry import Telemetry
+
+from s3stream.settings import StorageSettings
+
+GB: Final = 1_000_000_000
+_MILLION: Final = 1_000_000
+
+
+def cost_usd(telemetry: Telemetry, request_class: str, usd_per_million: float) -> float:
+    """List price of all requests of a class so far."""
+    requests = sum(
+        value
+        for labels, value in telemetry.counters("ponor_object_store_requests_total")
+        if labels[1] == request_class
+    )
+    return requests * usd_per_million / _MILLION
+
+
+def register_cost(telemetry: Telemetry, settings: StorageSettings) -> None:
+    """Offer the cost gauges. Deletes are free where this list is from."""
+    prices = {"put": settings.store_put_usd_per_million, "get": settings.store_get_usd_per_million}
+    for request_class, price in prices.items():
+        telemetry.gauge(
+            "ponor_store_cost_usd",
+            partial(cost_usd, telemetry, request_class, price),
+            **{"class": request_class},
+        )
+
+    def per_gb() -> float:
+        appended_bytes = sum(value for _, value in telemetry.counters("ponor_wal_object_bytes_total"))
+        total_usd = sum(cost_usd(telemetry, name, price) for name, price in prices.items())
+        return total_usd * GB / appended_bytes if appended_bytes else 0.0
+
+    telemetry.gauge("ponor_store_cost_usd_per_gb", per_gb)

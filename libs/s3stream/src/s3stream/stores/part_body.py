@@ -1,0 +1,63 @@
+"""The body of an upload for aiobotocore: buffers as they are, handed over in pieces.
+
+Joined into one `bytes`, 16 MiB are copied twice into fresh memory, once here and once into the transport's buffer, which cost more than sending
+them. Here nothing is joined: aiohttp iterates, and waits for the connection between the pieces. botocore wants a length, and reads and rewinds the body where
+payloads are signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final
+
+from ponor_runtime.disk import Buffer
+
+from s3stream.stores.buffers import joined, total_bytes
+
+PIECE_BYTES: Final = 256 * 1024
+"""About what a socket takes at once."""
+
+
+class PartBody:
+    """A file of buffers, for reading."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self._buffers = [memoryview(buffer) for buffer in joined(buffers)]
+        self._size_bytes = total_bytes(self._buffers)
+        self._position = 0
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def __bool__(self) -> bool:
+        return True
+
+    async def __aiter__(self) -> AsyncIterator[memoryview]:
+        for piece in self._pieces(0, self._size_bytes):
+            yield piece
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._position
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """Move there."""
+        assert whence in {0, 2}, "from the beginning or the end"
+        self._position = position + (self._size_bytes if whence else 0)
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """Bytes for a checksum; what is sent does not come through here."""
+        end = self._size_bytes if size < 0 else min(self._position + size, self._size_bytes)
+        data = b"".join(self._pieces(self._position, end))
+        self._position = end
+        return data
+
+    def _pieces(self, start: int, end: int) -> Iterator[memoryview]:
+        """Bytes [start, end) in pieces of at most `PIECE_BYTES`."""
+        first = 0
+        for buffer in self._buffers:
+            begin, stop = max(start - first, 0), min(end - first, len(buffer))
+            for at in range(begin, stop, PIECE_BYTES):
+                yield buffer[at : min(at + PIECE_BYTES, stop)]
+            first += len(buffer)

@@ -1,0 +1,86 @@
+"""Where the parts of an upload will lie in the object, and a file that is written there with little work.
+
+What lives here: the arithmetic of places, their spelling in etags, and which bytes of a write may bypass the page cache. Uploads themselves are `directory_multipart.py`'s business.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Final, Self
+
+from ponor_runtime.disk import Buffer, Disk, DiskFile
+
+PAGE_BYTES: Final = 4096
+"""Of the page cache. No page is ever written both with it and without: who writes it back might undo what went past it."""
+
+DIRECT_BYTES_MIN: Final = 64 * 1024
+"""Less is written with the cache."""
+
+
+def etag_of(crc: int, place: int | None) -> str:
+    """The spelling of a part with this CRC32C, that lies at this place of the object, or in a file of its own."""
+    return f"{crc:08x}" if place is None else f"{crc:08x}@{place}"
+
+
+def place_of(etag: str) -> int | None:
+    """The place that an etag tells."""
+    _, separator, place = etag.partition("@")
+    return int(place) if separator else None
+
+
+class PartPlaces:
+    """Lengths of the parts of one upload, as they began."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self._ends = [0]
+        """Ends of parts 0, 1, … as far as none is missing; part 0 is nothing."""
+
+    def place(self, number: int, size_bytes: int) -> int | None:
+        """Where a part of this length begins; None while one before it did not begin, or if it had another length before."""
+        if self._sizes.setdefault(number, size_bytes) != size_bytes:
+            return None
+        while len(self._ends) in self._sizes:
+            self._ends.append(self._ends[-1] + self._sizes[len(self._ends)])
+        return self._ends[number - 1] if number <= len(self._ends) else None
+
+
+class PlacedFile:
+    """A file of which several writers fill different places: whole pages past the cache, pages that neighbours share with it."""
+
+    def __init__(self, cached: DiskFile, uncached: DiskFile) -> None:
+        self._cached = cached
+        self._uncached = uncached
+
+    @classmethod
+    async def open(cls, disk: Disk, path: PurePath) -> Self:
+        """Open a file that is there."""
+        cached = await disk.open(path)
+        try:
+            return cls(cached, await disk.open(path, uncached=True))
+        except BaseException:
+            await cached.close()
+            raise
+
+    async def write(self, position: int, piece: Buffer) -> None:
+        """Not durable yet."""
+        view = memoryview(piece)
+        if len(view) < DIRECT_BYTES_MIN:
+            await self._write_cached(position, view)
+            return
+        begin = -position % PAGE_BYTES
+        end = begin + (len(view) - begin) // PAGE_BYTES * PAGE_BYTES
+        await self._write_cached(position, view[:begin])
+        await self._uncached.write(position + begin, [view[begin:end]])
+        await self._write_cached(position + end, view[end:])
+
+    async def close(self) -> None:
+        """Release both descriptors; does not sync."""
+        try:
+            await self._uncached.close()
+        finally:
+            await self._cached.close()
+
+    async def _write_cached(self, position: int, view: memoryview) -> None:
+        if view:
+            await self._cached.write(position, [view])

@@ -1,0 +1,188 @@
+"""Takeover: the write-ahead log of a process that is gone, in the object store, is read, uploaded and closed by another one, or by its node's next.
+
+    walk and fence → filter → upload and commit, with the trim point → close the streams → close the log → delete the slots, never the fence
+
+The controller says what to recover and from where (rule R5), and refuses everything of the old owner from before that on (R6). What may be committed is decided per
+stream, by end offset and stream epoch (R7). Every step may be repeated by anybody: the end of the log is a fence that stays, commits move the ends of the streams, closed streams
+are not looked at again. Whoever comes second, or is not the recoverer any more, is told by `WalNotHeldError` or finds everything done.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing
+from typing import Final
+
+from ponor_runtime.object_store import ObjectStore
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+
+from s3stream.errors import CommitRefusedError, StreamFencedError, WalCorruptError, WalNotHeldError
+from s3stream.object_upload import ObjectUploader
+from s3stream.object_wal.slot import LABEL_BYTES
+from s3stream.object_wal.slot_deletion import LINGER_S, delete_recovered
+from s3stream.object_wal.walk import WalWalk
+from s3stream.ports import ObjectManager, OpenWal, StreamManager, StreamState, WalManager
+from s3stream.recovery import RecoveryFilter, RecoveryReport, UploadChunk, Verdict, close_recovered
+from s3stream.settings import StorageSettings
+
+LOG = logging.getLogger(__name__)
+ROUNDS_MAX: Final = 5
+"""How often a recovery that met somebody else's traces begins anew before it believes what it sees."""
+
+ROUND_WAIT_S: Final = 0.2
+"""For the image to show them."""
+
+
+async def recover_wal(
+    *,
+    runtime: Runtime,
+    store: ObjectStore,
+    wal: OpenWal,
+    manager: WalManager,
+    streams: StreamManager,
+    objects: ObjectManager,
+    settings: StorageSettings,
+    tasks: BackgroundTasks | None = None,
+) -> RecoveryReport:
+    """Recover one log that the controller assigned to this process.
+
+    Args:
+        runtime: ports of this process.
+        store: retried and limited.
+        wal: which log, and its trim point, from an image that shows the assignment.
+        manager: see the port.
+        streams: see the port.
+        objects: see the port.
+        settings: sizes.
+        tasks: where the slots are deleted by a task of its own, a moment later: who waits for the partitions comes first. None: before this returns.
+
+    Raises:
+        WalNotHeldError: somebody else recovers it now, or has done so; nothing is left to do here.
+        WalCorruptError: an acknowledged slot or record is missing, or one is damaged; nothing of it and behind it was committed. Somebody has to look.
+        ObjectStoreError: the store did not answer; try again.
+    """
+    counts = {
+        result: runtime.telemetry.counter("ponor_wal_recoveries_total", result=result)
+        for result in ("done", "lost", "failed")
+    }
+    takeover = _Takeover(runtime, store, wal, manager, streams, objects, settings, tasks)
+    try:
+        with runtime.telemetry.span("ponor.recovery"):
+            report = await takeover.run()
+    except WalNotHeldError:
+        counts["lost"].add(1)
+        raise
+    except Exception:
+        counts["failed"].add(1)
+        raise
+    counts["done"].add(1)
+    return report
+
+
+class _Takeover:
+    """One recovery of one log, in one or more rounds."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: ObjectStore,
+        wal: OpenWal,
+        manager: WalManager,
+        streams: StreamManager,
+        objects: ObjectManager,
+        settings: StorageSettings,
+        tasks: BackgroundTasks | None,
+    ) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._store = store
+        self._wal = wal
+        self._manager = manager
+        self._streams = streams
+        self._settings = settings
+        self._uploader = ObjectUploader(
+            store=store,
+            objects=objects,
+            clock=runtime.clock,
+            randomness=runtime.randomness,
+            telemetry=runtime.telemetry,
+            settings=settings,
+            recovered=wal.name,
+        )
+
+    async def run(self) -> RecoveryReport:
+        """Rounds until one goes through.
+
+        A slot that is missing, a commit or a close that is refused: any of them may be the trace of another taker that is further. The image tells: if the
+        streams moved meanwhile, a new round begins where they are now. If they did not, it is what it looks like.
+        """
+        for _ in range(ROUNDS_MAX):
+            owned = self._manager.streams_of(self._wal.name)
+            try:
+                return await self._round(owned)
+            except (WalCorruptError, CommitRefusedError, StreamFencedError) as error:
+                await self._runtime.clock.sleep(ROUND_WAIT_S)
+                if self._manager.streams_of(self._wal.name) == owned:
+                    raise
+                LOG.warning("recovery of %s begins anew: %s", self._wal.name, error)
+        raise WalNotHeldError(f"{self._wal.name}: others recover this log again and again")
+
+    async def _round(self, owned: list[StreamState]) -> RecoveryReport:
+        clock, settings = self._runtime.clock, self._settings
+        started_ns = clock.monotonic_ns()
+        walk = WalWalk(
+            store=self._store,
+            wal=self._wal,
+            clock=clock,
+            randomness=self._runtime.randomness,
+            telemetry=self._runtime.telemetry,
+            hedge_ms=settings.wal_hedge_ms,
+            reads_in_flight_max=settings.recovery_reads_in_flight_max,
+            bytes_in_flight_max=settings.recovery_chunk_bytes_max,
+        )
+        judge = RecoveryFilter(owned, drops_older_epochs=True)
+        chunk = UploadChunk(self._uploader, settings)
+        counts = dict.fromkeys(Verdict, 0)
+        async with aclosing(walk.slots()) as slots:
+            async for slot in slots:
+                for record in slot.records or ():
+                    verdict = judge.judge(record)
+                    counts[verdict] += 1
+                    if verdict is Verdict.UPLOAD:
+                        chunk.add(record)
+                if chunk.is_full:
+                    await chunk.upload(trim_sequence=slot.label.sequence + 1)
+        await chunk.upload(trim_sequence=walk.end_sequence)
+        states = judge.closed_states()
+        await close_recovered(self._streams, states, recovered=self._wal.name)
+        await self._manager.close_wal(self._wal.name, walk.end_sequence)
+        report = RecoveryReport(
+            records=counts[Verdict.UPLOAD],
+            bytes=chunk.uploaded_bytes,
+            streams=len(states),
+            skipped_committed=counts[Verdict.COMMITTED],
+            skipped_not_owned=counts[Verdict.NOT_OWNED],
+            skipped_older_epoch=counts[Verdict.OLDER_EPOCH],
+            slots=walk.end_sequence - self._wal.trim_sequence,
+            duration_ms=(clock.monotonic_ns() - started_ns) // 1_000_000,
+        )
+        if self._tasks is None:
+            await self._delete(walk)
+        else:
+            self._tasks.spawn(self._delete_later(walk), "delete recovered slots")
+        return report
+
+    async def _delete_later(self, walk: WalWalk) -> None:
+        await self._runtime.clock.sleep(LINGER_S)
+        await self._delete(walk)
+
+    async def _delete(self, walk: WalWalk) -> None:
+        """Delete the slots below the end, those that the owner had left below the trim point included."""
+        left = {
+            at
+            for at, size_bytes in walk.listed.items()
+            if at < walk.end_sequence and size_bytes > LABEL_BYTES
+        }
+        sequences = sorted(left | set(range(self._wal.trim_sequence, walk.end_sequence)))
+        await delete_recovered(self._store, self._wal.name, sequences, self._runtime.clock)

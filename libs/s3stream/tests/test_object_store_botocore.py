@@ -1,0 +1,144 @@
+"""The stores that aiobotocore makes against a real S3 server process: conformance of whole objects and of parts, and what only they have."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from aiobotocore.session import get_session
+from ponor_runtime.object_store import (
+    ObjectAlreadyExistsError,
+    ObjectNotFoundError,
+    ObjectStoreRefusedError,
+    ObjectStoreUnavailableError,
+)
+from ponor_runtime.system import SystemClock
+from ponor_runtime.telemetry import Telemetry
+from s3stream.stores import botocore_client
+from s3stream.stores.botocore_client import BotocoreBucket
+from s3stream.stores.botocore_multipart import BotocoreMultipartStore
+from s3stream.stores.botocore_store import SINGLE_PUT_BYTES_MAX, BotocoreObjectStore
+from s3stream.stores.multipart_wrappers import MeteredMultipartStore
+from s3stream.stores.s3 import S3ObjectStore
+from s3stream.stores.s3_location import parse_s3_location
+
+from libs.s3stream.tests import multipart_conformance, object_store_conformance
+from tests.integration.seaweed_server import SeaweedServer
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
+    with SeaweedServer(tmp_path_factory.mktemp("seaweed")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_session() -> Iterator[None]:
+    """A session reads the description of S3 anew, which costs more than what a test does with it; clients are each test's own."""
+    session = get_session()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore_client, "get_session", lambda: session)
+        yield
+
+
+@pytest.fixture
+async def bucket(server: SeaweedServer, request: pytest.FixtureRequest) -> AsyncIterator[BotocoreBucket]:
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    made = BotocoreBucket(parse_s3_location(server.url(f"botocore/{name}"), server.environment))
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("check", object_store_conformance.CHECKS, ids=lambda check: check.__name__)
+async def test_conformance(check: object_store_conformance.Check, bucket: BotocoreBucket) -> None:
+    await check(BotocoreObjectStore(bucket), "p")
+
+
+@pytest.mark.parametrize("check", multipart_conformance.CHECKS, ids=lambda check: check.__name__)
+async def test_conformance_of_parts(
+    check: multipart_conformance.Check, bucket: BotocoreBucket, server: SeaweedServer
+) -> None:
+    """Whole objects come from the other client: what one writes, the other reads."""
+    objects = S3ObjectStore(parse_s3_location(bucket_url(server, bucket), server.environment))
+    await check(multipart_conformance.Rig(objects, BotocoreMultipartStore(bucket)), "p")
+
+
+def bucket_url(server: SeaweedServer, bucket: BotocoreBucket) -> str:
+    return server.url(bucket.full_prefix("").rstrip("/"))
+
+
+async def test_bodies_may_be_signed(server: SeaweedServer) -> None:
+    location = parse_s3_location(server.url("signed") + "&unsigned_payload=false", server.environment)
+    bucket = BotocoreBucket(location)
+    store, parts = BotocoreObjectStore(bucket), BotocoreMultipartStore(bucket)
+    await store.put("1", [b"a" * 300_000, b"b" * 700_000])
+    assert await store.get("1", 299_999, 2) == b"ab"
+    upload = await parts.create_multipart("2")
+    await parts.complete_multipart(upload, [await parts.upload_part(upload, 1, [b"a" * 300_000, b"end"])])
+    assert await store.get_tail("2", 4) == (b"aend", 300_003)
+    await bucket.close()
+
+
+async def test_a_large_put_is_create_only_and_leaves_no_open_upload(
+    bucket: BotocoreBucket, server: SeaweedServer
+) -> None:
+    store = BotocoreObjectStore(bucket)
+    await store.put("1", [b"x" * (SINGLE_PUT_BYTES_MAX + 1)])
+    with pytest.raises(ObjectAlreadyExistsError):
+        await store.put("1", [b"y" * (SINGLE_PUT_BYTES_MAX + 2)])
+    assert await store.get_tail("1", 1) == (b"x", SINGLE_PUT_BYTES_MAX + 1)
+    ours = bucket.full_prefix("")
+    assert [key for key, _ in server.open_multipart_uploads() if key.startswith(ours)] == []
+
+
+async def test_deletion_under_a_condition(bucket: BotocoreBucket) -> None:
+    store = BotocoreObjectStore(bucket)
+    await store.put("1", [b"first"])
+    etag = await store.etag_of("1")
+    await store.delete(["1"])
+    await store.put("1", [b"second"])
+    assert not await store.delete_if_unchanged("1", etag)
+    assert await store.get("1", 0, 10) == b"second"
+    assert await store.delete_if_unchanged("1", await store.etag_of("1"))
+    with pytest.raises(ObjectNotFoundError):
+        await store.etag_of("1")
+
+
+async def test_completions_are_counted(bucket: BotocoreBucket) -> None:
+    telemetry = Telemetry()
+    parts = MeteredMultipartStore(BotocoreMultipartStore(bucket), telemetry, SystemClock())
+    upload = await parts.create_multipart("1")
+    await parts.complete_multipart(upload, [await parts.upload_part(upload, 1, [b"a"])])
+    counted = dict(telemetry.counters("ponor_object_store_requests_total"))
+    assert {name: number for name, number in counted.items() if number} == {
+        ("multipart_create", "put"): 1,
+        ("multipart_part", "put"): 1,
+        ("multipart_complete", "put"): 1,
+    }, "the condition stands at the completion: no HEAD"
+
+
+class TestErrors:
+    async def test_a_wrong_secret_is_refused(self, server: SeaweedServer) -> None:
+        environment = {**server.environment, "AWS_SECRET_ACCESS_KEY": "wrong"}
+        bucket = BotocoreBucket(parse_s3_location(server.url(), environment))
+        with pytest.raises(ObjectStoreRefusedError, match="check the credentials"):
+            await BotocoreObjectStore(bucket).put("1", [b"x"])
+        await bucket.close()
+
+    async def test_an_absent_bucket_is_refused(self, server: SeaweedServer) -> None:
+        url = server.url().replace(server.bucket, "no-such-bucket", 1)
+        bucket = BotocoreBucket(parse_s3_location(url, server.environment))
+        with pytest.raises(ObjectStoreRefusedError, match="create the bucket"):
+            await BotocoreMultipartStore(bucket).create_multipart("1")
+        await bucket.close()
+
+    async def test_a_server_that_is_not_there_may_come_back(self) -> None:
+        location = parse_s3_location(
+            "s3://b/?endpoint=http://127.0.0.1:1", {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        )
+        bucket = BotocoreBucket(location)
+        with pytest.raises(ObjectStoreUnavailableError, match=r"127\.0\.0\.1:1"):
+            await BotocoreObjectStore(bucket).get("1", 0, 1)
+        await bucket.close()
