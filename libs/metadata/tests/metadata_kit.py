@@ -16,6 +16,7 @@ ORDINAL = ClusterOrdinal(7)
 NODE_A = compose_node_id(ORDINAL, 1)
 NODE_B = compose_node_id(ORDINAL, 2)
 GC_NODE = compose_node_id(ORDINAL, 9)
+COMPACTOR = compose_node_id(ORDINAL, 11)
 TTL_MS = 1_000
 TABLES = (
     "clusters",
@@ -33,6 +34,10 @@ TABLES = (
     "operations",
     "broker_configs",
     "quorum",
+    "moves",
+    "wals",
+    "compactions",
+    "snapshots",
 )
 
 
@@ -58,7 +63,7 @@ def tenant(tenant_id: str = "", cluster_id: str = "kafka-1") -> pb.Record:
     return record(tenant_created=pb.TenantCreated(tenant_id=tenant_id, cluster_id=cluster_id))
 
 
-def registered(node_id: NodeId, node_epoch: int = 1, role: int = 1) -> pb.Record:
+def registered(node_id: NodeId, node_epoch: int = 1, role: int = 1, wal: int = 0) -> pb.Record:
     return record(
         node_registered=pb.NodeRegistered(
             node_id=node_id,
@@ -67,8 +72,17 @@ def registered(node_id: NodeId, node_epoch: int = 1, role: int = 1) -> pb.Record
             incarnation=b"%016d" % node_epoch,
             kafka_host="127.0.0.1",
             kafka_port=9092,
+            wal=wal,  # type: ignore[arg-type]
         )
     )
+
+
+def fenced(node_id: NodeId, node_epoch: int = 1) -> pb.Record:
+    return record(node_fenced=pb.NodeFenced(node_id=node_id, node_epoch=node_epoch))
+
+
+def drain_set(node_id: NodeId, node_epoch: int = 1, *, draining: bool = True) -> pb.Record:
+    return record(node_drain_set=pb.NodeDrainSet(node_id=node_id, node_epoch=node_epoch, draining=draining))
 
 
 def created(stream_id: StreamId, **tags: str) -> pb.Record:
@@ -153,6 +167,115 @@ def partition_changed(topic_id: bytes, number: int, leader: NodeId = NODE_A, epo
             topic_id=topic_id, partition=number, leader_id=leader, leader_epoch=epoch, replicas=[leader]
         )
     )
+
+
+def move_begun(topic_id: bytes, number: int, source: NodeId = NODE_A, target: NodeId = NODE_B) -> pb.Record:
+    return record(
+        partition_move_begun=pb.PartitionMoveBegun(
+            topic_id=topic_id,
+            partition=number,
+            source_id=source,
+            target_id=target,
+            begun_at_ms=5,
+            elect_at_ms=10_005,
+            cause=pb.MOVE_CAUSE_REQUEST,
+            reason="asked for",
+            traceparent="00-1-2-01",
+        )
+    )
+
+
+def move_cancelled(topic_id: bytes, number: int) -> pb.Record:
+    return record(
+        partition_move_cancelled=pb.PartitionMoveCancelled(topic_id=topic_id, partition=number, reason="no")
+    )
+
+
+def wal_opened(node_id: NodeId = NODE_A, wal_epoch: int = 1) -> pb.Record:
+    return record(wal_opened=pb.WalOpened(node_id=node_id, wal_epoch=wal_epoch))
+
+
+def wal_trimmed(trim_sequence: int, node_id: NodeId = NODE_A, wal_epoch: int = 1) -> pb.Record:
+    return record(
+        wal_trimmed=pb.WalTrimmed(node_id=node_id, wal_epoch=wal_epoch, trim_sequence=trim_sequence)
+    )
+
+
+def wal_assigned(
+    recoverer_id: NodeId,
+    token: int = 1,
+    *,
+    recoverer_epoch: int = 1,
+    node_id: NodeId = NODE_A,
+    wal_epoch: int = 1,
+) -> pb.Record:
+    return record(
+        wal_recovery_assigned=pb.WalRecoveryAssigned(
+            node_id=node_id,
+            wal_epoch=wal_epoch,
+            recoverer_id=recoverer_id,
+            recoverer_epoch=recoverer_epoch,
+            token=token,
+        )
+    )
+
+
+def wal_closed(end_sequence: int = 0, node_id: NodeId = NODE_A, wal_epoch: int = 1) -> pb.Record:
+    return record(wal_closed=pb.WalClosed(node_id=node_id, wal_epoch=wal_epoch, end_sequence=end_sequence))
+
+
+def compaction_leased(
+    task_id: int,
+    *source_ids: ObjectId,
+    token: int = 1,
+    kind: int = 1,
+    node_id: int = NODE_A,
+    stream_id: int = -1,
+    worker_id: NodeId = COMPACTOR,
+    worker_epoch: int = 1,
+    until_ms: int = TTL_MS,
+) -> pb.Record:
+    return record(
+        compaction_leased=pb.CompactionLeased(
+            task_id=task_id,
+            kind=kind,  # type: ignore[arg-type]
+            node_id=node_id,
+            stream_id=stream_id,
+            source_ids=source_ids,
+            worker_id=worker_id,
+            worker_epoch=worker_epoch,
+            token=token,
+            leased_until_ms=until_ms,
+        )
+    )
+
+
+def compaction_renewed(task_id: int, until_ms: int) -> pb.Record:
+    return record(compaction_renewed=pb.CompactionRenewed(task_id=task_id, leased_until_ms=until_ms))
+
+
+def compaction_ended(task_id: int) -> pb.Record:
+    return record(compaction_ended=pb.CompactionEnded(task_id=task_id))
+
+
+def snapshot_leased(lease_id: int, index: int, begun_at_ms: int, until_ms: int = 1 << 40) -> pb.Record:
+    return record(
+        snapshot_leased=pb.SnapshotLeased(
+            lease_id=lease_id,
+            holder="a reader",
+            index=index,
+            begun_at_ms=begun_at_ms,
+            leased_until_ms=until_ms,
+        )
+    )
+
+
+def snapshot_renewed(lease_id: int, until_ms: int) -> pb.Record:
+    return record(snapshot_renewed=pb.SnapshotRenewed(lease_id=lease_id, leased_until_ms=until_ms))
+
+
+def snapshot_released(lease_id: int) -> pb.Record:
+    return record(snapshot_released=pb.SnapshotReleased(lease_id=lease_id))
 
 
 def topic_configs_set(topic_id: bytes, **configs: str) -> pb.Record:

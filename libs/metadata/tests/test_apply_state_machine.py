@@ -6,6 +6,7 @@ The machine plays the leader: it proposes batches to the overlay, commits some p
 from __future__ import annotations
 
 import itertools
+from hashlib import blake2b
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -13,44 +14,91 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from ponor.metadata.v1 import records_pb2 as pb
 from ponor_metadata import counters, snapshot
+from ponor_metadata.apply_snapshots import is_pinned, pinned_since_ms
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.overlay import Overlay
 from ponor_metadata.read_index import find_pieces
-from ponor_metadata.rows import ALL_BROKERS, ObjectState, StreamRow
-from ponor_metadata.tables import OBJECTS_WAITING, OPERATIONS_OF
+from ponor_metadata.rows import (
+    ALL_BROKERS,
+    CompactionKind,
+    CompactionRow,
+    NodeRole,
+    ObjectState,
+    StreamRow,
+    WalKind,
+    WalRow,
+)
+from ponor_metadata.tables import (
+    COMPACTIONS_OF_SOURCE,
+    OBJECTS_WAITING,
+    OPERATIONS_OF,
+    STREAM_OBJECTS_OF,
+    STREAM_SET_OBJECTS_AT,
+)
 from ponor_metadata.validate import validate
-from ponor_metadata.view import cluster_of, is_current
+from ponor_metadata.view import View, cluster_of, is_current
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from libs.metadata.tests.metadata_kit import (
+    COMPACTOR,
     GC_NODE,
     NODE_A,
     NODE_B,
     broker_configs_set,
     claimed,
     closed,
+    compaction_ended,
+    compaction_leased,
+    compaction_renewed,
     completed,
     contents,
     created,
     dead_objects,
     destroyed,
+    drain_set,
+    fenced,
     formatted,
+    move_begun,
+    move_cancelled,
     opened,
     partition_changed,
     prepared,
     record,
     registered,
     removed,
+    snapshot_leased,
+    snapshot_released,
+    snapshot_renewed,
     so,
     sso,
     tenant,
     topic_configs_set,
     topic_created,
     trimmed,
+    wal_assigned,
+    wal_closed,
+    wal_opened,
+    wal_trimmed,
 )
 
 NODES = (NODE_A, NODE_B)
 picks = st.integers(0, 1_000_000)
+
+
+def offsets_found(view: View, runs: list[tuple[StreamId, int, int]]) -> list[list[tuple[int, int]]]:
+    """What the read index finds of each run, above its stream's start: contiguous offsets, whatever objects they are in."""
+    found: list[list[tuple[int, int]]] = []
+    for stream_id, start, end in runs:
+        row = view.streams.get(stream_id)
+        assert row is not None
+        joined: list[tuple[int, int]] = []
+        for piece in find_pieces(view, stream_id, max(start, row.start_offset), end, limit=1_000):
+            if joined and joined[-1][1] == piece.start_offset:
+                joined[-1] = (joined[-1][0], piece.end_offset)
+            else:
+                joined.append((piece.start_offset, piece.end_offset))
+        found.append(joined)
+    return found
 
 
 class MetadataMachine(RuleBasedStateMachine):
@@ -68,6 +116,7 @@ class MetadataMachine(RuleBasedStateMachine):
         self.propose(formatted(), tenant())
         for node_id in (*NODES, GC_NODE):
             self.propose(registered(node_id))
+        self.propose(registered(COMPACTOR, role=2))
         self.create_streams(4)
         for number in range(4):
             self.open_stream(NODES[number % 2], number, 1)
@@ -101,22 +150,70 @@ class MetadataMachine(RuleBasedStateMachine):
     # Nodes
 
     @precondition(lambda self: any(row.fenced for row in self.overlay.nodes) or self.overlay.index % 8 == 0)
-    @rule(node_id=st.sampled_from(NODES))
-    def register_again(self, node_id: NodeId) -> None:
+    @rule(node_id=st.sampled_from(NODES), wal=st.sampled_from(WalKind))
+    def register_again(self, node_id: NodeId, wal: WalKind) -> None:
         epoch = self.epoch_of(node_id) + 1
         raised = [
             partition_changed(row.topic_id, row.partition, node_id, row.leader_epoch + 1)
             for row in self.overlay.partitions
             if row.leader_id == node_id
         ]
-        self.propose(registered(node_id, epoch), *raised)
+        self.propose(registered(node_id, epoch, wal=wal), *raised)
         self.next_request[node_id] = 1
 
     @precondition(lambda self: self.overlay.index % 8 == 0)
     @rule(node_id=st.sampled_from(NODES))
     def fence(self, node_id: NodeId) -> None:
-        fenced = pb.NodeFenced(node_id=node_id, node_epoch=self.epoch_of(node_id))
-        self.propose(record(node_fenced=fenced))
+        self.propose(fenced(node_id, self.epoch_of(node_id)))
+
+    @rule(node_id=st.sampled_from(NODES), draining=st.booleans())
+    def drain(self, node_id: NodeId, draining: bool) -> None:
+        epoch = self.epoch_of(node_id)
+        if is_current(self.overlay, node_id, epoch):
+            self.propose(drain_set(node_id, epoch, draining=draining))
+
+    # Write-ahead logs in the store
+
+    @rule(node_id=st.sampled_from(NODES))
+    def open_wal(self, node_id: NodeId) -> None:
+        node = self.overlay.nodes.get(node_id)
+        assert node is not None
+        absent = (node_id, node.node_epoch) not in self.overlay.wals
+        if absent and not node.fenced and node.wal is WalKind.OBJECT:
+            self.propose(wal_opened(node_id, node.node_epoch))
+
+    @rule(pick=picks, step=st.integers(1, 1 << 40))
+    def trim_wal(self, pick: int, step: int) -> None:
+        row = self.pick(list(self.overlay.wals), pick)
+        if row is not None:
+            self.propose(wal_trimmed(row.trim_sequence + step, row.node_id, row.wal_epoch))
+
+    @rule(pick=picks, recoverer_id=st.sampled_from(NODES))
+    def assign_recovery(self, pick: int, recoverer_id: NodeId) -> None:
+        over = [row for row in self.overlay.wals if not is_current(self.overlay, row.node_id, row.wal_epoch)]
+        row, epoch = self.pick(over, pick), self.epoch_of(recoverer_id)
+        if row is not None and is_current(self.overlay, recoverer_id, epoch):
+            assigned = wal_assigned(
+                recoverer_id,
+                row.token + 1,
+                recoverer_epoch=epoch,
+                node_id=row.node_id,
+                wal_epoch=row.wal_epoch,
+            )
+            self.propose(assigned)
+
+    @rule(pick=picks)
+    def close_wal(self, pick: int) -> None:
+        row: WalRow | None = self.pick(list(self.overlay.wals), pick)
+        if row is None:
+            return
+        left = [
+            each
+            for each in self.overlay.streams
+            if each.open and (each.node_id, each.node_epoch) == (row.node_id, row.wal_epoch)
+        ]
+        closes = [closed(each.stream_id, each.stream_epoch) for each in left]
+        self.propose(*closes, wal_closed(row.trim_sequence, row.node_id, row.wal_epoch))
 
     # Streams
 
@@ -145,7 +242,10 @@ class MetadataMachine(RuleBasedStateMachine):
             return
         start = row.start_offset + max(1, (row.end_offset - row.start_offset) * part // 10)
         dead = dead_objects(self.overlay, {row.stream_id: start})
-        self.propose(trimmed(row.stream_id, start), *([destroyed(*dead)] if dead else []))
+        self.propose(
+            trimmed(row.stream_id, start),
+            *([destroyed(*dead, at_ms=self.overlay.cluster_time_ms + 1)] if dead else []),
+        )
 
     @rule(pick=picks)
     def delete_stream(self, pick: int) -> None:
@@ -153,7 +253,9 @@ class MetadataMachine(RuleBasedStateMachine):
         if row is not None:
             dead = dead_objects(self.overlay, {row.stream_id: None})
             deleted = record(stream_deleted=pb.StreamDeleted(stream_id=row.stream_id))
-            self.propose(deleted, *([destroyed(*dead)] if dead else []))
+            self.propose(
+                deleted, *([destroyed(*dead, at_ms=self.overlay.cluster_time_ms + 1)] if dead else [])
+            )
 
     # Objects
 
@@ -200,7 +302,13 @@ class MetadataMachine(RuleBasedStateMachine):
             for row in self.overlay.objects.find(OBJECTS_WAITING, ObjectState.PREPARED)
             if row.expires_at_ms <= now_ms
         ]
-        free = [*expired, *self.overlay.objects.find(OBJECTS_WAITING, ObjectState.DESTROYED)][:count]
+        since_ms = pinned_since_ms(self.overlay)
+        gone = [
+            row
+            for row in self.overlay.objects.find(OBJECTS_WAITING, ObjectState.DESTROYED)
+            if not is_pinned(row, since_ms)
+        ]
+        free = [*expired, *gone][:count]
         if free:
             ids = [row.object_id for row in free]
             self.propose(claimed(*ids, until_ms=now_ms + 20), passes_ms=waits_ms)
@@ -214,6 +322,119 @@ class MetadataMachine(RuleBasedStateMachine):
         ]
         if done:
             self.propose(removed(*done[:count]))
+
+    # Compactions and snapshots
+
+    @rule(node_id=st.sampled_from(NODES), count=st.integers(1, 4), skip=st.integers(0, 2))
+    def lease_set_objects(self, node_id: NodeId, count: int, skip: int) -> None:
+        found = self.overlay.stream_set_objects.find(STREAM_SET_OBJECTS_AT, node_id)
+        free = [row.object_id for row in found if self.is_free(row.object_id)][skip : skip + count]
+        if free:
+            self.lease(CompactionKind.SET_OBJECTS, free, node_id=node_id)
+
+    @rule(pick=picks, count=st.integers(2, 4))
+    def lease_stream_objects(self, pick: int, count: int) -> None:
+        row = self.pick(list(self.overlay.streams), pick)
+        found = [] if row is None else self.overlay.stream_objects.find(STREAM_OBJECTS_OF, row.stream_id)
+        free = [each.object_id for each in found if self.is_free(each.object_id)][:count]
+        if free:
+            self.lease(CompactionKind.STREAM_OBJECTS, free, stream_id=row.stream_id)
+
+    def is_free(self, object_id: ObjectId) -> bool:
+        return not self.overlay.compactions.find(COMPACTIONS_OF_SOURCE, object_id)
+
+    def lease(
+        self, kind: CompactionKind, sources: list[ObjectId], node_id: int = -1, stream_id: int = -1
+    ) -> None:
+        task_id = counters.next_value(self.overlay, counters.COMPACTION)
+        self.propose(compaction_leased(task_id, *sources, kind=kind, node_id=node_id, stream_id=stream_id))
+
+    @rule(pick=picks, step=st.integers(1, 50))
+    def go_on_with_compaction(self, pick: int, step: int) -> None:
+        """Renew it, or give it to a worker anew when sources went meanwhile."""
+        row: CompactionRow | None = self.pick(list(self.overlay.compactions), pick)
+        if row is None:
+            return
+        left = [each for each in row.source_ids if self.is_committed(each)]
+        if len(left) == len(row.source_ids):
+            self.propose(compaction_renewed(row.task_id, row.leased_until_ms + step))
+        elif left:
+            anew = compaction_leased(
+                row.task_id,
+                *left,
+                token=row.token + 1,
+                kind=row.kind,
+                node_id=row.node_id,
+                stream_id=row.stream_id,
+            )
+            self.propose(anew)
+
+    def is_committed(self, object_id: ObjectId) -> bool:
+        row = self.overlay.objects.get(object_id)
+        return row is not None and row.state is ObjectState.COMMITTED
+
+    @rule(pick=picks, split=st.booleans())
+    def end_compaction(self, pick: int, split: bool) -> None:
+        """Everything that is wanted of what is left goes into new objects, by stream or together. The read index answers as before."""
+        row: CompactionRow | None = self.pick(list(self.overlay.compactions), pick)
+        if row is None:
+            return
+        left = [each for each in row.source_ids if self.is_committed(each)]
+        runs = self.wanted_runs(left)
+        before = offsets_found(self.overlay, runs)
+        split = split or row.kind is CompactionKind.STREAM_OBJECTS
+        count = len(runs) if split else min(len(runs), 1)
+        first = ObjectId(counters.next_value(self.overlay, counters.OBJECT))
+        if count:
+            self.propose(prepared(first, count, COMPACTOR, 1, 1 << 50))
+        outputs = (
+            [so(ObjectId(first + i), *run) for i, run in enumerate(runs)]
+            if split
+            else [sso(first, *runs, node_id=row.node_id)] * count
+        )
+        ends = [(each.stream_id, each.end_offset) for each in self.overlay.streams]
+        self.propose(
+            *([destroyed(*left, at_ms=self.overlay.cluster_time_ms + 1)] if left else []),
+            *outputs,
+            compaction_ended(row.task_id),
+        )
+        assert ends == [(each.stream_id, each.end_offset) for each in self.overlay.streams]
+        assert offsets_found(self.overlay, runs) == before
+
+    def wanted_runs(self, sources: list[ObjectId]) -> list[tuple[StreamId, int, int]]:
+        """Contiguous runs of what the sources hold of streams that are there, above their starts."""
+        pieces: list[tuple[StreamId, int, int]] = []
+        for object_id in sources:
+            single, several = (
+                self.overlay.stream_objects.get(object_id),
+                self.overlay.stream_set_objects.get(object_id),
+            )
+            held = [single] if single is not None else list(several.ranges.decoded) if several else []
+            pieces.extend((each.stream_id, each.start_offset, each.end_offset) for each in held)
+        runs: list[tuple[StreamId, int, int]] = []
+        for stream_id, start, end in sorted(pieces):
+            stream_row = self.overlay.streams.get(stream_id)
+            if stream_row is None or end <= stream_row.start_offset:
+                continue
+            if runs and runs[-1][0] == stream_id and runs[-1][2] == start:
+                runs[-1] = (stream_id, runs[-1][1], end)
+            else:
+                runs.append((stream_id, start, end))
+        return runs
+
+    @rule(life_ms=st.integers(1, 100))
+    def lease_snapshot(self, life_ms: int) -> None:
+        lease_id = counters.next_value(self.overlay, counters.SNAPSHOT)
+        now_ms = self.overlay.cluster_time_ms
+        self.propose(snapshot_leased(lease_id, self.overlay.index, now_ms, now_ms + life_ms))
+
+    @rule(pick=picks, renewed=st.booleans())
+    def renew_or_release_snapshot(self, pick: int, renewed: bool) -> None:
+        row = self.pick(list(self.overlay.snapshots), pick)
+        if row is not None and renewed:
+            self.propose(snapshot_renewed(row.lease_id, row.leased_until_ms + 1))
+        elif row is not None:
+            self.propose(snapshot_released(row.lease_id))
 
     # Keys, topics, results
 
@@ -233,6 +454,32 @@ class MetadataMachine(RuleBasedStateMachine):
         topic_id = self.topics.to_bytes(16, "big")
         changes = [partition_changed(topic_id, number, NODES[number % 2]) for number in range(partitions)]
         self.propose(topic_created(topic_id, f"topic-{self.topics}"), *changes)
+
+    @rule(pick=picks, target_id=st.sampled_from(NODES))
+    def begin_move(self, pick: int, target_id: NodeId) -> None:
+        still = [
+            row
+            for row in self.overlay.partitions
+            if row.leader_id != target_id and (row.topic_id, row.partition) not in self.overlay.moves
+        ]
+        row, target = self.pick(still, pick), self.overlay.nodes.get(target_id)
+        assert target is not None
+        assert target.role is NodeRole.BROKER
+        if row is not None and not target.fenced:
+            self.propose(move_begun(row.topic_id, row.partition, row.leader_id, target_id))
+
+    @rule(pick=picks, elected=st.booleans())
+    def end_move(self, pick: int, elected: bool) -> None:
+        move = self.pick(list(self.overlay.moves), pick)
+        if move is None:
+            return
+        partition = self.overlay.partitions.get((move.topic_id, move.partition))
+        assert partition is not None
+        if elected:
+            epoch = partition.leader_epoch + 1
+            self.propose(partition_changed(move.topic_id, move.partition, move.target_id, epoch))
+        else:
+            self.propose(move_cancelled(move.topic_id, move.partition))
 
     @rule(pick=picks, retention=st.sampled_from((None, "1", "2")))
     def set_topic_configs(self, pick: int, retention: str | None) -> None:
@@ -270,6 +517,14 @@ class MetadataMachine(RuleBasedStateMachine):
         self.propose(completed(request_id, first_incomplete_id=floor, node_id=node_id, node_epoch=epoch))
 
     # Controllers
+
+    @precondition(lambda self: self.overlay.index % 6 == 0)
+    @rule(until_ms=st.integers(0, 1 << 50), paused=st.booleans())
+    def stop_or_pause(self, until_ms: int, paused: bool) -> None:
+        announced = pb.ClusterStopAnnounced(until_ms=until_ms)
+        self.propose(
+            record(cluster_stop_announced=announced), record(balancer_paused=pb.BalancerPaused(paused=paused))
+        )
 
     @precondition(lambda self: self.overlay.index % 6 == 0)
     @rule(kinds=st.lists(st.booleans(), min_size=1, max_size=4), directory=st.integers(0, 2))
@@ -369,7 +624,7 @@ class MetadataMachine(RuleBasedStateMachine):
             while reader.read_section():
                 pass
             validate(reader.image)
-            assert reader.state_digest == encoding.state_digest
+            assert blake2b(expected, digest_size=16).digest() == encoding.state_digest
             assert reader.image.index == encoding.index
         for compiled in (True, False):
             replayed = MetadataImage(compiled=compiled)

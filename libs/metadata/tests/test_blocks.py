@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from struct import Struct
 
 import pytest
@@ -93,6 +94,48 @@ def test_blocks_are_joined_when_most_rows_are_gone(packed: bool) -> None:
         if key % 20:
             blocks.delete(key)
     assert len(blocks.block_sizes()) <= 8 * 40 / 20 + 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_picture_is_drained_while_the_map_goes_on(packed: bool) -> None:
+    blocks = made(packed)
+    rows = [(key, (key, 1)) for key in range(BLOCK_ROWS_MAX * 3)]
+    blocks.extend([key for key, _ in rows], [values for _, values in rows])
+    picture = blocks.freeze()
+    drained = picture.drain()
+    first = next(drained)
+    for key in range(BLOCK_ROWS_MAX * 3):
+        blocks.put(key, (key, 2))
+    assert [first, *drained] == rows
+    assert list(picture.items()) == []
+    assert list(blocks.items()) == [(key, (key, 2)) for key, _ in rows]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_map_is_released_block_by_block_and_can_be_filled_again(packed: bool) -> None:
+    blocks = made(packed)
+    blocks.extend(range(BLOCK_ROWS_MAX * 3), [(key, 1) for key in range(BLOCK_ROWS_MAX * 3)])
+    assert sum(1 for _ in blocks.release()) == 3
+    assert (len(blocks), list(blocks.items()), blocks.get(5)) == (0, [], None)
+    blocks.put(5, (5, 1))
+    assert list(blocks.items()) == [(5, (5, 1))]
+
+
+def test_the_garbage_collector_does_not_walk_over_rows() -> None:
+    pytest.importorskip("ponor_metadata.untracking_native")
+    blocks = made(packed=False)
+    for key in range(0, BLOCK_ROWS_MAX * 8, 2):
+        blocks.put(key, (key, 1))
+    blocks.freeze()
+    for key in range(0, BLOCK_ROWS_MAX * 8, 3):
+        blocks.put(key, (key, 2))
+    gc.collect()  # tuples of plain values are let go of when they are seen for the first time
+    tracked = {id(each) for each in gc.get_objects()}
+    values = dict(blocks.items())
+    assert len(values) > BLOCK_ROWS_MAX * 5
+    assert not any(id(row) in tracked for row in values.values())
+    lists = [each for each in gc.get_objects() if type(each) is list]
+    assert not any(each[0] in values.values() for each in lists if len(each) > 100 and type(each[0]) is tuple)
 
 
 @given(st.lists(st.integers(0, 100), min_size=1))

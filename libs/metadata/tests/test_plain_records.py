@@ -22,6 +22,7 @@ from ponor_metadata.tables import (
     OPERATIONS_OF,
     STREAM_OBJECTS_OF,
     STREAM_SET_OBJECTS_WITH,
+    STREAMS_OF_PARTITION,
     STREAMS_OF_TOPIC,
     STREAMS_OPEN_AT,
 )
@@ -35,6 +36,7 @@ from libs.metadata.tests.metadata_kit import (
     completed,
     created,
     destroyed,
+    drain_set,
     obj,
     opened,
     prepared,
@@ -46,6 +48,8 @@ from libs.metadata.tests.metadata_kit import (
     stream,
     tenant,
     trimmed,
+    wal_opened,
+    wal_trimmed,
 )
 
 pytestmark = pytest.mark.skipif(
@@ -63,6 +67,12 @@ def runs(make: Callable[..., pb.Record], *values: st.SearchStrategy[Any]) -> st.
 anything = st.one_of(
     runs(lambda s, **tags: created(stream(s), **tags), small),
     runs(lambda s, topic: created(stream(s), topic=topic, a="1"), small, st.sampled_from(["x", "y"])),
+    runs(
+        lambda s, topic, p: created(stream(s), topic=topic, partition=p),
+        small,
+        st.sampled_from(["x", "y"]),
+        st.sampled_from(["0", "1"]),
+    ),
     runs(lambda s, e, n: opened(stream(s), e, n), small, small, nodes),
     runs(lambda s, e: closed(stream(s), e), small, small),
     runs(lambda s, o: trimmed(stream(s), o), small, offsets),
@@ -87,7 +97,10 @@ anything = st.one_of(
         nodes,
         st.integers(1, 2),
     ),
-    runs(registered, nodes, st.integers(1, 3)),
+    runs(registered, nodes, st.integers(1, 3), st.just(1), st.integers(0, 2)),
+    runs(drain_set, nodes, st.integers(1, 2)),
+    runs(wal_opened, nodes, st.integers(1, 2)),
+    runs(wal_trimmed, small, nodes, st.integers(1, 2)),
 )
 
 
@@ -105,6 +118,11 @@ def found(image: MetadataImage) -> list[list[Any]]:
     return [
         *(list(image.streams.find(STREAMS_OPEN_AT, node)) for node in (NODE_A, NODE_B)),
         *(list(image.streams.find(STREAMS_OF_TOPIC, topic)) for topic in ("x", "y")),
+        *(
+            list(image.streams.find(STREAMS_OF_PARTITION, (topic, number)))
+            for topic in "xy"
+            for number in "01"
+        ),
         *(list(image.objects.find(OBJECTS_WAITING, state)) for state in ObjectState),
         *(list(image.stream_objects.find(STREAM_OBJECTS_OF, each)) for each in streams),
         *(list(image.stream_set_objects.find(STREAM_SET_OBJECTS_WITH, each)) for each in streams),

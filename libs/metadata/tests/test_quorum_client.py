@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
@@ -18,6 +17,8 @@ from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_rpc.methods import QUORUM
 from ponor_runtime.network import Connection, ConnectionClosedError, Listener
 from ponor_runtime.system import SystemClock
+
+from tests.ports import HOST, free_port
 
 DESCRIBE = wire.QuorumRequest(describe=wire.DescribeQuorum(leader_only=True))
 NOT_LEADER = error_pb2.ERROR_CODE_NOT_LEADER
@@ -76,9 +77,7 @@ def says_no(code: error_pb2.ErrorCode.ValueType = NOT_LEADER, leader: str = "") 
 
 def nobody() -> str:
     """An address at which nobody listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{bound.getsockname()[1]}"
+    return f"{HOST}:{free_port()}"
 
 
 def client(network: GrpcNetwork, *addresses: str) -> QuorumClient:

@@ -69,6 +69,23 @@ async def test_operations_of_one_turn_share_a_frame(world: World) -> None:
     await later
 
 
+async def test_operations_in_order_leave_in_one_frame_and_a_refusal_keeps_none_back(world: World) -> None:
+    client, _, peer = await world.welcomed()
+    asked = asyncio.create_task(client.submit_in_order([put_key(f"k{number}") for number in range(3)]))
+    batch = await next_batch(peer)
+    assert [operation.put_key.key for operation in batch.operations] == ["k0", "k1", "k2"]
+    await answer(peer, done(3), refused(2, error_pb2.ERROR_CODE_STREAM_NOT_FOUND), done(1))
+    first, second, third = await asked
+    assert isinstance(first, wire.OperationResult)
+    assert isinstance(second, OperationError)
+    assert second.code == error_pb2.ERROR_CODE_STREAM_NOT_FOUND
+    assert isinstance(third, wire.OperationResult)
+    assert (first.request_id, third.request_id) == (1, 3)
+    await client.close()
+    with pytest.raises(SessionClosedError):
+        await client.submit_in_order([put_key("k")])
+
+
 async def test_what_has_no_answer_goes_again_under_the_same_id(world: World) -> None:
     client, controller, peer = await world.welcomed()
     submitted = [asyncio.create_task(client.submit(put_key(f"k{number}"))) for number in range(3)]
@@ -170,6 +187,21 @@ async def test_a_refusal_is_the_callers_alone(world: World) -> None:
     assert caught.value.code == error_pb2.ERROR_CODE_STREAM_FENCED
     await good
     assert not client.fenced.is_set()
+
+
+async def test_a_load_report_is_sent_once_and_a_newer_one_replaces_it(world: World) -> None:
+    client, controller, peer = await world.welcomed()
+    client.report_load(wire.LoadReport(window_ms=1))
+    client.report_load(wire.LoadReport(window_ms=2))
+    assert (await peer.receive()).load.window_ms == 2
+    # The next leader hears nothing of it: it is told what is true then.
+    peer.hang_up()
+    peer = await controller.accept()
+    await welcome(peer)
+    submitted = asyncio.create_task(client.submit(put_key("k")))
+    assert ids(await next_batch(peer)) == [1]
+    await answer(peer, done(1))
+    await submitted
 
 
 async def test_an_overloaded_controller_is_asked_again_later(world: World) -> None:

@@ -165,6 +165,8 @@ async def test_a_process_outlives_every_controller_it_was_configured_with(world:
 async def test_a_fenced_node_stops(world: World, code: error_pb2.ErrorCode.ValueType, how: str) -> None:
     client, controller, peer = await world.welcomed()
     submitted = asyncio.create_task(client.submit(put_key("k")))
+    waited_still: list[bool] = []
+    client.fenced_listeners.append(lambda _: waited_still.append(not submitted.done()))
     await next_batch(peer)
     last_word = wire.SessionResponse(refused=error_pb2.Error(code=code, message="a newer process took over"))
     match how:
@@ -179,6 +181,7 @@ async def test_a_fenced_node_stops(world: World, code: error_pb2.ErrorCode.Value
             await peer.send(last_word)
     with pytest.raises(NodeFencedError, match="must stop"):
         await submitted
+    assert waited_still == [True], "who has to stop is told before anybody goes on"
     assert client.fenced.is_set()
     with pytest.raises(NodeFencedError):
         await client.submit(put_key("k"))

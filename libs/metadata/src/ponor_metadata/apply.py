@@ -1,7 +1,7 @@
 """Apply: records become rows, deterministically, by the same code on every process.
 
 What lives here: the dispatch from record kind to its rule. The rules stand in apply_cluster (cluster, nodes, keys, topics, results),
-apply_quorum, apply_streams and apply_objects. A rule trusts the leader, which validated the request; its asserts state what validation promised, so that
+apply_quorum, apply_streams, apply_objects, apply_moves, apply_wals, apply_compactions and apply_snapshots. A rule trusts the leader, which validated the request; its asserts state what validation promised, so that
 a broken promise stops the process instead of spreading. No rule reads a clock or anything else outside of view and record.
 """
 
@@ -12,7 +12,16 @@ from typing import Any, Final
 
 from ponor.metadata.v1.records_pb2 import Record, RecordBatch
 
-from ponor_metadata import apply_cluster, apply_objects, apply_quorum, apply_streams
+from ponor_metadata import (
+    apply_cluster,
+    apply_compactions,
+    apply_moves,
+    apply_objects,
+    apply_quorum,
+    apply_snapshots,
+    apply_streams,
+    apply_wals,
+)
 from ponor_metadata.view import View
 
 Rule = Callable[[View, Any], None]
@@ -26,8 +35,11 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster_formatted": apply_cluster.cluster_formatted,
     "feature_level_set": apply_cluster.feature_level_set,
     "tenant_created": apply_cluster.tenant_created,
+    "cluster_stop_announced": apply_cluster.cluster_stop_announced,
+    "balancer_paused": apply_cluster.balancer_paused,
     "node_registered": apply_cluster.node_registered,
     "node_fenced": apply_cluster.node_fenced,
+    "node_drain_set": apply_moves.node_drain_set,
     "stream_created": apply_streams.stream_created,
     "stream_opened": apply_streams.stream_opened,
     "stream_closed": apply_streams.stream_closed,
@@ -46,11 +58,23 @@ RULES: Final[Mapping[str, Rule]] = {
     "partition_changed": apply_cluster.partition_changed,
     "topic_configs_set": apply_cluster.topic_configs_set,
     "broker_configs_set": apply_cluster.broker_configs_set,
+    "partition_move_begun": apply_moves.partition_move_begun,
+    "partition_move_cancelled": apply_moves.partition_move_cancelled,
     "producer_ids_allocated": apply_cluster.producer_ids_allocated,
     "operation_completed": apply_cluster.operation_completed,
     "voters_set": apply_quorum.voters_set,
     "incarnation_raised": apply_quorum.incarnation_raised,
     "incarnation_confirmed": apply_quorum.incarnation_confirmed,
+    "wal_opened": apply_wals.wal_opened,
+    "wal_trimmed": apply_wals.wal_trimmed,
+    "wal_recovery_assigned": apply_wals.wal_recovery_assigned,
+    "wal_closed": apply_wals.wal_closed,
+    "compaction_leased": apply_compactions.compaction_leased,
+    "compaction_renewed": apply_compactions.compaction_renewed,
+    "compaction_ended": apply_compactions.compaction_ended,
+    "snapshot_leased": apply_snapshots.snapshot_leased,
+    "snapshot_renewed": apply_snapshots.snapshot_renewed,
+    "snapshot_released": apply_snapshots.snapshot_released,
 }
 """By name of the `kind` oneof of ponor.metadata.v1.Record."""
 

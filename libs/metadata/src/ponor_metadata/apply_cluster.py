@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from itertools import takewhile
 
 from ponor.metadata.v1 import records_pb2 as records
@@ -22,9 +21,10 @@ from ponor_metadata.rows import (
     PartitionRow,
     TenantRow,
     TopicRow,
+    WalKind,
 )
 from ponor_metadata.tables import OPERATIONS_OF, PARTITIONS_OF, TOPICS_NAMED
-from ponor_metadata.view import View
+from ponor_metadata.view import View, cluster_of
 
 NODE_ID_LIMIT = 1 << 30
 TOPIC_ID_BYTES = 16
@@ -53,6 +53,21 @@ def tenant_created(view: View, record: records.TenantCreated) -> None:
     view.tenants.put(TenantRow(tenant_id, record.cluster_id))
 
 
+def cluster_stop_announced(view: View, record: records.ClusterStopAnnounced) -> None:
+    """A later announcement replaces an earlier one; it ends by the cluster clock, without a record."""
+    cluster = cluster_of(view)
+    assert cluster is not None, "the first record must be ClusterFormatted"
+    assert record.until_ms >= 0, f"a stop until {record.until_ms}"
+    view.clusters.put(cluster._replace(stop_until_ms=record.until_ms))
+
+
+def balancer_paused(view: View, record: records.BalancerPaused) -> None:
+    """Whether the balancer keeps still."""
+    cluster = cluster_of(view)
+    assert cluster is not None, "the first record must be ClusterFormatted"
+    view.clusters.put(cluster._replace(balancer_paused=record.paused))
+
+
 def node_registered(view: View, record: records.NodeRegistered) -> None:
     """A newer process takes the node id; the results of the older one die with its epoch."""
     node_id = NodeId(record.node_id)
@@ -73,16 +88,18 @@ def node_registered(view: View, record: records.NodeRegistered) -> None:
             registered_at_ms=record.registered_at_ms,
             fenced=False,
             first_incomplete_id=0,
+            wal=WalKind(record.wal or WalKind.FILE),
+            draining=False,
         )
     )
 
 
 def node_fenced(view: View, record: records.NodeFenced) -> None:
-    """Only the newest epoch can be fenced: older ones are by being older."""
+    """Only the newest epoch can be fenced: older ones are by being older. What is fenced does not drain any more."""
     node = view.nodes.get(NodeId(record.node_id))
     assert node is not None, f"node {record.node_id} is unknown"
     assert node.node_epoch == record.node_epoch, f"node {record.node_id} is at epoch {node.node_epoch}"
-    view.nodes.put(node._replace(fenced=True))
+    view.nodes.put(node._replace(fenced=True, draining=False))
 
 
 def key_put(view: View, record: records.KeyPut) -> None:
@@ -130,12 +147,15 @@ def topic_deleted(view: View, record: records.TopicDeleted) -> None:
     """Its partitions go with it; streams and keys have records of their own in the batch."""
     assert record.topic_id in view.topics, f"topic {record.topic_id.hex()} does not exist"
     for partition in list(view.partitions.find(PARTITIONS_OF, record.topic_id)):
-        view.partitions.delete((record.topic_id, partition.partition))
+        key = (record.topic_id, partition.partition)
+        view.partitions.delete(key)
+        if key in view.moves:
+            view.moves.delete(key)
     view.topics.delete(record.topic_id)
 
 
 def partition_changed(view: View, record: records.PartitionChanged) -> None:
-    """The leader epoch never falls, and rises with every change of leader."""
+    """The leader epoch never falls, and rises with every change of leader. A move of the partition is over with this."""
     assert record.topic_id in view.topics, f"topic {record.topic_id.hex()} does not exist"
     leader_id = NodeId(record.leader_id)
     present = view.partitions.get((record.topic_id, record.partition))
@@ -146,6 +166,8 @@ def partition_changed(view: View, record: records.PartitionChanged) -> None:
         rises = record.leader_epoch > present.leader_epoch
         same = (record.leader_epoch, leader_id) == (present.leader_epoch, present.leader_id)
         assert rises or same, f"leader epoch {present.leader_epoch} does not rise with a new leader"
+    if (record.topic_id, record.partition) in view.moves:
+        view.moves.delete((record.topic_id, record.partition))
     replicas = tuple(NodeId(replica) for replica in record.replicas)
     view.partitions.put(
         PartitionRow(record.topic_id, record.partition, leader_id, record.leader_epoch, replicas)
@@ -179,8 +201,10 @@ def _forget_results(view: View, node_id: NodeId, known_floor: int, floor: int) -
     operations = view.operations
     if floor - known_floor <= FLOOR_STEP_MAX:
         for below in range(known_floor, floor):
-            with suppress(KeyError):  # refused operations have no result
+            try:  # noqa: SIM105 -- once for each operation, and `suppress` costs more than the rest
                 operations.delete((node_id, below))
+            except KeyError:
+                pass  # refused operations have no result
         return
     kept = operations.find(OPERATIONS_OF, node_id)
     for below in [row.request_id for row in takewhile(lambda row: row.request_id < floor, kept)]:

@@ -6,6 +6,7 @@ from ponor.metadata.v1 import records_pb2 as records
 from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId, StreamId
 
 from ponor_metadata import counters
+from ponor_metadata.apply_snapshots import is_pinned, pinned_since_ms
 from ponor_metadata.apply_streams import advance
 from ponor_metadata.ranges import PackedRanges
 from ponor_metadata.rows import (
@@ -88,8 +89,10 @@ def objects_claimed(view: View, record: records.ObjectsClaimed) -> None:
     cluster = cluster_of(view)
     assert cluster is not None
     assert not cluster.incarnation_unconfirmed, f"incarnation {cluster.incarnation} waits for confirmation"
+    pinned_ms = pinned_since_ms(view)
     for object_id in map(ObjectId, record.object_ids):
         row = _object(view, object_id)
+        assert not is_pinned(row, pinned_ms), f"object {object_id} is read under a snapshot's lease"
         if row.state is ObjectState.PREPARED:
             assert row.expires_at_ms <= view.cluster_time_ms, f"object {object_id} may still be committed"
             row = _destroy(view, row, view.cluster_time_ms)

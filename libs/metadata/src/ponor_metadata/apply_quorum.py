@@ -43,6 +43,9 @@ def incarnation_raised(view: View, record: records.IncarnationRaised) -> None:
     assert record.incarnation > cluster.incarnation, f"incarnation {cluster.incarnation} does not rise"
     for name in counters.ID_COUNTERS:
         counters.jump(view, name)
+    for name in counters.TASK_COUNTERS:
+        if name in view.counters:  # a log that never held one has none: its rows are those of an older build
+            counters.jump(view, name)
     view.clusters.put(
         cluster._replace(incarnation=record.incarnation, incarnation_unconfirmed=True),
     )

@@ -1,7 +1,7 @@
 """Blocks: a sorted map kept in short runs of rows, of which a picture can be taken in no time.
 
 What lives here: how rows of a table lie in memory. A run holds at most `BLOCK_ROWS_MAX` rows: their keys in one list or array, the rest in
-another list (`TupleBlocks`: exact tuples, which the garbage collector forgets) or as fixed-width bytes (`StructBlocks`). Which row stands
+another list (`TupleBlocks`: exact tuples; the garbage collector forgets them and does not look at the lists) or as fixed-width bytes (`StructBlocks`). Which row stands
 under which index, and what a row means, is the business of tables.
 
 `freeze` copies the list of blocks and nothing else. A block that a picture may show is copied before it is changed for the first time after
@@ -18,6 +18,8 @@ from itertools import starmap
 from operator import ge
 from struct import Struct
 from typing import Any, Final, Generic, TypeVar
+
+from ponor_metadata.untracking import untrack
 
 K = TypeVar("K")
 
@@ -72,9 +74,12 @@ class TupleBlock(Block[K]):
     keys: list[K]
 
     def __init__(self, generation: int, keys: list[K], rows: list[Values]) -> None:
+        """The lists become the block's own."""
         self.generation = generation
         self.keys = keys
         self._rows = rows
+        untrack(keys)
+        untrack(rows)
 
     def value(self, i: int) -> Values:
         return self._rows[i]
@@ -156,6 +161,14 @@ class Picture(Generic[K]):
     def items(self) -> Iterator[tuple[K, Values]]:
         """Keys and rows, in key order."""
         for block in self._blocks:
+            yield from zip(block.keys, block.values(), strict=True)
+
+    def drain(self) -> Iterator[tuple[K, Values]]:
+        """The same for the last time: every block is let go of once it was read, so that those that only the picture held are not freed all at once."""
+        blocks = self._blocks
+        blocks.reverse()
+        while blocks:
+            block = blocks.pop()
             yield from zip(block.keys, block.values(), strict=True)
 
 
@@ -273,6 +286,19 @@ class Blocks(ABC, Generic[K]):
         for block in self._blocks:
             yield from block.values()
 
+    def after(self, key: K | None, limit: int) -> list[tuple[K, Values]]:
+        """At most `limit` keys and rows above `key`, in key order, as they are now; None: from the first. Takes time in proportion to the limit."""
+        found: list[tuple[K, Values]] = []
+        b = 0 if key is None else max(bisect_right(self._firsts, key) - 1, 0)
+        while b < len(self._blocks) and len(found) < limit:
+            block = self._blocks[b]
+            keys: Any = block.keys
+            i = 0 if key is None else bisect_right(keys, key)
+            end = min(len(keys), i + limit - len(found))
+            found.extend((keys[each], block.value(each)) for each in range(i, end))
+            b += 1
+        return found
+
     def block_sizes(self) -> list[int]:
         """How many rows each block holds."""
         return [len(block.keys) for block in self._blocks]
@@ -281,6 +307,14 @@ class Blocks(ABC, Generic[K]):
         """A picture of all rows, in time and space of 8 bytes a block."""
         self._generation += 1
         return Picture(self._blocks.copy(), self._count)
+
+    def release(self) -> Iterator[None]:
+        """Forget all rows, a block at a step; the map is of no use meanwhile. Freeing a million rows in one step takes a tenth of a second."""
+        self._firsts.clear()
+        while self._blocks:
+            self._blocks.pop()
+            yield
+        self._count = 0
 
     def _own(self, b: int) -> Block[K]:
         """The block, to be changed: a copy if a picture may show it."""

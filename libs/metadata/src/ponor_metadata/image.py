@@ -5,7 +5,8 @@ Uncommitted batches never reach it; the leader's view of them is the overlay.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from ponor.metadata.v1.records_pb2 import Record, RecordBatch
 
@@ -63,6 +64,10 @@ class MetadataImage:
         self.operations = MemoryTable(tables.OPERATIONS)
         self.broker_configs = MemoryTable(tables.BROKER_CONFIGS)
         self.quorum = MemoryTable(tables.QUORUM)
+        self.moves = MemoryTable(tables.MOVES)
+        self.wals = MemoryTable(tables.WALS)
+        self.compactions = MemoryTable(tables.COMPACTIONS)
+        self.snapshots = MemoryTable(tables.SNAPSHOTS)
         self._plain = plain_records(self) if compiled else None
 
     @property
@@ -71,12 +76,24 @@ class MetadataImage:
         return self._plain is not None
 
     def adopt(self, other: MetadataImage) -> None:
-        """Become the other image, which is of no use afterwards; this one and its tables stay the objects that others hold."""
+        """Become the other image; this one and its tables stay the objects that others hold.
+
+        The other one is left with the rows that were here, and is good for nothing but its `release`.
+        """
         self.index, self.cluster_time_ms, self.digest = other.index, other.cluster_time_ms, other.digest
-        for name, table in vars(self).items():
-            if hasattr(table, "adopt"):
-                table.adopt(getattr(other, name))
+        for name, table in self._tables():
+            table.exchange(getattr(other, name))
         self._plain = plain_records(self) if self.is_compiled else None
+        other._plain = None
+
+    def release(self) -> Iterator[None]:
+        """Forget all rows, in steps of some microseconds each: dropped at once, a million of them hold up the event loop. The image is of no use afterwards."""
+        self._plain = None
+        for _, table in self._tables():
+            yield from table.release()
+
+    def _tables(self) -> list[tuple[str, Any]]:
+        return [(name, table) for name, table in vars(self).items() if hasattr(table, "exchange")]
 
     def begin(self, batch: RecordBatch) -> None:
         """See `View.begin`."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 from ponor_metadata.blocks import Picture, TupleBlocks, Values
 from ponor_metadata.tables import Index, Schema
+from ponor_metadata.untracking import untrack
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -25,6 +26,8 @@ class Places:
     def __init__(self) -> None:
         self.orders: list[Any] = []
         self.keys: list[Any] = []
+        untrack(self.orders)
+        untrack(self.keys)
 
     def add(self, order: Any, key: Any) -> None:
         """Insert at its place."""
@@ -42,6 +45,18 @@ class Places:
         position = bisect_left(self.orders, order)
         assert self.orders[position] == order, f"no row at {order} of the index key"
         del self.orders[position], self.keys[position]
+
+
+RELEASED_AT_ONCE: Final = 512
+"""Entries of an index that are freed in one step."""
+
+
+def release_items(entries: dict[Any, Any]) -> Iterator[None]:
+    """Empty a dictionary in small steps."""
+    while entries:
+        for _ in range(min(RELEASED_AT_ONCE, len(entries))):
+            entries.popitem()
+        yield
 
 
 class Found(Sequence[R], Generic[R]):
@@ -126,21 +141,28 @@ class MemoryTable(Generic[K, R]):
         """A picture of the rows, as exact tuples, for the snapshot."""
         return self._rows.freeze()
 
-    def load(self, rows: Sequence[R]) -> None:
-        """Rows of a snapshot, in key order, above all that are there.
+    def load(self, rows: Sequence[Values]) -> None:
+        """Rows of a snapshot, as exact tuples, in key order, above all that are there.
 
         Raises:
             ValueError: they are not.
         """
-        keys = list(map(self._schema.key, rows))
-        self._rows.extend(keys, list(map(_exact, rows)))
-        for key, row in zip(keys, rows, strict=True) if self._indexes else ():
-            self._reindex(key, None, row)
+        keys: list[K] = list(map(self._schema.key, rows))  # type: ignore[arg-type]  # see Schema.key
+        self._rows.extend(keys, rows)
+        for key, values in zip(keys, rows, strict=True) if self._indexes else ():
+            self._reindex(key, None, self._row(values))
 
-    def adopt(self, other: MemoryTable[K, R]) -> None:
-        """Take all that the other holds; it is of no use afterwards."""
+    def exchange(self, other: MemoryTable[K, R]) -> None:
+        """Take all that the other holds, and give it what this one held."""
         assert self._schema is other._schema
-        self._rows, self._indexes = other._rows, other._indexes
+        self._rows, other._rows = other._rows, self._rows
+        self._indexes, other._indexes = other._indexes, self._indexes
+
+    def release(self) -> Iterator[None]:
+        """Forget everything in small steps; the table is of no use meanwhile."""
+        for index in self._indexes.values():
+            yield from release_items(index)
+        yield from self._rows.release()
 
     def _row(self, values: Values) -> R:
         # As NamedTuple._make does it, without its detour.

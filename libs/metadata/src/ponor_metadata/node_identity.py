@@ -8,12 +8,12 @@ from ponor.controller.v1.session_service_pb2 import Hello, Welcome
 from ponor.metadata.v1 import records_pb2
 from ponor_runtime.identity import NodeId
 
-from ponor_metadata.rows import NodeRole
+from ponor_metadata.rows import NodeRole, WalKind
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who says Hello. `incarnation`: 16 random bytes, drawn once at process start."""
+    """Who says Hello. `incarnation`: 16 random bytes, drawn once at process start; `wal`: where a broker's write-ahead log lies."""
 
     node_id: NodeId
     role: NodeRole
@@ -21,6 +21,7 @@ class NodeIdentity:
     cluster_id: str = ""
     kafka_host: str = ""
     kafka_port: int = 0
+    wal: WalKind | None = None
 
     def hello(self, welcome: Welcome | None) -> Hello:
         """The first frame of a session; `welcome` is what the process was given before, whichever controller gave it."""
@@ -32,4 +33,5 @@ class NodeIdentity:
             kafka_host=self.kafka_host,
             kafka_port=self.kafka_port,
             node_epoch=0 if welcome is None else welcome.node_epoch,
+            wal=records_pb2.WalKind.ValueType(0 if self.wal is None else self.wal),
         )

@@ -67,6 +67,15 @@ class WaitingObjects(Sequence[ObjectRow]):
         moved._due = self._due
         return moved
 
+    def release(self) -> Iterator[None]:
+        """Forget all, a block at a step."""
+        return self._due.release()
+
+    def after(self, due: tuple[int, ObjectId], limit: int) -> list[ObjectRow]:
+        """At most `limit` of those that are due after (time, object id)."""
+        rows = (self._table.get(object_id) for _, (object_id,) in self._due.after(due, limit))
+        return [row for row in rows if row is not None]
+
     def note(self, row: ObjectRow) -> None:
         """The object waits."""
         self._due.put(OBJECTS_WAITING.order(row), (row.object_id,))
@@ -125,6 +134,10 @@ class ObjectTable:
         # The index's keys are states.
         return self._waiting.get(index_key, ())  # type: ignore[call-overload, no-any-return]
 
+    def destroyed_after(self, due: tuple[int, ObjectId], limit: int) -> list[ObjectRow]:
+        """At most `limit` DESTROYED rows, by the time of destruction and the object id, above such a pair. Takes time in proportion to the limit."""
+        return self._waiting[ObjectState.DESTROYED].after(due, limit)
+
     def put(self, row: ObjectRow) -> None:
         key = row.object_id
         if row.state is ObjectState.DESTROYED:
@@ -159,8 +172,15 @@ class ObjectTable:
         """Pictures of the rows in use and of the destroyed ones, and the origins that the former name."""
         return self._in_use.freeze(), self._destroyed.freeze(), tuple(self._origins)
 
-    def load_in_use(self, rows: Sequence[tuple[int, int, int, int]], origins: Sequence[Origin]) -> None:
-        """Rows of a snapshot, in key order, as (object id, place in `origins`, size, time).
+    def load_in_use(
+        self,
+        keys: Sequence[int],
+        places: Sequence[int],
+        sizes: Sequence[int],
+        times: Sequence[int],
+        origins: Sequence[Origin],
+    ) -> None:
+        """Rows of a snapshot, in key order, as columns: object ids, places in `origins`, sizes, times.
 
         Raises:
             ValueError: they are not in order, or are not PREPARED or COMMITTED.
@@ -168,13 +188,12 @@ class ObjectTable:
         if any(origin.state is ObjectState.DESTROYED for origin in origins):
             raise ValueError("a destroyed object among those in use")
         numbers = [self._number(origin) for origin in origins]
-        self._in_use.extend([row[0] for row in rows], [(numbers[row[1]], row[2], row[3]) for row in rows])
-        prepared = [i for i, origin in enumerate(origins) if origin.state is ObjectState.PREPARED]
-        for row in rows if prepared else ():
-            if row[1] in prepared:
-                object_row = self.get(ObjectId(row[0]))
-                assert object_row is not None
-                self._note_waiting(object_row)
+        packed = list(zip(map(numbers.__getitem__, places), sizes, times, strict=True))
+        self._in_use.extend(keys, packed)
+        waits = [origin.state is ObjectState.PREPARED for origin in origins]
+        for key, place, values in zip(keys, places, packed, strict=True) if any(waits) else ():
+            if waits[place]:
+                self._note_waiting(self._unpack(key, values))
 
     def load_destroyed(self, rows: Sequence[ObjectRow]) -> None:
         """Rows of a snapshot, in key order.
@@ -188,11 +207,22 @@ class ObjectTable:
         for row in rows:
             self._note_waiting(row)
 
-    def adopt(self, other: ObjectTable) -> None:
-        """Take all that the other holds; it is of no use afterwards."""
-        self._in_use, self._destroyed = other._in_use, other._destroyed
-        self._origins, self._numbers = other._origins, other._numbers
-        self._waiting = {state: waiting.of(self) for state, waiting in other._waiting.items()}
+    def exchange(self, other: ObjectTable) -> None:
+        """Take all that the other holds, and give it what this one held."""
+        self._in_use, other._in_use = other._in_use, self._in_use
+        self._destroyed, other._destroyed = other._destroyed, self._destroyed
+        self._origins, other._origins = other._origins, self._origins
+        self._numbers, other._numbers = other._numbers, self._numbers
+        mine, others = self._waiting, other._waiting
+        self._waiting = {state: waiting.of(self) for state, waiting in others.items()}
+        other._waiting = {state: waiting.of(other) for state, waiting in mine.items()}
+
+    def release(self) -> Iterator[None]:
+        """Forget everything in small steps; the table is of no use meanwhile."""
+        for waiting in self._waiting.values():
+            yield from waiting.release()
+        yield from self._destroyed.release()
+        yield from self._in_use.release()
 
     def _pack(self, row: ObjectRow) -> Values:
         prepared = row.state is ObjectState.PREPARED

@@ -11,32 +11,46 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ponor.controller.v1.session_service_pb2 import Operation, OperationBatch, OperationResult, SessionRequest
+from ponor_rpc.joined_messages import joined_messages, message_head, number_field
 
 ENVELOPE_BYTES: Final = 32
 """Upper bound of what a frame adds around its operations, and of what one operation adds for its id and length."""
+OPERATIONS: Final = SessionRequest.OPERATIONS_FIELD_NUMBER
+FIRST_INCOMPLETE_ID: Final = OperationBatch.FIRST_INCOMPLETE_ID_FIELD_NUMBER
+OPERATION: Final = OperationBatch.OPERATIONS_FIELD_NUMBER
+REQUEST_ID: Final = Operation.REQUEST_ID_FIELD_NUMBER
+
+
+def encoded_operation(operation: Operation) -> bytes:
+    """An operation without its id, which leads it in a frame."""
+    if operation.request_id:
+        unnamed = Operation()
+        unnamed.CopyFrom(operation)
+        unnamed.ClearField("request_id")
+        operation = unnamed
+    return operation.SerializeToString()
 
 
 @dataclass(slots=True, eq=False)
 class PendingOperation:
-    """An operation without an answer. `sent`: it left at least once, so it may have been carried out."""
+    """An operation without an answer: its id in this process, and its encoding without the id. `sent`: it left at least once, so it may have been carried out."""
 
-    operation: Operation
-    size_bytes: int
+    request_id: int
+    encoded: bytes
     answer: asyncio.Future[OperationResult]
     sent: bool = False
 
     @property
-    def request_id(self) -> int:
-        """Its id in this process."""
-        return self.operation.request_id
+    def size_bytes(self) -> int:
+        """What it takes of the window."""
+        return len(self.encoded) + ENVELOPE_BYTES
 
 
 @dataclass(slots=True, eq=False)
 class _Place:
     """A place in the line of those who wait for room."""
 
-    operation: Operation
-    size_bytes: int
+    encoded: bytes
     admitted: asyncio.Future[PendingOperation]
 
 
@@ -69,13 +83,13 @@ class OperationWindow:
         """Every operation below has been answered, or never left."""
         return next(iter(self._pending), self._next_id)
 
-    async def admit(self, operation: Operation) -> PendingOperation:
-        """Wait for room, in line; then give the operation its id and put it up for the next frame."""
-        size_bytes = operation.ByteSize() + ENVELOPE_BYTES
+    async def admit(self, encoded: bytes) -> PendingOperation:
+        """Wait for room, in line; then give the operation, encoded by `encoded_operation`, its id and put it up for the next frame."""
+        size_bytes = len(encoded) + ENVELOPE_BYTES
         assert size_bytes <= self.bytes_max, "an operation that will never have room"
         if not self._line and self._has_room(size_bytes):
-            return self._enter(operation, size_bytes)
-        place = _Place(operation, size_bytes, asyncio.get_running_loop().create_future())
+            return self._enter(encoded)
+        place = _Place(encoded, asyncio.get_running_loop().create_future())
         self._line.append(place)
         try:
             return await place.admitted
@@ -113,17 +127,18 @@ class OperationWindow:
         self._unsent = deque(self._pending.values())
 
     def next_frame(self) -> bytes | None:
-        """An encoded `SessionRequest` with as many operations as fit; None when there is nothing to send."""
+        """An encoded `SessionRequest` with as many operations as fit; None when there is nothing to send. Nothing is encoded again: an operation is its id and what was encoded when it came."""
         if not self._unsent:
             return None
-        batch = OperationBatch(first_incomplete_id=self.first_incomplete_id)
+        parts = [number_field(FIRST_INCOMPLETE_ID, self.first_incomplete_id)]
         room = self.frame_bytes_max - ENVELOPE_BYTES
-        while self._unsent and (self._unsent[0].size_bytes <= room or not batch.operations):
+        while self._unsent and (self._unsent[0].size_bytes <= room or len(parts) == 1):
             pending = self._unsent.popleft()
             pending.sent = True
             room -= pending.size_bytes
-            batch.operations.append(pending.operation)
-        return SessionRequest(operations=batch).SerializeToString()
+            named = number_field(REQUEST_ID, pending.request_id)
+            parts += (message_head(OPERATION, len(named) + len(pending.encoded)), named, pending.encoded)
+        return joined_messages(OPERATIONS, sum(map(len, parts)), parts)
 
     def fail_all(self, error: Exception) -> None:
         """Nothing will be answered any more."""
@@ -141,20 +156,18 @@ class OperationWindow:
     def _has_room(self, size_bytes: int) -> bool:
         return len(self._pending) < self.operations_max and self._size_bytes + size_bytes <= self.bytes_max
 
-    def _enter(self, operation: Operation, size_bytes: int) -> PendingOperation:
-        stamped = Operation()
-        stamped.CopyFrom(operation)
-        stamped.request_id = self._next_id
+    def _enter(self, encoded: bytes) -> PendingOperation:
+        request_id = self._next_id
         self._next_id += 1
-        pending = PendingOperation(stamped, size_bytes, asyncio.get_running_loop().create_future())
-        self._pending[pending.request_id] = pending
-        self._size_bytes += size_bytes
+        pending = PendingOperation(request_id, encoded, asyncio.get_running_loop().create_future())
+        self._pending[request_id] = pending
+        self._size_bytes += pending.size_bytes
         self._unsent.append(pending)
         return pending
 
     def _call_next(self) -> None:
         """Admit from the head of the line as long as there is room; nobody overtakes a large operation."""
-        while self._line and self._has_room(self._line[0].size_bytes):
+        while self._line and self._has_room(len(self._line[0].encoded) + ENVELOPE_BYTES):
             place = self._line.popleft()
             if not place.admitted.done():
-                place.admitted.set_result(self._enter(place.operation, place.size_bytes))
+                place.admitted.set_result(self._enter(place.encoded))

@@ -9,26 +9,35 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 from ponor.metadata.v1.records_pb2 import Record, RecordBatch
+from ponor_rpc.joined_messages import message_head
 
 from ponor_metadata.apply import apply_batch, apply_records, require_next
 from ponor_metadata.image import MetadataImage
-from ponor_metadata.tables import Index, Schema, Table
+from ponor_metadata.tables import Index
+
+try:
+    from ponor_metadata.touched_rows_native import TouchedRows
+except ImportError:  # pragma: no cover - no C compiler was there when the member was installed
+    from ponor_metadata.touched_rows_python import TouchedRows
 
 K = TypeVar("K")
 R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741 -- the key of an index
 
 
+RECORDS: Final = RecordBatch.RECORDS_FIELD_NUMBER
+
+
 @dataclass(frozen=True, slots=True)
 class ProposedBatch:
     """A batch that is not committed yet, and its bytes as they stand in the log."""
 
-    batch: RecordBatch
+    index: int
     encoded: bytes
 
 
@@ -38,7 +47,10 @@ class Overlay:
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
         self._proposed: deque[ProposedBatch] = deque()
-        self._open: RecordBatch | None = None
+        self._open: list[bytes] | None = None
+        """The open batch's encoding so far, in parts."""
+        # Of the open batch, else of the newest proposed one; None: nothing is proposed, and the image's count. Plain numbers, because every row that is put asks for them.
+        self._newest: tuple[int, int] | None = None
         self.clusters = OverlayTable(image.clusters, self)
         self.features = OverlayTable(image.features, self)
         self.tenants = OverlayTable(image.tenants, self)
@@ -54,6 +66,10 @@ class Overlay:
         self.operations = OverlayTable(image.operations, self)
         self.broker_configs = OverlayTable(image.broker_configs, self)
         self.quorum = OverlayTable(image.quorum, self)
+        self.moves = OverlayTable(image.moves, self)
+        self.wals = OverlayTable(image.wals, self)
+        self.compactions = OverlayTable(image.compactions, self)
+        self.snapshots = OverlayTable(image.snapshots, self)
         self._all_tables = [value for value in vars(self).values() if isinstance(value, OverlayTable)]
 
     @property
@@ -64,16 +80,12 @@ class Overlay:
     @property
     def index(self) -> int:
         """Index of the open batch, else of the newest proposed one, or the image's."""
-        if self._open is not None:
-            return self._open.index
-        return self._proposed[-1].batch.index if self._proposed else self._image.index
+        return self._image.index if self._newest is None else self._newest[0]
 
     @property
     def cluster_time_ms(self) -> int:
         """Cluster clock of that batch."""
-        if self._open is not None:
-            return self._open.cluster_time_ms
-        return self._proposed[-1].batch.cluster_time_ms if self._proposed else self._image.cluster_time_ms
+        return self._image.cluster_time_ms if self._newest is None else self._newest[1]
 
     @property
     def proposed_batches(self) -> int:
@@ -100,26 +112,30 @@ class Overlay:
         assert self._open is None, "a batch is open"
         assert not batch.records
         require_next(self, batch)
-        self._open = batch
+        self._open = [batch.SerializeToString(deterministic=True)]
+        self._newest = (batch.index, batch.cluster_time_ms)
 
-    def extend(self, records: Sequence[Record]) -> None:
-        """Apply records to this view only, and put them into the open batch."""
-        batch = self._open
-        assert batch is not None, "no batch is open"
+    def extend(self, records: Sequence[Record], encoded: Iterable[bytes]) -> None:
+        """Apply records to this view only, and put them into the open batch. `encoded` are their encodings, of which the batch's is made: a record is encoded once."""
+        parts = self._open
+        assert parts is not None, "no batch is open"
         apply_records(self, records)
-        batch.records.extend(records)
+        for each in encoded:
+            parts += (message_head(RECORDS, len(each)), each)
 
     def seal(self) -> ProposedBatch:
         """The open batch is complete, and has its bytes, as those of `propose`."""
-        batch, self._open = self._open, None
-        assert batch is not None, "no batch is open"
-        assert batch.records, "a batch without records"
-        self.begin(batch)
-        return self._proposed[-1]
+        parts, self._open = self._open, None
+        assert parts is not None, "no batch is open"
+        assert len(parts) > 1, "a batch without records"
+        sealed = ProposedBatch(self.index, b"".join(parts))
+        self._proposed.append(sealed)
+        return sealed
 
     def begin(self, batch: RecordBatch) -> None:
         """See `View.begin`."""
-        self._proposed.append(ProposedBatch(batch, batch.SerializeToString(deterministic=True)))
+        self._newest = (batch.index, batch.cluster_time_ms)
+        self._proposed.append(ProposedBatch(batch.index, batch.SerializeToString(deterministic=True)))
 
     def commit(self, index: int) -> list[ProposedBatch]:
         """Everything up to `index` is committed: apply it to the image, and forget what only it touched.
@@ -127,13 +143,15 @@ class Overlay:
         Returns:
             The batches that were committed by this, for subscribers.
         """
-        newest = self._proposed[-1].batch.index if self._proposed else self._image.index
+        newest = self._proposed[-1].index if self._proposed else self._image.index
         assert index <= newest, f"batch {index} was never proposed; the newest is {newest}"
         committed: list[ProposedBatch] = []
-        while self._proposed and self._proposed[0].batch.index <= index:
+        while self._proposed and self._proposed[0].index <= index:
             proposed = self._proposed.popleft()
-            self._image.apply_committed(proposed.encoded, proposed.batch)
+            self._image.replay(proposed.encoded)
             committed.append(proposed)
+        if not self._proposed and self._open is None:
+            self._newest = None
         for table in self._tables():
             table.forget(index)
         return committed
@@ -141,7 +159,7 @@ class Overlay:
     def drop(self) -> None:
         """Forget everything that is not committed, as if it had never been proposed."""
         self._proposed.clear()
-        self._open = None
+        self._open = self._newest = None
         for table in self._tables():
             table.forget(None)
 
@@ -179,74 +197,20 @@ class Merged(Sequence[R], Generic[R]):
         return heapq.merge(left, self._shown, key=self._order)
 
 
-class OverlayTable(Generic[K, R]):
+class OverlayTable(TouchedRows[K, R]):
     """Fulfils `ponor_metadata.tables.Table`: the image's table with the touched rows put over it."""
 
-    __slots__ = (
-        "_base",
-        "_changes",
-        "_index_keys",
-        "_missing",
-        "_missing_at",
-        "_moved",
-        "_notes",
-        "_overlay",
-        "_schema",
-        "_touched",
-    )
-
-    def __init__(self, base: Table[K, R], overlay: Overlay) -> None:
-        self._base = base
-        self._schema = base.schema
-        self._overlay = overlay
-        # What uncommitted batches made of a row (None: deleted), and the newest of them.
-        self._touched: dict[K, tuple[R | None, int]] = {}
-        # Per index: under which index keys touched rows stand or stood, which rows, and the newest batch that said so.
-        self._index_keys: dict[str, dict[Any, dict[K, int]]] = {
-            index.name: {} for index in self._schema.indexes
-        }
-        # What was touched and noted by which batch, oldest first: a commit looks at what its batches did, not at all that is in flight.
-        self._changes: deque[tuple[int, K]] = deque()
-        self._notes: deque[tuple[int, dict[Any, dict[K, int]], Any, K]] = deque()
-        self._moved = [(index.keys, self._index_keys[index.name]) for index in self._schema.indexes]
-        # The key that was last looked for in the image's table in vain, and the image's index then: what is about to be put is asked for several times before.
-        self._missing: K | None = None
-        self._missing_at = 0
-
-    @property
-    def schema(self) -> Schema[K, R]:
-        return self._schema
-
-    @property
-    def touched_rows(self) -> int:
-        """How many rows uncommitted batches changed."""
-        return len(self._touched)
-
-    def get(self, key: K) -> R | None:
-        touched = self._touched.get(key)
-        if touched is not None:
-            return touched[0]
-        index = self._overlay.image.index
-        if key == self._missing and index == self._missing_at:
-            return None
-        row = self._base.get(key)
-        if row is None:
-            self._missing, self._missing_at = key, index
-        return row
-
-    def __contains__(self, key: object) -> bool:
-        # Keys of another type are in neither dict.
-        return self.get(key) is not None  # type: ignore[arg-type]
+    __slots__ = ()
 
     def __len__(self) -> int:
-        appeared = sum((row is not None) - (key in self._base) for key, (row, _) in self._touched.items())
+        appeared = sum((row is not None) - (key in self._base) for key, row in self._newest_rows())
         return len(self._base) + appeared
 
     def __iter__(self) -> Iterator[R]:
         if not self._touched:
             return iter(self._base)
         rows = {self._schema.key(row): row for row in self._base}
-        for key, (row, _) in self._touched.items():
+        for key, row in self._newest_rows():
             if row is None:
                 rows.pop(key, None)
             else:
@@ -256,11 +220,12 @@ class OverlayTable(Generic[K, R]):
 
     def find(self, index: Index[I, R], index_key: I) -> Sequence[R]:
         base = self._base.find(index, index_key)
+        self._note_all()
         moved = self._index_keys[index.name].get(index_key)
         if not moved:
             return base
         hidden = [under for key in moved if (under := self._base.get(key)) is not None]
-        shown = [row for key in moved if (row := self._touched[key][0]) is not None]
+        shown = [row for key in moved if (row := self._touched[key].row) is not None]
         return Merged(
             base,
             frozenset(index.order(row) for row in hidden if index_key in index.keys(row)),
@@ -268,27 +233,20 @@ class OverlayTable(Generic[K, R]):
             index.order,
         )
 
-    def put(self, row: R) -> None:
-        key, batch_index = self._schema.key(row), self._overlay.index
-        if self._moved:
-            old = self.get(key)
-            if old is not None:
-                self._note(key, old, batch_index)
-            self._note(key, row, batch_index)
-        self._touched[key] = (row, batch_index)
-        self._changes.append((batch_index, key))
-
     def amend(self, row: R) -> None:
         self.put(row)
 
-    def delete(self, key: K) -> None:
-        present = self.get(key)
-        if present is None:
-            raise KeyError(key)
-        batch_index = self._overlay.index
-        self._note(key, present, batch_index)
-        self._touched[key] = (None, batch_index)
-        self._changes.append((batch_index, key))
+    def _newest_rows(self) -> Iterator[tuple[K, R | None]]:
+        return ((key, change.row) for key, change in self._touched.items())
+
+    def _note_all(self) -> None:
+        unnoted = self._unnoted
+        while unnoted:
+            change = unnoted.popleft()
+            if change.present is not None:
+                self._note(change.key, change.present, change.batch_index)
+            if change.row is not None:
+                self._note(change.key, change.row, change.batch_index)
 
     def _note(self, key: K, row: R, batch_index: int) -> None:
         for index_keys, moved in self._moved:
@@ -298,28 +256,3 @@ class OverlayTable(Generic[K, R]):
                     keys = moved[index_key] = {}
                 keys[key] = batch_index
                 self._notes.append((batch_index, moved, index_key, key))
-
-    def forget(self, index: int | None) -> None:
-        """Forget the rows that no batch above `index` touched; None: all rows."""
-        self._missing = None
-        if index is None:
-            self._touched.clear()
-            self._changes.clear()
-            self._notes.clear()
-            for moved in self._index_keys.values():
-                moved.clear()
-            return
-        changes, notes = self._changes, self._notes
-        while changes and changes[0][0] <= index:
-            _, key = changes.popleft()
-            touched = self._touched.get(key)
-            if touched is not None and touched[1] <= index:
-                del self._touched[key]
-        # A row that a later batch touches again is noted by that batch where it stood before it, which is where the image shows it now.
-        while notes and notes[0][0] <= index:
-            _, moved, index_key, key = notes.popleft()
-            keys = moved.get(index_key)
-            if keys is not None and keys.get(key, index + 1) <= index:
-                del keys[key]
-                if not keys:
-                    del moved[index_key]

@@ -2,7 +2,7 @@
 """The plain case of the records that make up nearly all of a log, applied by compiled code (docs/decisions/0016-packed-image.md).
 
 What lives here: for a few kinds of records, a look whether applying one comes to changing some numbers in place or appending some, and
-doing it. Everything else is left to the rules of `apply`, record by record: whatever is out of the ordinary, and everything that an
+doing it; and what a batch holds, which takes the same walk over its bytes. Everything else is left to the rules of `apply`, record by record: whatever is out of the ordinary, and everything that an
 invariant forbids, so that there is one place which says what is wrong. `tests/test_plain_records.py` holds the two against each other.
 
 Works on the lists, arrays and byte arrays of `blocks`; keeps nothing of its own.
@@ -17,27 +17,35 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyBy
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.long cimport PyLong_AsLongLong
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from ponor_metadata.blocks import BLOCK_ROWS_MAX, BLOCK_ROWS_MIN
+from ponor_metadata.blocks import BLOCK_ROWS_MAX, BLOCK_ROWS_MIN, Block, Blocks, StructBlock, TupleBlock
 from ponor_metadata.counters import COMMIT_ORDER, OBJECT, STREAM
 from ponor_metadata.memory_table import Places
 from ponor_metadata.object_table import IN_USE
 from ponor_metadata.ranges import PackedRanges
 from ponor_metadata.rows import ObjectState, StreamSetObjectRow
-from ponor_metadata.stream_object_table import HOLDING
-from ponor_metadata.tables import OPERATIONS_OF, STREAMS_OF_TOPIC, STREAMS_OPEN_AT, TOPIC_TAG
+from ponor_metadata.stream_object_layout import HOLDING
+from ponor_metadata.tables import (
+    OPERATIONS_OF,
+    PARTITION_TAG,
+    STREAMS_OF_PARTITION,
+    STREAMS_OF_TOPIC,
+    STREAMS_OPEN_AT,
+    TOPIC_TAG,
+)
 
 cdef enum:
     IN_USE_BYTES = 20       # object_table.IN_USE
     HOLDING_BYTES = 24      # stream_object_table.HOLDING
     SEQUENCE_BITS = 49
     INT32_MAX = 0x7FFFFFFF
+    KINDS_MAX = 256         # numbers of Record.kind that are counted
     # Numbers of Record.kind.
     STREAM_CREATED = 20
     STREAM_OPENED = 21
@@ -60,6 +68,33 @@ include "plain_records_wire.pxi"
 include "plain_records_store.pxi"
 
 
+def contents_of(bytes encoded):
+    """See `ponor_metadata.batch_contents`; None when protobuf has to look."""
+    cdef Bytes batch, record
+    cdef uint64_t tag, value, index = 0, term = 0
+    cdef int64_t counts[KINDS_MAX]
+    cdef int kind
+    cdef const uint8_t *begin = encoded
+    memset(counts, 0, sizeof(counts))
+    batch.pos, batch.end = begin, begin + len(encoded)
+    while batch.pos < batch.end:
+        if not varint(&batch, &tag):
+            return None
+        if tag == (4 << 3 | 2):
+            if not delimited(&batch, &record) or not varint(&record, &tag) or tag & 7 != 2 or tag >> 3 >= KINDS_MAX:
+                return None
+            counts[tag >> 3] += 1
+        elif tag & 7 != 0 or not varint(&batch, &value):
+            return None
+        elif tag == 1 << 3:
+            index = value
+        elif tag == 2 << 3:
+            term = value
+        elif tag != 3 << 3:
+            return None
+    return index, term, {kind: counts[kind] for kind in range(KINDS_MAX) if counts[kind]}
+
+
 cdef tuple flat(dict tags):
     """Names and values in turn, sorted by name."""
     cdef list values = []
@@ -67,6 +102,15 @@ cdef tuple flat(dict tags):
         values.append(intern(name))
         values.append(intern(tags[name]))
     return tuple(values)
+
+
+cdef int stands_at(dict index, object index_key, object stream_id) except -1:
+    """Note a stream under a key of an index in which streams stand in the order of their ids."""
+    cdef object places = index.get(index_key)
+    if places is None:
+        places = index[index_key] = Places()
+    places.add(stream_id, stream_id)
+    return 0
 
 
 cdef class PlainRecords:
@@ -80,7 +124,7 @@ cdef class PlainRecords:
     cdef Store nodes, streams, in_use, due, holdings, keys, operations, counters
     cdef object stream_set_objects
     cdef dict twins  # by the number of an origin that is PREPARED, the number of the same one COMMITTED
-    cdef dict numbers, of_stream, of_topic, open_at, operations_of
+    cdef dict numbers, of_stream, of_topic, of_partition, open_at, operations_of
     cdef list origins
 
     def __init__(self, image, dict rules, record):
@@ -91,6 +135,7 @@ cdef class PlainRecords:
         self.streams = Store(image.streams._rows)
         self.open_at = image.streams._indexes[STREAMS_OPEN_AT.name]
         self.of_topic = image.streams._indexes[STREAMS_OF_TOPIC.name]
+        self.of_partition = image.streams._indexes[STREAMS_OF_PARTITION.name]
         self.in_use = Store(image.objects._in_use)
         self.due = Store(image.objects._waiting[PREPARED]._due)
         self.twins = {}
@@ -192,7 +237,7 @@ cdef class PlainRecords:
         i = self.nodes.place(b, node_id)
         if i < 0:
             return None
-        row = self.nodes.blocks[b]._rows[i]
+        row = rows_of(self.nodes.blocks[b])[i]
         return row if number_at(row, 1) == node_epoch and row[7] is False else None
 
     cdef int64_t next_value(self, str counter) except -2:
@@ -200,17 +245,17 @@ cdef class PlainRecords:
         cdef tuple row
         if not self.counters.blocks:
             return -1
-        for row in self.counters.blocks[0]._rows:
+        for row in rows_of(self.counters.blocks[0]):
             if row[0] is counter or row[0] == counter:
                 return number_at(row, 1)
         return -1
 
     cdef int set_next_value(self, str counter, int64_t value) except -1:
         cdef Py_ssize_t i
-        cdef list keys = self.counters.blocks[0].keys  # there are four counters
+        cdef list keys = keys_of(self.counters.blocks[0])  # there are four counters
         for i in range(PyList_GET_SIZE(keys)):
             if keys[i] is counter or keys[i] == counter:
-                self.counters.owned(0)._rows[i] = (counter, value)
+                rows_of(self.counters.owned(0))[i] = (counter, value)
         return 0
 
     cdef bint key_put(self, Fields *f) except -1:
@@ -225,7 +270,7 @@ cdef class PlainRecords:
         cdef Bytes entry
         cdef Fields f
         cdef dict tags = {}
-        cdef object block, places, topic
+        cdef object block, topic, partition
         while body.pos < body.end:
             if not varint(&body, &tag):
                 return False
@@ -239,20 +284,20 @@ cdef class PlainRecords:
         if following < 0 or <int64_t>number < following or <int64_t>number >> SEQUENCE_BITS != following >> SEQUENCE_BITS:
             return False
         block = self.streams.last_with_room()
-        if block is None or block.keys[-1] >= number:
+        if block is None or keys_of(block)[-1] >= number:
             return False
         stream_id = number
-        block.keys.append(stream_id)
-        block._rows.append((stream_id, -1, False, 0, 0, -1, -1, (), flat(tags)))
-        self.streams.whole._count += 1
+        keys_of(block).append(stream_id)
+        rows_of(block).append((stream_id, -1, False, 0, 0, -1, -1, (), flat(tags)))
+        self.streams.add_count(1)
         self.set_next_value(STREAM, stream_id + 1)
         topic = tags.get(TOPIC_TAG)
         if topic is not None:
             topic = intern(topic)
-            places = self.of_topic.get(topic)
-            if places is None:
-                places = self.of_topic[topic] = Places()
-            places.add(stream_id, stream_id)
+            stands_at(self.of_topic, topic, stream_id)
+            partition = tags.get(PARTITION_TAG)
+            if partition is not None:
+                stands_at(self.of_partition, (topic, intern(partition)), stream_id)
         return True
 
     cdef bint stream_opened(self, Fields *f) except -1:
@@ -264,20 +309,17 @@ cdef class PlainRecords:
         i = self.streams.place(b, stream_id)
         if i < 0:
             return False
-        row = self.streams.blocks[b]._rows[i]
+        row = rows_of(self.streams.blocks[b])[i]
         if row[2] is not False or epoch <= number_at(row, 1):
             return False
         writers = row[7]
         end = row[4]
         if writers and (end <= writers[-1] or end <= row[3]):
             return False  # the last part says nothing of any offset: a case for the rule
-        self.streams.owned(b)._rows[i] = (
+        rows_of(self.streams.owned(b))[i] = (
             row[0], epoch, True, row[3], end, node_id, f.number[4], (*writers, epoch, node_id, end), row[8]
         )
-        places = self.open_at.get(node_id)
-        if places is None:
-            places = self.open_at[node_id] = Places()
-        places.add(row[0], row[0])
+        stands_at(self.open_at, node_id, row[0])
         return True
 
     cdef bint objects_prepared(self, Fields *f) except -1:
@@ -314,11 +356,11 @@ cdef class PlainRecords:
     cdef bint ends_below(self, int64_t object_id, int64_t expires) except -1:
         """Whether such an object is the last by its id, and the last to expire."""
         cdef object last
-        if self.in_use.whole._count and self.in_use.blocks[-1].keys[-1] >= object_id:
+        if self.in_use.count() and keys_of(self.in_use.blocks[-1])[-1] >= object_id:
             return False
-        if not self.due.whole._count:
+        if not self.due.count():
             return True
-        last = self.due.blocks[-1].keys[-1]
+        last = keys_of(self.due.blocks[-1])[-1]
         return number_at(last, 0) <= expires and number_at(last, 1) < object_id
 
     cdef int wait(self, int64_t expires, int64_t object_id) except -1:
@@ -326,9 +368,9 @@ cdef class PlainRecords:
         if block is None:
             self.due.put_pair(expires, object_id, (expires, object_id), (object_id,))
         else:
-            block.keys.append((expires, object_id))
-            block._rows.append((object_id,))
-            self.due.whole._count += 1
+            keys_of(block).append((expires, object_id))
+            rows_of(block).append((object_id,))
+            self.due.add_count(1)
         return 0
 
     cdef Py_ssize_t prepared(self, int64_t object_id, Py_ssize_t *b, int64_t *expires, uint32_t *twin) except -2:
@@ -341,7 +383,7 @@ cdef class PlainRecords:
         i = -1 if b[0] < 0 else self.in_use.place(b[0], object_id)
         if i < 0:
             return -1
-        data = PyByteArray_AS_STRING(self.in_use.blocks[b[0]]._data) + i * IN_USE_BYTES
+        data = PyByteArray_AS_STRING(data_of(self.in_use.blocks[b[0]])) + i * IN_USE_BYTES
         memcpy(&number, data, 4)
         memcpy(expires, data + 12, 8)
         known = self.twins.get(number)
@@ -357,7 +399,7 @@ cdef class PlainRecords:
         return i
 
     cdef int commit(self, Py_ssize_t b, Py_ssize_t i, uint32_t twin, int64_t size, int64_t at_ms, int64_t expires, int64_t object_id) except -1:
-        cdef char *data = PyByteArray_AS_STRING(self.in_use.owned(b)._data) + i * IN_USE_BYTES
+        cdef char *data = PyByteArray_AS_STRING(data_of(self.in_use.owned(b))) + i * IN_USE_BYTES
         memcpy(data, &twin, 4)
         memcpy(data + 4, &size, 8)
         memcpy(data + 12, &at_ms, 8)
@@ -365,7 +407,7 @@ cdef class PlainRecords:
         return 0
 
     cdef int advance(self, Py_ssize_t b, Py_ssize_t i, int64_t end) except -1:
-        cdef list rows = self.streams.owned(b)._rows
+        cdef list rows = rows_of(self.streams.owned(b))
         cdef tuple row = rows[i]
         rows[i] = (row[0], row[1], row[2], row[3], end, row[5], row[6], row[7], row[8])
         return 0
@@ -377,7 +419,7 @@ cdef class PlainRecords:
         b[0] = self.streams.block_of(stream_id)
         i = -1 if b[0] < 0 else self.streams.place(b[0], stream_id)
         if i >= 0:
-            row = self.streams.blocks[b[0]]._rows[i]
+            row = rows_of(self.streams.blocks[b[0]])[i]
             if <object>PyTuple_GET_ITEM(row, 2) is True and number_at(row, 4) == end:
                 return i
         return -1
@@ -399,7 +441,7 @@ cdef class PlainRecords:
         self.commit(object_block, object_place, twin, size, f.number[6], expires, object_id)
         self.advance(stream_block, stream_place, end)
         block = self.holdings.last_with_room()
-        if block is None or block.keys[-1] >= object_id:
+        if block is None or keys_of(block)[-1] >= object_id:
             self.holdings.whole.put(object_id, (stream_id, start, end))
         else:
             packed[0], packed[1], packed[2] = stream_id, start, end
@@ -439,8 +481,8 @@ cdef class PlainRecords:
             i = self.ending_at(stream_ids[n], starts[n], &b)
             if i < 0 or (n and stream_ids[n] == stream_ids[n - 1]):
                 return False
-            writers = self.streams.blocks[b]._rows[i][7]
-            if PyLong_AsLongLong(writers[-2]) != node_id:
+            writers = rows_of(self.streams.blocks[b])[i][7]
+            if <int64_t>writers[-2] != node_id:
                 return False
         for n in range(count):
             b = self.streams.block_of(stream_ids[n])
@@ -471,8 +513,8 @@ cdef class PlainRecords:
             return False
         if floor > known_floor:
             b = self.nodes.block_of(node_id)
-            self.nodes.owned(b)._rows[self.nodes.place(b, node_id)] = (*row[:8], floor)
-            while below < PyList_GET_SIZE(orders) and PyLong_AsLongLong(orders[below]) < floor:
+            rows_of(self.nodes.owned(b))[self.nodes.place(b, node_id)] = (*row[:8], floor, *row[9:])
+            while below < PyList_GET_SIZE(orders) and <int64_t>orders[below] < floor:
                 self.operations.delete_pair(node_id, orders[below])
                 below += 1
             if below:

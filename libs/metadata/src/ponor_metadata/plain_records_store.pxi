@@ -1,7 +1,52 @@
 # How blocks are searched and appended to. Part of plain_records_native; splitting, joining and copying of blocks is left to `blocks`.
 
+# Attributes of blocks and maps stand in slots; they are read where they lie, which spares a look into the class each time.
+
+cdef extern from "structmember.h":
+    ctypedef struct PyMemberDef:
+        Py_ssize_t offset
+
+
+cdef extern from "Python.h":
+    ctypedef struct PyMemberDescrObject:
+        PyMemberDef *d_member
+
+
+cdef Py_ssize_t slot_of(object kind, str name) except -1:
+    """Where the objects of a class have a slot."""
+    descriptor = kind.__dict__[name]
+    assert type(descriptor) is type(Block.__dict__["keys"]), f"{kind.__name__}.{name} is no slot"
+    return (<PyMemberDescrObject *>descriptor).d_member.offset
+
+
+cdef Py_ssize_t KEYS_SLOT = slot_of(Block, "keys")
+cdef Py_ssize_t GENERATION_SLOT = slot_of(Block, "generation")
+cdef Py_ssize_t ROWS_SLOT = slot_of(TupleBlock, "_rows")
+cdef Py_ssize_t DATA_SLOT = slot_of(StructBlock, "_data")
+cdef Py_ssize_t COUNT_SLOT = slot_of(Blocks, "_count")
+cdef Py_ssize_t MAP_GENERATION_SLOT = slot_of(Blocks, "_generation")
+
+
+cdef inline object in_slot(object holder, Py_ssize_t slot):
+    return <object>(<PyObject **>(<char *><PyObject *>holder + slot))[0]
+
+
+cdef inline object keys_of(object block):
+    return in_slot(block, KEYS_SLOT)
+
+
+cdef inline list rows_of(object block):
+    """Of a block of tuples."""
+    return <list>in_slot(block, ROWS_SLOT)
+
+
+cdef inline bytearray data_of(object block):
+    """Of a block of packed rows."""
+    return <bytearray>in_slot(block, DATA_SLOT)
+
+
 cdef inline int64_t number_at(object values, Py_ssize_t place) except? -1:
-    return PyLong_AsLongLong(<object>PyTuple_GET_ITEM(values, place))
+    return <int64_t><object>PyTuple_GET_ITEM(values, place)
 
 
 cdef inline bint is_below(object pair, int64_t left, int64_t right, bint or_same) except -1:
@@ -24,12 +69,25 @@ cdef class Store:
         self.blocks = whole._blocks
         self.firsts = whole._firsts
 
+    cdef inline Py_ssize_t count(self) except -1:
+        """How many rows there are."""
+        return <Py_ssize_t>in_slot(self.whole, COUNT_SLOT)
+
+    cdef inline int add_count(self, Py_ssize_t change) except -1:
+        cdef PyObject **slot = <PyObject **>(<char *><PyObject *>self.whole + COUNT_SLOT)
+        cdef PyObject *before = slot[0]
+        cdef object after = <object>before + change
+        Py_INCREF(after)
+        slot[0] = <PyObject *>after
+        Py_DECREF(<object>before)
+        return 0
+
     cdef Py_ssize_t block_of(self, int64_t key) except -2:
         """The block in which an integer key stands or would stand; -1 if it is below all."""
         cdef Py_ssize_t low = 0, high = PyList_GET_SIZE(self.firsts), middle
         while low < high:
             middle = (low + high) >> 1
-            if key < PyLong_AsLongLong(<object>PyList_GET_ITEM(self.firsts, middle)):
+            if key < <int64_t><object>PyList_GET_ITEM(self.firsts, middle):
                 high = middle
             else:
                 low = middle + 1
@@ -37,18 +95,18 @@ cdef class Store:
 
     cdef Py_ssize_t place(self, Py_ssize_t b, int64_t key) except -2:
         """The place of an integer key in the block; -1 if it is not there."""
-        cdef object keys = self.blocks[b].keys
+        cdef object keys = keys_of(self.blocks[b])
         cdef Py_ssize_t low = 0, high, middle, count
         cdef int64_t *packed
         if isinstance(keys, list):
             count = high = PyList_GET_SIZE(keys)
             while low < high:
                 middle = (low + high) >> 1
-                if PyLong_AsLongLong(<object>PyList_GET_ITEM(keys, middle)) < key:
+                if <int64_t><object>PyList_GET_ITEM(keys, middle) < key:
                     low = middle + 1
                 else:
                     high = middle
-            if low < count and PyLong_AsLongLong(<object>PyList_GET_ITEM(keys, low)) == key:
+            if low < count and <int64_t><object>PyList_GET_ITEM(keys, low) == key:
                 return low
             return -1
         count = high = len(<array.array>keys)
@@ -63,8 +121,9 @@ cdef class Store:
 
     cdef object owned(self, Py_ssize_t b):
         """The block, to be changed."""
-        cdef object block = self.blocks[b]
-        if block.generation != self.whole._generation:
+        cdef object block = self.blocks[b], generation, newest
+        generation, newest = in_slot(block, GENERATION_SLOT), in_slot(self.whole, MAP_GENERATION_SLOT)
+        if generation is not newest and generation != newest:
             block = self.whole._own(b)
         return block
 
@@ -81,7 +140,7 @@ cdef class Store:
 
     cdef Py_ssize_t place_of_pair(self, Py_ssize_t b, int64_t left, int64_t right) except -2:
         """Where a key of two integers stands or would stand in the block."""
-        cdef list keys = self.blocks[b].keys
+        cdef list keys = keys_of(self.blocks[b])
         cdef Py_ssize_t low = 0, high = PyList_GET_SIZE(keys), middle
         while low < high:
             middle = (low + high) >> 1
@@ -95,16 +154,16 @@ cdef class Store:
         """Insert a row that is not there yet, under a key of two integers."""
         cdef Py_ssize_t b = self.block_of_pair(left, right), i
         cdef object block
-        if b < 0 or PyList_GET_SIZE(self.blocks[b].keys) >= ROWS_MAX:
+        if b < 0 or PyList_GET_SIZE(keys_of(self.blocks[b])) >= ROWS_MAX:
             self.whole.put(key, row)
             return 0
-        if PyList_GET_SIZE(self.blocks[b].keys) == 0:
+        if PyList_GET_SIZE(keys_of(self.blocks[b])) == 0:
             self.firsts[b] = key
         i = self.place_of_pair(b, left, right)
         block = self.owned(b)
-        block.keys.insert(i, key)
-        block._rows.insert(i, row)
-        self.whole._count += 1
+        keys_of(block).insert(i, key)
+        rows_of(block).insert(i, row)
+        self.add_count(1)
         return 0
 
     cdef int put_text(self, str key, tuple row) except -1:
@@ -116,56 +175,56 @@ cdef class Store:
         if PyList_GET_SIZE(self.blocks) == 0:
             self.whole.put(key, row)
             return 0
-        keys = self.blocks[b].keys
+        keys = keys_of(self.blocks[b])
         count = PyList_GET_SIZE(keys)
         i = bisect_left(keys, key)
         if i < count and keys[i] == key:
-            self.owned(b)._rows[i] = row
+            rows_of(self.owned(b))[i] = row
             return 0
         if count >= ROWS_MAX:
             self.whole.put(key, row)
             return 0
         block = self.owned(b)
-        keys, rows = block.keys, block._rows
+        keys, rows = keys_of(block), rows_of(block)
         keys.insert(i, key)
         rows.insert(i, row)
         if i == 0:
             self.firsts[b] = key
-        self.whole._count += 1
+        self.add_count(1)
         return 0
 
     cdef int delete_pair(self, int64_t left, int64_t right) except -1:
         """Remove a row that is there, under a key of two integers."""
         cdef Py_ssize_t b = self.block_of_pair(left, right), i
         cdef object block
-        cdef Py_ssize_t rows = 0 if b < 0 else PyList_GET_SIZE(self.blocks[b].keys)
+        cdef Py_ssize_t rows = 0 if b < 0 else PyList_GET_SIZE(keys_of(self.blocks[b]))
         if rows == 0 or (rows <= ROWS_MIN and PyList_GET_SIZE(self.blocks) > 1):
             self.whole.delete((left, right))  # blocks go, or are joined
             return 0
         i = self.place_of_pair(b, left, right)
-        if i == rows or is_below((left, right), number_at(self.blocks[b].keys[i], 0), number_at(self.blocks[b].keys[i], 1), False):
+        if i == rows or is_below((left, right), number_at(keys_of(self.blocks[b])[i], 0), number_at(keys_of(self.blocks[b])[i], 1), False):
             raise KeyError((left, right))
         block = self.owned(b)
-        del block.keys[i]
-        del block._rows[i]
+        del keys_of(block)[i]
+        del rows_of(block)[i]
         if i == 0 and rows > 1:
-            self.firsts[b] = block.keys[0]
-        self.whole._count -= 1
+            self.firsts[b] = keys_of(block)[0]
+        self.add_count(-1)
         return 0
 
     cdef int append_packed(self, object block, int64_t key, const char *row, Py_ssize_t row_bytes) except -1:
         """Append a row of fixed width to a block that has room."""
-        cdef bytearray data = block._data
+        cdef bytearray data = data_of(block)
         cdef Py_ssize_t size = PyByteArray_GET_SIZE(data)
-        block.keys.append(key)
+        keys_of(block).append(key)
         PyByteArray_Resize(data, size + row_bytes)
         memcpy(PyByteArray_AS_STRING(data) + size, row, row_bytes)
-        self.whole._count += 1
+        self.add_count(1)
         return 0
 
     cdef object last_with_room(self):
         """The last block, to be appended to; None if it is full or empty, or there is none."""
         cdef Py_ssize_t b = PyList_GET_SIZE(self.blocks) - 1
-        if b < 0 or not 0 < len(self.blocks[b].keys) < ROWS_MAX:
+        if b < 0 or not 0 < len(keys_of(self.blocks[b])) < ROWS_MAX:
             return None
         return self.owned(b)

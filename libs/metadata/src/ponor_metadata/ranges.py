@@ -54,6 +54,10 @@ class DecodedRanges:
         for stream_id, start, end in zip(self._stream_ids, self._starts, self._ends, strict=True):
             yield StreamPiece(StreamId(stream_id), start, end)
 
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """(stream id, start offset, end offset) of every piece, for whoever looks at very many."""
+        return zip(self._stream_ids, self._starts, self._ends, strict=True)
+
     def stream_ids(self) -> Iterator[StreamId]:
         """Each stream once, in order."""
         previous = -1
@@ -61,6 +65,11 @@ class DecodedRanges:
             if stream_id != previous:
                 previous = stream_id
                 yield StreamId(stream_id)
+
+    @property
+    def columns(self) -> tuple[array[int], array[int], array[int]]:
+        """Stream ids, starts and ends of all pieces, in order; not to be changed."""
+        return self._stream_ids, self._starts, self._ends
 
     @property
     def stream_id_column(self) -> array[int]:

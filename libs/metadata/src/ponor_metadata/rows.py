@@ -27,6 +27,7 @@ from ponor_metadata.ranges import PackedRanges
 NO_NODE: Final = NodeId(-1)
 NO_EPOCH: Final = NodeEpoch(-1)
 NO_LEADER: Final = NodeId(-1)
+NO_STREAM: Final = StreamId(-1)
 ALL_BROKERS: Final = NodeId(-1)
 """Stands for every broker in the table of dynamic settings."""
 
@@ -37,6 +38,29 @@ class NodeRole(IntEnum):
     BROKER = 1
     COMPACTOR = 2
     GC = 3
+
+
+class WalKind(IntEnum):
+    """Where a broker's write-ahead log lies; numbers of ponor.metadata.v1.WalKind. A record that says nothing means a file."""
+
+    FILE = 1
+    OBJECT = 2
+
+
+class MoveCause(IntEnum):
+    """Why a partition moves; numbers of ponor.metadata.v1.MoveCause."""
+
+    REQUEST = 1
+    DRAIN = 2
+    BALANCE = 3
+
+
+class CompactionKind(IntEnum):
+    """What a compaction does; numbers of ponor.metadata.v1.CompactionKind."""
+
+    SET_OBJECTS = 1
+    FORCE_SPLIT = 2
+    STREAM_OBJECTS = 3
 
 
 class ObjectState(IntEnum):
@@ -50,7 +74,8 @@ class ObjectState(IntEnum):
 class ClusterRow(NamedTuple):
     """Who this cluster is. At most one.
 
-    `incarnation` counts forced recoveries; as long as the present one is unconfirmed nothing may be deleted from the store.
+    `incarnation` counts forced recoveries; as long as the present one is unconfirmed nothing may be deleted from the store. Until
+    `stop_until_ms` (cluster time) all of the cluster is being stopped: nobody drains and nobody fails over.
     """
 
     cluster_id: str
@@ -58,6 +83,8 @@ class ClusterRow(NamedTuple):
     namespace: str
     incarnation: int = 0
     incarnation_unconfirmed: bool = False
+    stop_until_ms: int = 0
+    balancer_paused: bool = False
 
 
 class QuorumMemberRow(NamedTuple):
@@ -92,7 +119,10 @@ class CounterRow(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """The newest process that registered under a node id. Operations below `first_incomplete_id` were answered."""
+    """The newest process that registered under a node id. Operations below `first_incomplete_id` were answered.
+
+    A `draining` broker gives its partitions away and gets no new ones; the next registration or fence ends that.
+    """
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -103,6 +133,8 @@ class NodeRow(NamedTuple):
     registered_at_ms: int
     fenced: bool
     first_incomplete_id: int
+    wal: WalKind = WalKind.FILE
+    draining: bool = False
 
 
 class RangeRow(NamedTuple):
@@ -227,13 +259,73 @@ class BrokerConfigsRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """A partition of a topic."""
+    """A partition of a topic. While it moves, the leader is still the source, and `replicas` names the target alone."""
 
     topic_id: bytes
     partition: int
     leader_id: NodeId
     leader_epoch: int
     replicas: tuple[NodeId, ...]
+
+
+class MoveRow(NamedTuple):
+    """A partition that is to be led by `target_id`. The source leads it until the election; times are cluster time.
+
+    From `elect_at_ms` on the controller elects the target by itself, if the source has closed the streams.
+    """
+
+    topic_id: bytes
+    partition: int
+    source_id: NodeId
+    target_id: NodeId
+    begun_at_ms: int
+    elect_at_ms: int
+    cause: MoveCause
+    reason: str
+    traceparent: str
+
+
+class WalRow(NamedTuple):
+    """A write-ahead log in the object store that is not closed: slots from `trim_sequence` on may hold what is committed nowhere else.
+
+    Written by the process of (node_id, wal_epoch). Once that epoch is over, the recoverer is to commit what is in it and to close it;
+    `token` counts assignments (nobody: `NO_NODE`, `NO_EPOCH`, 0).
+    """
+
+    node_id: NodeId
+    wal_epoch: NodeEpoch
+    trim_sequence: int
+    recoverer_id: NodeId
+    recoverer_epoch: NodeEpoch
+    token: int = 0
+
+
+class CompactionRow(NamedTuple):
+    """Objects that a worker is replacing: set objects of `node_id`, or stream objects of `stream_id` (the other one: `NO_NODE`, `NO_STREAM`).
+
+    `token` counts the workers that the task was given to. A lease whose time is over stays the worker's until the task is given to another one.
+    A source may be gone already, when everything in it was trimmed or deleted meanwhile.
+    """
+
+    task_id: int
+    kind: CompactionKind
+    node_id: NodeId
+    stream_id: StreamId
+    source_ids: tuple[ObjectId, ...]
+    worker_id: NodeId
+    worker_epoch: NodeEpoch
+    token: int
+    leased_until_ms: int
+
+
+class SnapshotRow(NamedTuple):
+    """Somebody reads the data as they were at `image_index`. What was destroyed at `begun_at_ms` or later is kept as long as the row is there."""
+
+    lease_id: int
+    holder: str
+    image_index: int
+    begun_at_ms: int
+    leased_until_ms: int
 
 
 class OperationRow(NamedTuple):

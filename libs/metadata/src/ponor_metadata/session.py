@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 from ponor.common.v1.error_pb2 import ERROR_CODE_NOT_LEADER
 from ponor.controller.v1.session_service_pb2 import (
     Heartbeat,
+    LoadReport,
     Operation,
     OperationResult,
     SessionRequest,
@@ -43,9 +44,11 @@ from ponor_metadata.errors import (
 )
 from ponor_metadata.node_identity import NodeIdentity
 from ponor_metadata.operation_trace import traced_operation
-from ponor_metadata.operation_window import ENVELOPE_BYTES, OperationWindow
+from ponor_metadata.operation_window import ENVELOPE_BYTES, OperationWindow, encoded_operation
 
 __all__ = ["NodeFencedError", "NodeIdentity", "SessionClient", "SessionSettings"]
+
+NO_DEADLINE: Final = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class SessionClient:
 
     Attributes:
         fenced: set when this process lost its node id; the service must stop.
+        fenced_listeners: called with the reason right when that is learnt, before anybody who waits for an answer goes on.
         cluster_time_ms: the controller's cluster clock as last heard; 0 before.
     """
 
@@ -121,7 +125,9 @@ class SessionClient:
         self._settled = asyncio.Event()  # welcomed for the first time, fenced, or over
         self._running: asyncio.Task[None] | None = None
         self._end: Exception | None = None
+        self._load: LoadReport | None = None
         self.fenced = asyncio.Event()
+        self.fenced_listeners: list[Callable[[str], None]] = []
         self.cluster_time_ms = 0
 
     @property
@@ -194,14 +200,14 @@ class SessionClient:
         return await self._submit(operation, deadline_ms)
 
     async def _submit(self, operation: Operation, deadline_ms: int | None) -> OperationResult:
-        self._refuse_too_large(operation)
+        encoded = self._encoded(operation)
         pending = None
         try:
             # Most callers have no deadline, and a timeout that never ends costs as much as the rest of this.
-            async with nullcontext() if deadline_ms is None else asyncio.timeout(deadline_ms / 1000):
+            async with NO_DEADLINE if deadline_ms is None else asyncio.timeout(deadline_ms / 1000):
                 if self._end is not None:
                     raise self._end
-                pending = await self._window.admit(operation)
+                pending = await self._window.admit(encoded)
                 self._wake_sender.set()
                 result = await pending.answer
         except TimeoutError:
@@ -211,9 +217,44 @@ class SessionClient:
         finally:
             if pending is not None:
                 self._window.abandon(pending)
-        if result.WhichOneof("outcome") == "error":
+        if result.HasField("error"):
             raise OperationError.from_proto(result.error)
         return result
+
+    def report_load(self, report: LoadReport) -> None:
+        """Tell the leader what this node carries: soon, once, and not at all if the next report comes before; nobody answers."""
+        self._load = report
+        self._wake_sender.set()
+
+    async def submit_in_order(
+        self, operations: Sequence[Operation]
+    ) -> list[OperationResult | OperationError]:
+        """Have operations carried out one behind the other, without waiting between them: in one frame, if it takes them.
+
+        What one of them refuses keeps the next one from nothing; an operation that meets overload may come behind the others.
+
+        Returns:
+            For each its result, or why it was refused.
+
+        Raises:
+            OperationTooLargeError, NodeFencedError, SessionClosedError: as `submit`.
+        """
+        pending = []
+        try:
+            for operation in operations:
+                encoded = self._encoded(operation)
+                if self._end is not None:
+                    raise self._end
+                pending.append(await self._window.admit(encoded))
+                self._wake_sender.set()
+            results = [await one.answer for one in pending]
+        finally:
+            for one in pending:
+                self._window.abandon(one)
+        return [
+            OperationError.from_proto(result.error) if result.HasField("error") else result
+            for result in results
+        ]
 
     async def run(self) -> None:
         """Keep the session up until `close` or until the node is fenced.
@@ -319,7 +360,7 @@ class SessionClient:
                     raise ProtocolError(f"a controller sent {other} in the middle of a session")
 
     def _take_result(self, result: OperationResult) -> None:
-        code = result.error.code if result.WhichOneof("outcome") == "error" else None
+        code = result.error.code if result.HasField("error") else None
         if code in NODE_MUST_STOP:
             self._fence(result.error.message)
         elif code == ERROR_CODE_NOT_LEADER:
@@ -345,6 +386,9 @@ class SessionClient:
             self._wake_sender.clear()
             while (frame := self._window.next_frame()) is not None:
                 await self._send(connection, frame)
+            if self._load is not None:
+                load, self._load = self._load, None
+                await self._send(connection, SessionRequest(load=load).SerializeToString())
 
     async def _send_heartbeats(self, connection: Connection) -> None:
         assert self._welcome is not None
@@ -374,6 +418,8 @@ class SessionClient:
     def _fence(self, reason: str) -> None:
         self.fenced.set()
         self._finish(NodeFencedError(f"node {self._identity.node_id} must stop: {reason}"))
+        for listener in self.fenced_listeners:
+            listener(reason)
 
     def _finish(self, end: Exception) -> None:
         if self._end is None:
@@ -381,13 +427,20 @@ class SessionClient:
             self._window.fail_all(end)
             self._settled.set()
 
-    def _refuse_too_large(self, operation: Operation) -> None:
-        size_bytes = operation.ByteSize() + 2 * ENVELOPE_BYTES
-        if size_bytes > self._settings.bytes_in_flight_max:
+    def _encoded(self, operation: Operation) -> bytes:
+        """An operation as it waits in the window.
+
+        Raises:
+            OperationTooLargeError: it will never have room.
+        """
+        encoded = encoded_operation(operation)
+        size_bytes = len(encoded) + ENVELOPE_BYTES
+        if size_bytes + ENVELOPE_BYTES > self._settings.bytes_in_flight_max:
             raise OperationTooLargeError(
                 f"{operation.WhichOneof('kind')} of {size_bytes} bytes is larger than all that may be in flight "
                 f"({self._settings.bytes_in_flight_max}); split it"
             )
+        return encoded
 
 
 async def _until_one_ends(*coroutines: Coroutine[Any, Any, None]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from ponor_runtime.identity import NodeId, ObjectId
 
 from ponor_metadata.blocks import Picture, TupleBlocks, Values
-from ponor_metadata.memory_table import Found, Places
+from ponor_metadata.memory_table import Found, Places, release_items
 from ponor_metadata.ranges import PackedRanges
 from ponor_metadata.rows import StreamSetObjectRow
 from ponor_metadata.tables import (
@@ -115,12 +115,22 @@ class StreamSetObjectTable:
             del self._at_node[row.node_id]
         for stream_id in row.ranges.decoded.stream_ids():
             slots = self._with_stream[stream_id]
-            position = bisect_left(slots, row.commit_order, key=self._orders.__getitem__)
+            # Compaction and retention take the oldest first.
+            position = (
+                0 if slots[0] == slot else bisect_left(slots, row.commit_order, key=self._orders.__getitem__)
+            )
             assert slots[position] == slot, f"object {key} is missing in the index of stream {stream_id}"
             del slots[position]
             if not slots:
                 del self._with_stream[stream_id]
         self._free.append(slot)
+
+    def after(self, key: ObjectId | None, limit: int) -> list[StreamSetObjectRow]:
+        """At most `limit` rows above an object id, by object id; None: from the first. Nothing is decoded."""
+        return [
+            StreamSetObjectRow(ObjectId(each), node_id, order, PackedRanges(data))
+            for each, (node_id, order, data) in self._rows.after(key, limit)
+        ]
 
     def freeze(self) -> Picture[int]:
         """A picture of the rows, without their keys, for the snapshot."""
@@ -137,10 +147,18 @@ class StreamSetObjectTable:
         for row in rows:
             self._note(row)
 
-    def adopt(self, other: StreamSetObjectTable) -> None:
-        """Take all that the other holds; it is of no use afterwards."""
+    def exchange(self, other: StreamSetObjectTable) -> None:
+        """Take all that the other holds, and give it what this one held."""
         for name in StreamSetObjectTable.__slots__:
-            setattr(self, name, getattr(other, name))
+            mine, others = getattr(self, name), getattr(other, name)
+            setattr(self, name, others)
+            setattr(other, name, mine)
+
+    def release(self) -> Iterator[None]:
+        """Forget everything in small steps; the table is of no use meanwhile."""
+        for entries in (self._with_stream, self._slot_of, self._at_node, self._decoded):
+            yield from release_items(entries)
+        yield from self._rows.release()
 
     def _row(self, key: int, values: Values) -> StreamSetObjectRow:
         node_id, order, data = values

@@ -1,6 +1,6 @@
 """Snapshot: an image as bytes, as of one index. Equal images have equal bytes, on every process.
 
-Layout (docs/formats/image.md): 8 bytes of magic, then sections. A section is its length (u32), the CRC32C of its payload (u32), both little
+Layout (docs/formats/image.md): 8 bytes of magic, which say the version, then sections. A section is its length (u32), the CRC32C of its payload (u32), both little
 endian, and the payload. The first says as of when, and how many rows of each kind follow; each of the others holds rows of one kind, in key
 order, as columns. Both writer and reader take one section at a time, a matter of a millisecond, so that a large image never holds up the
 event loop; the writer's image may change between two of them.
@@ -20,13 +20,11 @@ from ponor_metadata.blocks import Values
 from ponor_metadata.digest import DIGEST_BYTES
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.snapshot_columns import ColumnReader
-from ponor_metadata.snapshot_layout import SECTION_KINDS, FrozenRows, SectionKind
+from ponor_metadata.snapshot_layout import LAYOUTS, FrozenRows, Layout, SectionKind, layout_of
 
-MAGIC: Final = b"PONORIM2"
+MAGIC_BYTES: Final = 8
 SECTION_FRAME: Final = Struct("<II")
 """Length and CRC32C of the payload."""
-IMAGE_HEADER: Final = Struct(f"<BQq{DIGEST_BYTES}s{len(SECTION_KINDS)}Q")
-"""Kind 0, index, cluster clock, running digest, and the number of rows of each kind."""
 SECTION_HEADER: Final = Struct("<BH")
 """Kind, and the number of rows."""
 SECTION_ROWS_MAX: Final = 512
@@ -55,11 +53,12 @@ class SnapshotEncoding:
         self.index = image.index
         self.cluster_time_ms = image.cluster_time_ms
         self.digest = image.digest
-        frozen = [(kind, kind.freeze(image)) for kind in SECTION_KINDS]
+        layout = layout_of(image)
+        frozen = [(kind, kind.freeze(image)) for kind in layout.kinds]
         self.rows = sum(rows.count for _, rows in frozen)
         self.size_bytes = 0
         self._hash = blake2b(digest_size=DIGEST_BYTES)
-        self._chunks: Iterator[bytes] | None = self._encode(frozen)
+        self._chunks: Iterator[bytes] | None = self._encode(layout, frozen)
 
     @property
     def state_digest(self) -> bytes:
@@ -81,10 +80,10 @@ class SnapshotEncoding:
         while (chunk := self.next_chunk()) is not None:
             yield chunk
 
-    def _encode(self, frozen: list[tuple[SectionKind, FrozenRows]]) -> Iterator[bytes]:
+    def _encode(self, layout: Layout, frozen: list[tuple[SectionKind, FrozenRows]]) -> Iterator[bytes]:
         counts = [rows.count for _, rows in frozen]
-        header = IMAGE_HEADER.pack(0, self.index, self.cluster_time_ms, self.digest, *counts)
-        yield MAGIC + _frame(header)
+        header = image_header(layout).pack(0, self.index, self.cluster_time_ms, self.digest, *counts)
+        yield layout.magic + _frame(header)
         frozen.reverse()
         while frozen:
             kind, rows = frozen.pop()  # what was encoded need not be kept as it was
@@ -115,7 +114,7 @@ def decode(data: bytes) -> MetadataImage:
 
 
 class SnapshotReader:
-    """Decodes a snapshot section by section.
+    """Decodes a snapshot section by section. Whoever got the bytes compares their digest first, where he was told it.
 
     Attributes:
         image: complete once `read_section` answered False.
@@ -128,23 +127,19 @@ class SnapshotReader:
             SnapshotCorruptError: they break the layout.
         """
         self._data = memoryview(data)
-        if bytes(self._data[: len(MAGIC)]) != MAGIC:
-            raise SnapshotCorruptError(f"snapshot: byte 0 is not the magic {MAGIC!r}; of another version?")
-        self._position = len(MAGIC)
-        self._hash = blake2b(MAGIC, digest_size=DIGEST_BYTES)
+        layout = LAYOUTS.get(bytes(self._data[:MAGIC_BYTES]))
+        if layout is None:
+            known = " or ".join(magic.decode() for magic in LAYOUTS)
+            raise SnapshotCorruptError(f"snapshot: byte 0 is not the magic {known}; of another version?")
+        self._position = MAGIC_BYTES
         payload = self._payload()
-        if len(payload) != IMAGE_HEADER.size or payload[0] != 0:
+        header = image_header(layout)
+        if len(payload) != header.size or payload[0] != 0:
             raise SnapshotCorruptError("snapshot: the first section is no header of an image")
-        _, index, cluster_time_ms, digest, *counts = IMAGE_HEADER.unpack(payload)
-        self._left = [[kind, count] for kind, count in zip(SECTION_KINDS, counts, strict=True) if count]
+        _, index, cluster_time_ms, digest, *counts = header.unpack(payload)
+        self._left = [[kind, count] for kind, count in zip(layout.kinds, counts, strict=True) if count]
         self._left.reverse()
         self.image = MetadataImage(index=index, cluster_time_ms=cluster_time_ms, digest=digest)
-
-    @property
-    def state_digest(self) -> bytes:
-        """BLAKE2b-128 of the whole snapshot. To be read once `read_section` answered False."""
-        assert self._position == len(self._data), "the snapshot is not read to its end"
-        return self._hash.digest()
 
     def read_section(self) -> bool:
         """Put the rows of the next section into the image, a few milliseconds' work; False when there was none.
@@ -181,9 +176,13 @@ class SnapshotReader:
             raise SnapshotCorruptError(f"snapshot: ends inside of the section at {self._position}")
         if crc32c(payload) != checksum:
             raise SnapshotCorruptError(f"snapshot: wrong CRC32C in the section at {self._position}")
-        self._hash.update(self._data[self._position : start + length])
         self._position = start + length
         return payload
+
+
+def image_header(layout: Layout) -> Struct:
+    """Kind 0, index, cluster clock, running digest, and the number of rows of each kind."""
+    return Struct(f"<BQq{DIGEST_BYTES}s{len(layout.kinds)}Q")
 
 
 def _read_rows(payload: bytes, kind: SectionKind, left: int) -> list[Values]:

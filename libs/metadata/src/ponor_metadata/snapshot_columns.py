@@ -13,6 +13,11 @@ from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final
 
+try:
+    from ponor_metadata.columns_native import split_blobs, split_texts
+except ImportError:  # pragma: no cover - no C compiler was there when the member was installed
+    from ponor_metadata.columns_python import split_blobs, split_texts
+
 WORD_BYTES: Final = 8
 VALUES_MAX: Final = 1 << 20
 """Values in one column of one section, those in lists included. A writer never comes near; a reader believes no larger count."""
@@ -101,6 +106,14 @@ class Words(Column):
         out += b"".join(planes)
 
     def _read(self, reader: ColumnReader, count: int) -> array[int]:
+        return self.read_some(reader, count)
+
+    def read_some(self, reader: ColumnReader, count: int) -> array[int]:
+        """Take so many numbers, at least one.
+
+        Raises:
+            ColumnCorruptError: the bytes break the layout.
+        """
         varying = reader.take(1)[0]
         data = bytearray(WORD_BYTES * count)
         for plane in range(WORD_BYTES):
@@ -131,14 +144,20 @@ class Blobs(Column):
         out += b"".join(values)
 
     def _read(self, reader: ColumnReader, count: int) -> list[bytes]:
-        data, ends = _read_joined(reader, count)
-        return [data[begin:end] for begin, end in pairwise(ends)]
+        return split_blobs(*_read_joined(reader, count))
 
 
 class Texts(Column):
-    """Strings, of which many are the same: each once, in the order of their first appearance, then for each value which of them it is."""
+    """Strings, of which many are the same: each once, in the order of their first appearance, then for each value which of them it is.
 
-    __slots__ = ()
+    `interned`: the same come again in other sections, and are to be one object. Not for a million different ones, each of which would cost a place in
+    the interpreter's table of interned strings, whose growth by then takes 50 ms at once.
+    """
+
+    __slots__ = ("_interned",)
+
+    def __init__(self, *, interned: bool = True) -> None:
+        self._interned: Final = interned
 
     def _write(self, values: Sequence[Any], out: bytearray) -> None:
         places = {text: place for place, text in enumerate(dict.fromkeys(values))}
@@ -151,11 +170,14 @@ class Texts(Column):
         if not 1 <= distinct <= count:
             raise ColumnCorruptError(f"{distinct} different strings among {count}")
         try:
-            # Interned: the same names come again in other sections.
-            texts = [sys.intern(data.decode()) for data in BLOBS.read(reader, distinct)]
+            texts = split_texts(*_read_joined(reader, distinct))
         except UnicodeDecodeError as error:
             raise ColumnCorruptError(f"a string is not UTF-8: {error}") from error
+        if self._interned:
+            texts = list(map(sys.intern, texts))
         places = INTEGERS.read(reader, count)
+        if distinct == count and places == array("q", range(count)):
+            return texts
         if min(places) < 0 or max(places) >= distinct:
             raise ColumnCorruptError(f"a string beyond the {distinct} that are there")
         return list(map(texts.__getitem__, places))
@@ -186,14 +208,16 @@ class Lists(Column):
 
 BLOBS: Final = Blobs()
 TEXTS: Final = Texts()
+UNIQUE_TEXTS: Final = Texts(interned=False)
 
 
-def _read_joined(reader: ColumnReader, count: int) -> tuple[bytes, list[int]]:
-    lengths = INTEGERS.read(reader, count)
-    if min(lengths) < 0 or sum(lengths) > reader.rest:
+def _read_joined(reader: ColumnReader, count: int) -> tuple[bytes, array[int]]:
+    """So many values in one, and their lengths."""
+    lengths = INTEGERS.read_some(reader, count)
+    total = sum(lengths)
+    if min(lengths) < 0 or total > reader.rest:
         raise ColumnCorruptError(f"it ends inside of a column at byte {reader.position}")
-    ends = list(accumulate(lengths, initial=0))
-    return reader.take(ends[-1]), ends
+    return reader.take(total), lengths
 
 
 def _ends(counts: Sequence[int]) -> list[int]:

@@ -1,7 +1,8 @@
 """Which columns every table has in a snapshot, and how its rows become values of these columns and back.
 
 What lives here: one entry per kind of section, in the order of the format (docs/formats/image.md), and nothing about bytes. Numbers of
-kinds are part of the format for ever.
+kinds are part of the format for ever. Three layouts are in use: an image is written as its feature level says, so that every process which can
+read the log can read the snapshot, and all are read.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ from typing import Any, Final
 
 from ponor_metadata.blocks import Picture, Values
 from ponor_metadata.image import MetadataImage
+from ponor_metadata.levels import LEVEL_BROKERS, LEVEL_COMPACTION, level_of
 from ponor_metadata.object_table import Origin
 from ponor_metadata.ranges import PackedRanges
 from ponor_metadata.rows import (
     BrokerConfigsRow,
     ClusterRow,
+    CompactionKind,
+    CompactionRow,
+    MoveCause,
+    MoveRow,
     NodeRole,
     NodeRow,
     ObjectRow,
@@ -26,8 +32,9 @@ from ponor_metadata.rows import (
     StreamRow,
     StreamSetObjectRow,
     TopicRow,
+    WalKind,
 )
-from ponor_metadata.snapshot_columns import BLOBS, INTEGERS, NATURALS, TEXTS, Column, Lists
+from ponor_metadata.snapshot_columns import BLOBS, INTEGERS, NATURALS, TEXTS, UNIQUE_TEXTS, Column, Lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +75,15 @@ def _plain(
     row: Callable[[Values], Any] | None = None,
     weigh: Callable[[Values], int] | None = None,
 ) -> SectionKind:
-    """A table of any rows. `values` makes columns' values of a packed row, `row` makes a row of them, where they are not the same."""
+    """A table of any rows. `values` makes columns' values of a packed row, `row` makes a row of them: where they are not the same."""
 
     def freeze(image: MetadataImage) -> FrozenRows:
         picture: Picture[Any] = getattr(image, table).freeze()
-        packed = (each for _, each in picture.items())
+        packed = (each for _, each in picture.drain())
         return FrozenRows(len(picture), packed if values is None else map(values, packed))
 
     def load(image: MetadataImage, rows: Sequence[Values]) -> None:
-        target = getattr(image, table)
-        target.load(list(map(row or target.schema.row._make, rows)))
+        getattr(image, table).load(rows if row is None else [tuple(row(values)) for values in rows])
 
     return SectionKind(number, table, columns, freeze, load, weigh)
 
@@ -99,9 +105,53 @@ def _configs_bytes(values: Values) -> int:
     return sum(map(len, values[-1]))
 
 
+def _cluster(values: Values) -> ClusterRow:
+    *front, unconfirmed, stop_until_ms, paused = values
+    return ClusterRow._make((*front, bool(unconfirmed), stop_until_ms, bool(paused)))
+
+
+def _cluster_of_a_quorum(values: Values) -> ClusterRow:
+    return _cluster((*values, 0, False))
+
+
 def _node(values: Values) -> NodeRow:
-    node_id, node_epoch, role, *middle, fenced, first_incomplete_id = values
-    return NodeRow._make((node_id, node_epoch, NodeRole(role), *middle, bool(fenced), first_incomplete_id))
+    node_id, node_epoch, role, *middle, fenced, first_incomplete_id, wal, draining = values
+    return NodeRow._make(
+        (
+            node_id,
+            node_epoch,
+            NodeRole(role),
+            *middle,
+            bool(fenced),
+            first_incomplete_id,
+            WalKind(wal),
+            bool(draining),
+        )
+    )
+
+
+def _node_of_a_quorum(values: Values) -> NodeRow:
+    return _node((*values, WalKind.FILE, False))
+
+
+def _without(*values: Any) -> Callable[[Values], Values]:
+    """Leave out the last columns, which an older layout does not have: no record that its level allows changes them from `values`."""
+
+    def leave_out(row: Values) -> Values:
+        assert row[-len(values) :] == values, (
+            f"{row} needs {values} at its end below metadata.level {LEVEL_BROKERS}"
+        )
+        return row[: -len(values)]
+
+    return leave_out
+
+
+def _move(values: Values) -> MoveRow:
+    return MoveRow._make((*values[:6], MoveCause(values[6]), *values[7:]))
+
+
+def _compaction(values: Values) -> CompactionRow:
+    return CompactionRow._make((values[0], CompactionKind(values[1]), *values[2:]))
 
 
 def _stream(values: Values) -> StreamRow:
@@ -111,19 +161,21 @@ def _stream(values: Values) -> StreamRow:
 def _freeze_in_use(image: MetadataImage) -> FrozenRows:
     in_use, _, origins = image.objects.freeze()
     # An origin's number is this process's own; the section says what it stands for.
-    rows = ((key, *origins[number], size, time_ms) for key, (number, size, time_ms) in in_use.items())
+    rows = ((key, *origins[number], size, time_ms) for key, (number, size, time_ms) in in_use.drain())
     return FrozenRows(len(in_use), rows)
 
 
 def _load_in_use(image: MetadataImage, rows: Sequence[Values]) -> None:
-    places: dict[Values, int] = {}
-    packed = [(row[0], places.setdefault(row[1:6], len(places)), row[6], row[7]) for row in rows]
-    image.objects.load_in_use(packed, [Origin(ObjectState(state), *rest) for state, *rest in places])
+    keys, *origin, sizes, times = zip(*rows, strict=True)
+    named = list(zip(*origin, strict=True))
+    places = {each: place for place, each in enumerate(dict.fromkeys(named))}
+    origins = [Origin(ObjectState(state), *rest) for state, *rest in places]
+    image.objects.load_in_use(keys, list(map(places.__getitem__, named)), sizes, times, origins)
 
 
 def _freeze_destroyed(image: MetadataImage) -> FrozenRows:
     _, destroyed, _ = image.objects.freeze()
-    return FrozenRows(len(destroyed), (row for _, row in destroyed.items()))
+    return FrozenRows(len(destroyed), (row for _, row in destroyed.drain()))
 
 
 def _load_destroyed(image: MetadataImage, rows: Sequence[Values]) -> None:
@@ -132,7 +184,7 @@ def _load_destroyed(image: MetadataImage, rows: Sequence[Values]) -> None:
 
 def _freeze_stream_objects(image: MetadataImage) -> FrozenRows:
     picture = image.stream_objects.freeze()
-    return FrozenRows(len(picture), ((key, *values) for key, values in picture.items()))
+    return FrozenRows(len(picture), ((key, *values) for key, values in picture.drain()))
 
 
 def _load_stream_objects(image: MetadataImage, rows: Sequence[Values]) -> None:
@@ -141,7 +193,7 @@ def _load_stream_objects(image: MetadataImage, rows: Sequence[Values]) -> None:
 
 def _freeze_set_objects(image: MetadataImage) -> FrozenRows:
     picture = image.stream_set_objects.freeze()
-    return FrozenRows(len(picture), ((key, *values) for key, values in picture.items()))
+    return FrozenRows(len(picture), ((key, *values) for key, values in picture.drain()))
 
 
 def _load_set_objects(image: MetadataImage, rows: Sequence[Values]) -> None:
@@ -150,24 +202,28 @@ def _load_set_objects(image: MetadataImage, rows: Sequence[Values]) -> None:
     )
 
 
+_CLUSTER_OF_A_QUORUM: Final = (TEXTS, INTEGERS, TEXTS, NATURALS, INTEGERS)
+_NODE_OF_A_QUORUM: Final = (
+    INTEGERS,
+    INTEGERS,
+    INTEGERS,
+    BLOBS,
+    TEXTS,
+    INTEGERS,
+    INTEGERS,
+    INTEGERS,
+    NATURALS,
+)
 _ORIGIN: Final = (INTEGERS, TEXTS, INTEGERS, INTEGERS, INTEGERS)
 
-SECTION_KINDS: Final = (
-    _plain(
-        1,
-        "clusters",
-        (TEXTS, INTEGERS, TEXTS, NATURALS, INTEGERS),
-        row=lambda values: ClusterRow._make((*values[:-1], bool(values[-1]))),
-    ),
+_CLUSTERS: Final = _plain(1, "clusters", (*_CLUSTER_OF_A_QUORUM, INTEGERS, INTEGERS), row=_cluster)
+_NODES: Final = _plain(5, "nodes", (*_NODE_OF_A_QUORUM, INTEGERS, INTEGERS), row=_node)
+_SECTION_KINDS: Final = (
+    _CLUSTERS,
     _plain(2, "features", (TEXTS, INTEGERS)),
     _plain(3, "tenants", (TEXTS, TEXTS)),
     _plain(4, "counters", (TEXTS, INTEGERS)),
-    _plain(
-        5,
-        "nodes",
-        (INTEGERS, INTEGERS, INTEGERS, BLOBS, TEXTS, INTEGERS, INTEGERS, INTEGERS, NATURALS),
-        row=_node,
-    ),
+    _NODES,
     _plain(
         6,
         "streams",
@@ -192,7 +248,7 @@ SECTION_KINDS: Final = (
         _load_set_objects,
         _bytes_at(3),
     ),
-    _plain(11, "keys", (TEXTS, BLOBS), weigh=_bytes_at(0, 1)),
+    _plain(11, "keys", (UNIQUE_TEXTS, BLOBS), weigh=_bytes_at(0, 1)),
     _plain(
         12,
         "topics",
@@ -217,5 +273,70 @@ SECTION_KINDS: Final = (
         (INTEGERS, BLOBS, TEXTS, TEXTS, INTEGERS),
         row=lambda values: QuorumMemberRow._make((*values[:-1], bool(values[-1]))),
     ),
+    _plain(
+        17,
+        "moves",
+        (BLOBS, *[INTEGERS] * 6, TEXTS, TEXTS),
+        row=_move,
+        weigh=_bytes_at(7, 8),
+    ),
+    _plain(18, "wals", (INTEGERS, INTEGERS, NATURALS, INTEGERS, INTEGERS, NATURALS)),
+    _plain(
+        19,
+        "compactions",
+        (*[INTEGERS] * 4, Lists(INTEGERS), *[INTEGERS] * 4),
+        row=_compaction,
+        weigh=_bytes_at(4),
+    ),
+    _plain(20, "snapshots", (INTEGERS, TEXTS, *[INTEGERS] * 3), weigh=_bytes_at(1)),
 )
-"""In the order of the format."""
+_KINDS_OF_A_QUORUM: Final = 16
+_KINDS_OF_BROKERS: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One version of the format.
+
+    Attributes:
+        magic: the first bytes of a snapshot.
+        kinds: of sections, in the order of the format.
+    """
+
+    magic: bytes
+    kinds: tuple[SectionKind, ...]
+
+
+LAYOUT_OF_A_QUORUM: Final = Layout(
+    b"PONORIM2",
+    tuple(
+        {
+            "clusters": _plain(
+                1, "clusters", _CLUSTER_OF_A_QUORUM, values=_without(0, False), row=_cluster_of_a_quorum
+            ),
+            "nodes": _plain(
+                5, "nodes", _NODE_OF_A_QUORUM, values=_without(WalKind.FILE, False), row=_node_of_a_quorum
+            ),
+        }.get(kind.name, kind)
+        for kind in _SECTION_KINDS[:_KINDS_OF_A_QUORUM]
+    ),
+)
+"""Of images below `LEVEL_BROKERS`."""
+LAYOUT_OF_BROKERS: Final = Layout(b"PONORIM3", _SECTION_KINDS[:_KINDS_OF_BROKERS])
+"""Of images below `LEVEL_COMPACTION`."""
+LAYOUT: Final = Layout(b"PONORIM4", _SECTION_KINDS)
+LAYOUTS: Final = {layout.magic: layout for layout in (LAYOUT_OF_A_QUORUM, LAYOUT_OF_BROKERS, LAYOUT)}
+
+
+def layout_of(image: MetadataImage) -> Layout:
+    """How this image is written: as every process that runs its level can read it. Without a level nobody older is there."""
+    level = level_of(image)
+    if not 0 < level < LEVEL_COMPACTION:
+        return LAYOUT
+    assert not len(image.compactions), f"a compaction below metadata.level {LEVEL_COMPACTION}"
+    assert not len(image.snapshots), f"a snapshot below metadata.level {LEVEL_COMPACTION}"
+    if level < LEVEL_BROKERS:
+        assert not len(image.moves), f"a move below metadata.level {LEVEL_BROKERS}"
+        assert not len(image.wals), f"a log in the store below metadata.level {LEVEL_BROKERS}"
+        return LAYOUT_OF_A_QUORUM
+    return LAYOUT_OF_BROKERS

@@ -8,20 +8,22 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from struct import Struct
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from ponor_runtime.identity import ObjectId
 
 from ponor_metadata.blocks import Picture, StructBlocks
-from ponor_metadata.memory_table import Found
+from ponor_metadata.memory_table import Found, release_items
 from ponor_metadata.rows import StreamObjectRow
+from ponor_metadata.stream_object_layout import HOLDING
 from ponor_metadata.tables import STREAM_OBJECTS, STREAM_OBJECTS_OF, Index, Schema
 
-I = TypeVar("I")  # noqa: E741 -- the key of an index
+try:
+    from ponor_metadata.holdings_native import note_all
+except ImportError:  # pragma: no cover - no C compiler was there when the member was installed
+    from ponor_metadata.holdings_python import note_all
 
-HOLDING: Final = Struct("<qqq")
-"""Stream id, start offset, end offset."""
+I = TypeVar("I")  # noqa: E741 -- the key of an index
 
 
 class StreamObjectTable:
@@ -74,23 +76,34 @@ class StreamObjectTable:
         stream_id, start, _ = self._rows.delete(key)
         self._forget(key, stream_id, start)
 
+    def after(self, key: ObjectId | None, limit: int) -> list[StreamObjectRow]:
+        """At most `limit` rows above an object id, by object id; None: from the first."""
+        return [StreamObjectRow(ObjectId(each), *values) for each, values in self._rows.after(key, limit)]
+
     def freeze(self) -> Picture[int]:
         """A picture of the rows, without their keys, for the snapshot."""
         return self._rows.freeze()
 
-    def load(self, keys: Sequence[int], values: Sequence[tuple[int, int, int]]) -> None:
+    def load(self, keys: list[int], values: list[tuple[int, int, int]]) -> None:
         """Rows of a snapshot, in key order, above all that are there.
 
         Raises:
             ValueError: they are not.
         """
         self._rows.extend(keys, values)
-        for key, (stream_id, start, _) in zip(keys, values, strict=True):
-            self._note(key, stream_id, start)
+        for n in note_all(self._of_stream, self._rows, keys, values):
+            stream_id, start, _ = values[n]
+            self._note(keys[n], stream_id, start)
 
-    def adopt(self, other: StreamObjectTable) -> None:
-        """Take all that the other holds; it is of no use afterwards."""
-        self._rows, self._of_stream = other._rows, other._of_stream
+    def exchange(self, other: StreamObjectTable) -> None:
+        """Take all that the other holds, and give it what this one held."""
+        self._rows, other._rows = other._rows, self._rows
+        self._of_stream, other._of_stream = other._of_stream, self._of_stream
+
+    def release(self) -> Iterator[None]:
+        """Forget everything in small steps; the table is of no use meanwhile."""
+        yield from release_items(self._of_stream)
+        yield from self._rows.release()
 
     def _start_of(self, object_id: int) -> int:
         values = self._rows.get(object_id)

@@ -9,27 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from ponor_runtime.identity import NodeId, ObjectId, StreamId, TenantId
+from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId, StreamId, TenantId
 
 from ponor_metadata.rows import (
     BrokerConfigsRow,
     ClusterRow,
+    CompactionRow,
     CounterRow,
     FeatureRow,
     KeyRow,
+    MoveRow,
     NodeRow,
     ObjectRow,
     ObjectState,
     OperationRow,
     PartitionRow,
     QuorumMemberRow,
+    SnapshotRow,
     StreamObjectRow,
     StreamRow,
     StreamSetObjectRow,
     TenantRow,
     TopicRow,
+    WalRow,
 )
 
 K = TypeVar("K")
@@ -38,6 +43,12 @@ I = TypeVar("I")  # noqa: E741 -- the key of an index
 
 TOPIC_TAG: Final = "topic"
 """The tag under which brokers write down whose a stream is."""
+PARTITION_TAG: Final = "partition"
+"""The tag for the partition's number, in decimal."""
+
+
+FIRST_FIELD: Final = itemgetter(0)
+FIRST_TWO_FIELDS: Final = itemgetter(0, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +65,10 @@ class Index(Generic[I, R]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema(Generic[K, R]):
-    """What a table is: its name, the class of its rows (a `NamedTuple`), the key of a row, its indexes."""
+    """What a table is: its name, the class of its rows (a `NamedTuple`), the key of a row, its indexes.
+
+    The key is always the first field or the first two, and `key` finds it in a row and in the exact tuple that is kept of one.
+    """
 
     name: str
     row: Callable[..., R]
@@ -112,6 +126,17 @@ def _topic_tag(row: StreamRow) -> tuple[str, ...]:
     return tuple(pairs[i + 1] for i in range(0, len(pairs), 2) if pairs[i] == TOPIC_TAG)
 
 
+def _partition_tags(row: StreamRow) -> tuple[tuple[str, str], ...]:
+    pairs = row.tag_pairs
+    topic = partition = None
+    for i in range(0, len(pairs), 2):
+        if pairs[i] == TOPIC_TAG:
+            topic = pairs[i + 1]
+        elif pairs[i] == PARTITION_TAG:
+            partition = pairs[i + 1]
+    return () if topic is None or partition is None else ((topic, partition),)
+
+
 def _awaited_state(row: ObjectRow) -> tuple[ObjectState, ...]:
     return () if row.state is ObjectState.COMMITTED else (row.state,)
 
@@ -125,6 +150,10 @@ STREAMS_OPEN_AT: Final[Index[NodeId, StreamRow]] = Index("open_at", _open_at, la
 """Open streams of a node, by stream id."""
 STREAMS_OF_TOPIC: Final[Index[str, StreamRow]] = Index("of_topic", _topic_tag, lambda row: row.stream_id)
 """Streams whose tag `topic` (a topic id in hex) says so, by stream id."""
+STREAMS_OF_PARTITION: Final[Index[tuple[str, str], StreamRow]] = Index(
+    "of_partition", _partition_tags, lambda row: row.stream_id
+)
+"""Streams whose tags `topic` (a topic id in hex) and `partition` (in decimal) say so, by stream id."""
 OBJECTS_WAITING: Final[Index[ObjectState, ObjectRow]] = Index("waiting", _awaited_state, _due)
 """PREPARED objects by expiry, DESTROYED ones by the time of destruction (then by object id). COMMITTED ones are not in it."""
 STREAM_OBJECTS_OF: Final[Index[StreamId, StreamObjectRow]] = Index(
@@ -155,44 +184,76 @@ PARTITIONS_LED_BY: Final[Index[NodeId, PartitionRow]] = Index(
     "led_by", lambda row: (row.leader_id,), lambda row: (row.topic_id, row.partition)
 )
 """Partitions that a broker leads, by topic id and number."""
+MOVES_FROM: Final[Index[NodeId, MoveRow]] = Index(
+    "from", lambda row: (row.source_id,), lambda row: (row.topic_id, row.partition)
+)
+"""Moves away from a broker, by topic id and number."""
+MOVES_TO: Final[Index[NodeId, MoveRow]] = Index(
+    "to", lambda row: (row.target_id,), lambda row: (row.topic_id, row.partition)
+)
+"""Moves to a broker, by topic id and number."""
+WALS_OF: Final[Index[NodeId, WalRow]] = Index(
+    "of_node", lambda row: (row.node_id,), lambda row: row.wal_epoch
+)
+"""A node's open logs by epoch, whoever recovers them."""
+WALS_RECOVERED_BY: Final[Index[NodeId, WalRow]] = Index(
+    "recovered_by", lambda row: (row.recoverer_id,), lambda row: (row.node_id, row.wal_epoch)
+)
+"""Logs that a broker is to recover (`NO_NODE`: that nobody is), by owner and epoch."""
+COMPACTIONS_OF_SOURCE: Final[Index[ObjectId, CompactionRow]] = Index(
+    "of_source", lambda row: row.source_ids, lambda row: row.task_id
+)
+"""The task of which an object is a source: one at most."""
+COMPACTIONS_OF_WORKER: Final[Index[NodeId, CompactionRow]] = Index(
+    "of_worker", lambda row: (row.worker_id,), lambda row: row.task_id
+)
+"""Tasks that a worker was given last, by task id."""
 OPERATIONS_OF: Final[Index[NodeId, OperationRow]] = Index(
     "of_node", lambda row: (row.node_id,), lambda row: row.request_id
 )
 """Kept results of a node by request id."""
 
-CLUSTERS: Final[Schema[str, ClusterRow]] = Schema("clusters", ClusterRow, lambda row: row.cluster_id)
-FEATURES: Final[Schema[str, FeatureRow]] = Schema("features", FeatureRow, lambda row: row.name)
-TENANTS: Final[Schema[TenantId, TenantRow]] = Schema("tenants", TenantRow, lambda row: row.tenant_id)
-COUNTERS: Final[Schema[str, CounterRow]] = Schema("counters", CounterRow, lambda row: row.name)
-NODES: Final[Schema[NodeId, NodeRow]] = Schema("nodes", NodeRow, lambda row: row.node_id)
+CLUSTERS: Final[Schema[str, ClusterRow]] = Schema("clusters", ClusterRow, FIRST_FIELD)
+FEATURES: Final[Schema[str, FeatureRow]] = Schema("features", FeatureRow, FIRST_FIELD)
+TENANTS: Final[Schema[TenantId, TenantRow]] = Schema("tenants", TenantRow, FIRST_FIELD)
+COUNTERS: Final[Schema[str, CounterRow]] = Schema("counters", CounterRow, FIRST_FIELD)
+NODES: Final[Schema[NodeId, NodeRow]] = Schema("nodes", NodeRow, FIRST_FIELD)
 STREAMS: Final[Schema[StreamId, StreamRow]] = Schema(
-    "streams", StreamRow, lambda row: row.stream_id, (STREAMS_OPEN_AT, STREAMS_OF_TOPIC)
+    "streams", StreamRow, FIRST_FIELD, (STREAMS_OPEN_AT, STREAMS_OF_TOPIC, STREAMS_OF_PARTITION)
 )
-OBJECTS: Final[Schema[ObjectId, ObjectRow]] = Schema(
-    "objects", ObjectRow, lambda row: row.object_id, (OBJECTS_WAITING,)
-)
+OBJECTS: Final[Schema[ObjectId, ObjectRow]] = Schema("objects", ObjectRow, FIRST_FIELD, (OBJECTS_WAITING,))
 STREAM_OBJECTS: Final[Schema[ObjectId, StreamObjectRow]] = Schema(
-    "stream_objects", StreamObjectRow, lambda row: row.object_id, (STREAM_OBJECTS_OF,)
+    "stream_objects", StreamObjectRow, FIRST_FIELD, (STREAM_OBJECTS_OF,)
 )
 STREAM_SET_OBJECTS: Final[Schema[ObjectId, StreamSetObjectRow]] = Schema(
     "stream_set_objects",
     StreamSetObjectRow,
-    lambda row: row.object_id,
+    FIRST_FIELD,
     (STREAM_SET_OBJECTS_AT, STREAM_SET_OBJECTS_WITH),
 )
-KEYS: Final[Schema[str, KeyRow]] = Schema("keys", KeyRow, lambda row: row.key)
+KEYS: Final[Schema[str, KeyRow]] = Schema("keys", KeyRow, FIRST_FIELD)
 TOPICS: Final[Schema[bytes, TopicRow]] = Schema(
-    "topics", TopicRow, lambda row: row.topic_id, (TOPICS_NAMED, TOPICS_OF_TENANT)
+    "topics", TopicRow, FIRST_FIELD, (TOPICS_NAMED, TOPICS_OF_TENANT)
 )
 BROKER_CONFIGS: Final[Schema[NodeId, BrokerConfigsRow]] = Schema(
-    "broker_configs", BrokerConfigsRow, lambda row: row.node_id
+    "broker_configs", BrokerConfigsRow, FIRST_FIELD
 )
 PARTITIONS: Final[Schema[tuple[bytes, int], PartitionRow]] = Schema(
-    "partitions", PartitionRow, lambda row: (row.topic_id, row.partition), (PARTITIONS_OF, PARTITIONS_LED_BY)
+    "partitions", PartitionRow, FIRST_TWO_FIELDS, (PARTITIONS_OF, PARTITIONS_LED_BY)
 )
+MOVES: Final[Schema[tuple[bytes, int], MoveRow]] = Schema(
+    "moves", MoveRow, FIRST_TWO_FIELDS, (MOVES_FROM, MOVES_TO)
+)
+WALS: Final[Schema[tuple[NodeId, NodeEpoch], WalRow]] = Schema(
+    "wals", WalRow, FIRST_TWO_FIELDS, (WALS_OF, WALS_RECOVERED_BY)
+)
+COMPACTIONS: Final[Schema[int, CompactionRow]] = Schema(
+    "compactions", CompactionRow, FIRST_FIELD, (COMPACTIONS_OF_SOURCE, COMPACTIONS_OF_WORKER)
+)
+SNAPSHOTS: Final[Schema[int, SnapshotRow]] = Schema("snapshots", SnapshotRow, FIRST_FIELD)
 OPERATIONS: Final[Schema[tuple[NodeId, int], OperationRow]] = Schema(
-    "operations", OperationRow, lambda row: (row.node_id, row.request_id), (OPERATIONS_OF,)
+    "operations", OperationRow, FIRST_TWO_FIELDS, (OPERATIONS_OF,)
 )
 QUORUM: Final[Schema[tuple[NodeId, bytes], QuorumMemberRow]] = Schema(
-    "quorum", QuorumMemberRow, lambda row: (row.node_id, row.directory_id)
+    "quorum", QuorumMemberRow, FIRST_TWO_FIELDS
 )

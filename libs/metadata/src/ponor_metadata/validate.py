@@ -13,16 +13,34 @@ from typing import TypeVar
 from ponor_runtime.identity import NodeId, ObjectId, StreamId, cluster_of_id
 
 from ponor_metadata import counters
-from ponor_metadata.rows import ALL_BROKERS, NO_NODE, ObjectState, StreamRow
+from ponor_metadata.rows import (
+    ALL_BROKERS,
+    NO_EPOCH,
+    NO_NODE,
+    NO_STREAM,
+    CompactionKind,
+    CompactionRow,
+    NodeRole,
+    ObjectState,
+    StreamRow,
+    WalKind,
+)
 from ponor_metadata.tables import (
+    COMPACTIONS_OF_SOURCE,
+    COMPACTIONS_OF_WORKER,
+    MOVES_FROM,
+    MOVES_TO,
     OBJECTS_WAITING,
     OPERATIONS_OF,
     PARTITIONS_OF,
     STREAM_OBJECTS_OF,
     STREAM_SET_OBJECTS_AT,
     STREAM_SET_OBJECTS_WITH,
+    STREAMS_OF_PARTITION,
     STREAMS_OF_TOPIC,
     STREAMS_OPEN_AT,
+    WALS_OF,
+    WALS_RECOVERED_BY,
     Index,
     Table,
 )
@@ -54,6 +72,10 @@ def validate(view: View) -> None:
     _validate_counters(view)
     _validate_topics(view)
     _validate_quorum(view)
+    _validate_moves(view)
+    _validate_wals(view)
+    _validate_compactions(view)
+    _validate_snapshots(view)
 
 
 def _validate_quorum(view: View) -> None:
@@ -63,9 +85,96 @@ def _validate_quorum(view: View) -> None:
     assert len(set(voters)) == len(voters), "a node votes under two directories"
 
 
+def _validate_moves(view: View) -> None:
+    for partition in view.partitions:
+        move = view.moves.get((partition.topic_id, partition.partition))
+        if move is None:
+            continue
+        name = f"move of {partition.topic_id.hex()}/{partition.partition}"
+        assert move.source_id == partition.leader_id, (
+            f"{name}: led by {partition.leader_id}, not by its source"
+        )
+        assert move.target_id != move.source_id, f"{name}: goes where it is"
+        assert move.target_id in view.nodes, f"{name}: to an unknown broker"
+        assert partition.replicas == (move.target_id,), f"{name}: replicas do not say where it goes"
+    for move in view.moves:
+        assert (move.topic_id, move.partition) in view.partitions, "a move without a partition"
+
+
+def _validate_wals(view: View) -> None:
+    for wal in view.wals:
+        name = f"log {wal.node_id}/{wal.wal_epoch}"
+        owner = view.nodes.get(wal.node_id)
+        assert owner is not None, f"{name}: its node is unknown"
+        assert 0 < wal.wal_epoch <= owner.node_epoch, f"{name}: of an epoch that never was"
+        assert wal.trim_sequence >= 0, f"{name}: trimmed below its beginning"
+        assigned = wal.recoverer_id != NO_NODE
+        assert assigned == (wal.token > 0) == (wal.recoverer_epoch != NO_EPOCH), f"{name}: half an assignment"
+        lives = owner.node_epoch == wal.wal_epoch and not owner.fenced
+        assert not (lives and assigned), f"{name}: recovered beside its owner"
+        assert not lives or owner.wal is WalKind.OBJECT, f"{name}: of a node whose log is a file"
+        recoverer = view.nodes.get(wal.recoverer_id)
+        assert not assigned or recoverer is not None, f"{name}: recovered by an unknown node"
+        assert recoverer is None or recoverer.node_epoch >= wal.recoverer_epoch, (
+            f"{name}: by an epoch that never was"
+        )
+
+
+def _validate_compactions(view: View) -> None:
+    following = counters.next_value(view, counters.COMPACTION)
+    sources: dict[ObjectId, int] = {}
+    for task in view.compactions:
+        name = f"compaction {task.task_id}"
+        assert 0 < task.task_id < following, f"{name}: its id was never handed out"
+        assert task.token > 0, f"{name}: nobody has it"
+        worker = view.nodes.get(task.worker_id)
+        assert worker is not None, f"{name}: its worker is unknown"
+        assert worker.role is NodeRole.COMPACTOR, f"{name}: its worker is no compactor"
+        assert worker.node_epoch >= task.worker_epoch, f"{name}: of an epoch that never was"
+        of_stream = task.kind is CompactionKind.STREAM_OBJECTS
+        assert (task.node_id == NO_NODE) == of_stream == (task.stream_id != NO_STREAM), (
+            f"{name}: {task.kind.name} of node {task.node_id}, stream {task.stream_id}"
+        )
+        for object_id in task.source_ids:
+            other = sources.setdefault(object_id, task.task_id)
+            assert other == task.task_id, f"{name}: object {object_id} is a source of {other} too"
+            _validate_source(view, task, object_id)
+
+
+def _validate_source(view: View, task: CompactionRow, object_id: ObjectId) -> None:
+    row = view.objects.get(object_id)
+    if row is None or row.state is ObjectState.DESTROYED:
+        return  # all of it was trimmed or deleted meanwhile
+    name = f"compaction {task.task_id}: source {object_id}"
+    assert row.state is ObjectState.COMMITTED, f"{name} is {row.state.name}"
+    single, several = view.stream_objects.get(object_id), view.stream_set_objects.get(object_id)
+    assert single is None or single.stream_id == task.stream_id, f"{name}: of stream {single}"
+    assert several is None or several.node_id == task.node_id, f"{name}: of another node"
+
+
+def _validate_snapshots(view: View) -> None:
+    following = counters.next_value(view, counters.SNAPSHOT)
+    since_ms = min((lease.begun_at_ms for lease in view.snapshots), default=None)
+    for lease in view.snapshots:
+        name = f"snapshot {lease.lease_id}"
+        assert 0 < lease.lease_id < following, f"{name}: its id was never handed out"
+        assert lease.image_index < view.index, f"{name}: of the future"
+        assert lease.begun_at_ms <= min(view.cluster_time_ms, lease.leased_until_ms), f"{name}: begins late"
+    if since_ms is None:
+        return
+    for row in view.objects:
+        claimed = row.claim_node_id != NO_NODE
+        assert not claimed or not row.size_bytes or row.destroyed_at_ms <= since_ms, (
+            f"object {row.object_id}: claimed, but destroyed under a snapshot's lease"
+        )
+
+
 def _validate_nodes(view: View) -> None:
     for node in view.nodes:
         assert 0 <= node.node_id < 1 << 30, f"node {node.node_id}: not below 2^30"
+        assert not node.draining or (node.role is NodeRole.BROKER and not node.fenced), (
+            f"node {node.node_id}: drains, but is fenced or no broker"
+        )
     for operation in view.operations:
         owner = view.nodes.get(operation.node_id)
         assert owner is not None, f"operation {operation.request_id}: node {operation.node_id} is unknown"
@@ -204,12 +313,19 @@ def _validate_topics(view: View) -> None:
 def _validate_indexes(view: View) -> None:
     _assert_index(view.streams, STREAMS_OPEN_AT)
     _assert_index(view.streams, STREAMS_OF_TOPIC)
+    _assert_index(view.streams, STREAMS_OF_PARTITION)
     _assert_index(view.objects, OBJECTS_WAITING)
     _assert_index(view.stream_objects, STREAM_OBJECTS_OF)
     _assert_index(view.stream_set_objects, STREAM_SET_OBJECTS_AT)
     _assert_index(view.stream_set_objects, STREAM_SET_OBJECTS_WITH)
     _assert_index(view.partitions, PARTITIONS_OF)
     _assert_index(view.operations, OPERATIONS_OF)
+    _assert_index(view.moves, MOVES_FROM)
+    _assert_index(view.moves, MOVES_TO)
+    _assert_index(view.wals, WALS_OF)
+    _assert_index(view.wals, WALS_RECOVERED_BY)
+    _assert_index(view.compactions, COMPACTIONS_OF_SOURCE)
+    _assert_index(view.compactions, COMPACTIONS_OF_WORKER)
     assert len(list(view.objects)) == len(view.objects), "objects: length"
     assert len(list(view.streams)) == len(view.streams), "streams: length"
 

@@ -9,24 +9,28 @@ from __future__ import annotations
 from typing import Protocol
 
 from ponor.metadata.v1.records_pb2 import RecordBatch
-from ponor_runtime.identity import NodeId, ObjectId, StreamId, TenantId
+from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId, StreamId, TenantId
 
 from ponor_metadata.rows import (
     BrokerConfigsRow,
     ClusterRow,
+    CompactionRow,
     CounterRow,
     FeatureRow,
     KeyRow,
+    MoveRow,
     NodeRow,
     ObjectRow,
     OperationRow,
     PartitionRow,
     QuorumMemberRow,
+    SnapshotRow,
     StreamObjectRow,
     StreamRow,
     StreamSetObjectRow,
     TenantRow,
     TopicRow,
+    WalRow,
 )
 from ponor_metadata.tables import Table
 
@@ -117,6 +121,26 @@ class View(Protocol):
     @property
     def quorum(self) -> Table[tuple[NodeId, bytes], QuorumMemberRow]:
         """By (node id, directory id)."""
+        ...
+
+    @property
+    def moves(self) -> Table[tuple[bytes, int], MoveRow]:
+        """By (topic id, partition)."""
+        ...
+
+    @property
+    def wals(self) -> Table[tuple[NodeId, NodeEpoch], WalRow]:
+        """By (node id, wal epoch)."""
+        ...
+
+    @property
+    def compactions(self) -> Table[int, CompactionRow]:
+        """By task id."""
+        ...
+
+    @property
+    def snapshots(self) -> Table[int, SnapshotRow]:
+        """By lease id."""
         ...
 
     def begin(self, batch: RecordBatch) -> None:

@@ -1,0 +1,53 @@
+"""What a batch holds: the compiled walk says what protobuf says, or leaves it to protobuf."""
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor.metadata.v1.records_pb2 import Record, RecordBatch
+from ponor_metadata.apply import RULES
+from ponor_metadata.batch_contents import KINDS, UNKNOWN_KIND, contents_of, decoded_contents_of
+
+UINT64 = st.integers(0, (1 << 64) - 1)
+
+
+def record_of(kind: str) -> Record:
+    record = Record()
+    getattr(record, kind).SetInParent()
+    return record
+
+
+@given(st.lists(st.sampled_from(sorted(RULES))), UINT64, UINT64, st.integers(0, (1 << 63) - 1))
+def test_the_walk_and_protobuf_agree(kinds: list[str], index: int, term: int, time_ms: int) -> None:
+    batch = RecordBatch(index=index, term=term, cluster_time_ms=time_ms, records=map(record_of, kinds))
+    encoded = batch.SerializeToString(deterministic=True)
+    found = contents_of(encoded)
+    assert found == decoded_contents_of(encoded)
+    assert found[:2] == (index, term)
+    assert {KINDS[number]: count for number, count in found[2].items()} == {
+        kind: kinds.count(kind) for kind in kinds
+    }
+    assert list(found[2]) == sorted(found[2])
+
+
+@given(st.binary(max_size=64))
+def test_what_is_no_batch_is_an_error_or_the_same(encoded: bytes) -> None:
+    try:
+        expected = decoded_contents_of(encoded)
+    except DecodeError:
+        # The walk looks at the records' first tags alone: it need not see damage behind them, which applying the batch does.
+        return
+    if UNKNOWN_KIND not in expected[2]:
+        assert contents_of(encoded)[:2] == expected[:2]
+
+
+def test_a_record_of_a_kind_beyond_all_known_ones_is_counted_as_unknown_by_protobuf() -> None:
+    newer = bytes.fromhex("2204") + b"\xfa\x7f\x01\x00"  # field 2047 of Record, one byte
+    encoded = RecordBatch(index=5, term=2).SerializeToString() + newer
+    assert contents_of(encoded) == (5, 2, {UNKNOWN_KIND: 1})
+
+
+def test_bytes_that_end_early_are_refused() -> None:
+    encoded = RecordBatch(index=5, term=2, records=[record_of("key_put")]).SerializeToString()
+    with pytest.raises(DecodeError):
+        contents_of(encoded[:-1])

@@ -1,0 +1,198 @@
+"""Compaction tasks hold their sources, one task an object; leases of snapshots hold what is destroyed under them."""
+
+from __future__ import annotations
+
+import pytest
+from ponor.metadata.v1 import records_pb2 as pb
+from ponor_metadata import counters
+from ponor_metadata.rows import NO_NODE, NO_STREAM, CompactionKind, CompactionRow, SnapshotRow
+from ponor_metadata.tables import COMPACTIONS_OF_SOURCE, COMPACTIONS_OF_WORKER
+from ponor_runtime.identity import NodeEpoch
+
+from libs.metadata.tests.metadata_kit import (
+    COMPACTOR,
+    GC_NODE,
+    NODE_A,
+    NODE_B,
+    Log,
+    batch_of,
+    claimed,
+    compaction_ended,
+    compaction_leased,
+    compaction_renewed,
+    created,
+    destroyed,
+    obj,
+    opened,
+    prepared,
+    record,
+    registered,
+    snapshot_leased,
+    snapshot_released,
+    snapshot_renewed,
+    so,
+    sso,
+    stream,
+    trimmed,
+)
+
+S1, S2 = stream(1), stream(2)
+STREAM_OBJECTS = int(CompactionKind.STREAM_OBJECTS)
+STREAMS_OF_B = [opened(S2, 1, NODE_B)]
+
+
+def written() -> Log:
+    """Set objects 1 and 2 of node A, set object 3 of node B, stream objects 4 and 5 of stream 1; 6 to 9 are prepared for the worker."""
+    log = Log()
+    log.commit(registered(COMPACTOR, role=2), registered(GC_NODE, role=3))
+    log.commit(created(S1), created(S2), opened(S1, 1), opened(S2, 1, NODE_B))
+    log.commit(prepared(obj(1), 2), prepared(obj(3), 1, NODE_B), prepared(obj(4), 2))
+    log.commit(prepared(obj(6), 4, COMPACTOR))
+    log.commit(sso(obj(1), (S1, 0, 5)), sso(obj(3), (S2, 0, 3), node_id=NODE_B))
+    log.commit(sso(obj(2), (S1, 5, 9)), so(obj(4), S1, 9, 12), so(obj(5), S1, 12, 14))
+    return log
+
+
+def refused(log: Log, *records: pb.Record, match: str) -> None:
+    batch = batch_of(records, log.image.index + 1, log.image.cluster_time_ms)
+    with pytest.raises(AssertionError, match=match):
+        log.image.replay(batch.SerializeToString())
+
+
+def test_a_task_goes_from_worker_to_worker_and_ends_with_its_commit() -> None:
+    log = written()
+    log.commit(compaction_leased(1, obj(1), obj(2), until_ms=50))
+    row = CompactionRow(
+        1,
+        CompactionKind.SET_OBJECTS,
+        NODE_A,
+        NO_STREAM,
+        (obj(1), obj(2)),
+        COMPACTOR,
+        NodeEpoch(1),
+        1,
+        50,
+    )
+    assert list(log.image.compactions.find(COMPACTIONS_OF_SOURCE, obj(2))) == [row]
+    log.commit(compaction_renewed(1, 80))
+    log.commit(registered(COMPACTOR, 2, role=2))
+    again = compaction_leased(1, obj(1), obj(2), token=2, worker_epoch=2, until_ms=90)
+    log.commit(again)
+    (held,) = log.image.compactions.find(COMPACTIONS_OF_WORKER, COMPACTOR)
+    assert (held.token, held.worker_epoch, held.leased_until_ms) == (2, 2, 90)
+    log.commit(prepared(obj(10), 1, COMPACTOR, 2))
+    log.commit(destroyed(obj(1), obj(2)), sso(obj(10), (S1, 0, 9)), compaction_ended(1))
+    assert not log.image.compactions.find(COMPACTIONS_OF_SOURCE, obj(1))
+    stream_row = log.image.streams.get(S1)
+    assert stream_row is not None
+    assert stream_row.end_offset == 14, "what replaces old data moves no end"
+
+
+def test_a_task_that_is_offered_anew_leaves_out_what_was_trimmed_meanwhile() -> None:
+    log = written()
+    log.commit(compaction_leased(1, obj(1), obj(2)))
+    log.commit(trimmed(S1, 6), destroyed(obj(1)))
+    refused(log, compaction_leased(1, obj(1), obj(2), token=2), match="its sources are")
+    log.commit(compaction_leased(1, obj(2), token=2))
+    assert not log.image.compactions.find(COMPACTIONS_OF_SOURCE, obj(1))
+
+
+def test_stream_objects_are_replaced_by_one() -> None:
+    log = written()
+    log.commit(
+        compaction_leased(1, obj(4), obj(5), kind=STREAM_OBJECTS, node_id=NO_NODE, stream_id=S1),
+        compaction_leased(2, obj(1), obj(2)),
+    )
+    log.commit(destroyed(obj(4), obj(5)), so(obj(6), S1, 9, 14), compaction_ended(1))
+    assert [row.task_id for row in log.image.compactions] == [2]
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([compaction_leased(1, obj(1)), compaction_leased(2, obj(1))], "a source of another"),
+        ([compaction_leased(1, obj(1)), compaction_leased(1, obj(1))], "token 1 does not follow 1"),
+        ([compaction_leased(1, obj(1)), compaction_leased(1, obj(1), token=3)], "token 3 does not follow 1"),
+        ([compaction_leased(1, obj(1)), compaction_leased(1, obj(1), obj(2), token=2)], "its sources are"),
+        ([compaction_leased(1, obj(1)), compaction_leased(1, obj(1), token=2, kind=2)], "another task"),
+        ([compaction_leased(1, obj(1), token=2)], "begins with token 2"),
+        ([compaction_leased(1)], "nothing to replace"),
+        ([compaction_leased(1, obj(1), obj(1))], "named twice"),
+        ([compaction_leased(1, obj(3))], "of another node"),
+        ([compaction_leased(1, obj(4))], "no stream set object"),
+        ([compaction_leased(1, obj(6))], "not COMMITTED"),
+        ([compaction_leased(1, obj(99))], "not COMMITTED"),
+        ([trimmed(S1, 5), destroyed(obj(1)), compaction_leased(1, obj(1))], "not COMMITTED"),
+        (
+            [compaction_leased(1, obj(4), kind=STREAM_OBJECTS, node_id=NO_NODE, stream_id=S2)],
+            "of another stream",
+        ),
+        (
+            [compaction_leased(1, obj(1), kind=STREAM_OBJECTS, node_id=NO_NODE, stream_id=S1)],
+            "no stream object",
+        ),
+        ([compaction_leased(1, obj(1), worker_id=NODE_A)], "no compactor"),
+        ([compaction_leased(1, obj(1), worker_epoch=2)], "is stale"),
+        ([compaction_leased(1, obj(1)), compaction_renewed(1, 1_000)], "would shrink"),
+        ([compaction_renewed(1, 1_000)], "is over"),
+        ([compaction_ended(1)], "is over"),
+        ([compaction_leased(1, obj(1)), compaction_ended(1), compaction_leased(1, obj(1))], "handed out"),
+    ],
+)
+def test_what_would_replace_an_object_twice_stops_the_process(records: list[pb.Record], words: str) -> None:
+    refused(written(), *records, match=words)
+
+
+def test_a_set_object_of_one_node_never_holds_what_went_through_another() -> None:
+    log = written()
+    log.commit(compaction_leased(1, obj(1), obj(2)))
+    batch = (destroyed(obj(1), obj(2), obj(3)), sso(obj(6), (S1, 0, 9), (S2, 0, 3)), compaction_ended(1))
+    refused(log, *batch, match="went through node")
+
+
+# Snapshots
+
+
+def test_what_is_destroyed_under_a_lease_is_claimed_when_the_lease_is_over() -> None:
+    log = written()
+    log.commit(trimmed(S1, 5), destroyed(obj(1), at_ms=100), at_ms=100)
+    log.commit(snapshot_leased(1, log.image.index, 101, 200), at_ms=101)
+    log.commit(snapshot_leased(2, log.image.index, 105, 200), at_ms=105)
+    assert log.image.snapshots.get(1) == SnapshotRow(1, "a reader", log.image.index - 2, 101, 200)
+    log.commit(trimmed(S1, 9), destroyed(obj(2), at_ms=105), at_ms=105)
+    log.commit(claimed(obj(1)))
+    refused(log, claimed(obj(2)), match="read under a snapshot's lease")
+    log.commit(snapshot_renewed(1, 300), snapshot_released(2))
+    refused(log, claimed(obj(2)), match="read under a snapshot's lease")
+    log.commit(snapshot_released(1))
+    log.commit(claimed(obj(2)))
+
+
+def test_an_object_that_never_was_committed_is_read_by_nobody() -> None:
+    log = written()
+    log.commit(snapshot_leased(1, log.image.index, log.image.cluster_time_ms))
+    log.commit(claimed(obj(6), until_ms=9_000), at_ms=2_000)
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([snapshot_leased(1, 1 << 20, 0)], "not over yet"),
+        ([snapshot_leased(1, 1, 1 << 40, 1 << 41)], "in the future"),
+        ([snapshot_leased(1, 1, 0), snapshot_leased(1, 1, 0)], "handed out"),
+        ([snapshot_leased(1, 1, 0, 10), snapshot_renewed(1, 10)], "would shrink"),
+        ([snapshot_renewed(1, 10)], "is over"),
+        ([snapshot_released(1)], "is over"),
+    ],
+)
+def test_a_lease_that_makes_no_sense_stops_the_process(records: list[pb.Record], words: str) -> None:
+    refused(written(), *records, match=words)
+
+
+def test_ids_of_tasks_and_leases_jump_with_all_others_when_a_log_was_lost() -> None:
+    log = written()
+    log.commit(record(incarnation_raised=pb.IncarnationRaised(incarnation=1)))
+    assert counters.COMPACTION not in log.image.counters, "a log that never held one has no row of it"
+    log.commit(compaction_leased(1, obj(1)))
+    log.commit(record(incarnation_raised=pb.IncarnationRaised(incarnation=2)))
+    assert counters.next_value(log.image, counters.COMPACTION) == 2 + counters.INCARNATION_JUMP

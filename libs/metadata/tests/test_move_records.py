@@ -1,0 +1,142 @@
+"""Moves and drain: the leader stays until the election, one move at a time, and everything that ends a move removes its row."""
+
+from __future__ import annotations
+
+import pytest
+from ponor.metadata.v1 import records_pb2 as pb
+from ponor_metadata.rows import MoveCause
+from ponor_metadata.tables import MOVES_FROM, MOVES_TO, STREAMS_OF_PARTITION
+from ponor_metadata.view import cluster_of
+
+from libs.metadata.tests.metadata_kit import (
+    GC_NODE,
+    NODE_A,
+    NODE_B,
+    Log,
+    batch_of,
+    created,
+    drain_set,
+    fenced,
+    move_begun,
+    move_cancelled,
+    partition_changed,
+    record,
+    registered,
+    stream,
+    topic_created,
+)
+
+TOPIC = b"t" * 16
+
+
+def with_a_topic() -> Log:
+    log = Log()
+    log.commit(registered(GC_NODE, role=3))
+    log.commit(topic_created(TOPIC, "orders"), partition_changed(TOPIC, 0), partition_changed(TOPIC, 1))
+    return log
+
+
+def refused(log: Log, *records: pb.Record, match: str) -> None:
+    batch = batch_of(records, log.image.index + 1, log.image.cluster_time_ms)
+    with pytest.raises(AssertionError, match=match):
+        log.image.replay(batch.SerializeToString())
+
+
+def test_the_source_leads_until_the_election() -> None:
+    log = with_a_topic()
+    log.commit(move_begun(TOPIC, 1))
+    partition = log.image.partitions.get((TOPIC, 1))
+    assert partition is not None
+    assert (partition.leader_id, partition.leader_epoch, partition.replicas) == (NODE_A, 0, (NODE_B,))
+    (move,) = log.image.moves.find(MOVES_FROM, NODE_A)
+    assert (move.target_id, move.elect_at_ms, move.cause, move.reason) == (
+        NODE_B,
+        10_005,
+        MoveCause.REQUEST,
+        "asked for",
+    )
+    assert list(log.image.moves.find(MOVES_TO, NODE_B)) == [move]
+    log.commit(partition_changed(TOPIC, 1, NODE_B, 1))
+    assert not log.image.moves
+
+
+def test_a_cancelled_move_leaves_everything_as_it_was() -> None:
+    log = with_a_topic()
+    before = log.image.partitions.get((TOPIC, 0))
+    log.commit(move_begun(TOPIC, 0))
+    log.commit(move_cancelled(TOPIC, 0))
+    assert log.image.partitions.get((TOPIC, 0)) == before
+    assert not log.image.moves.find(MOVES_TO, NODE_B)
+
+
+def test_a_restart_of_the_source_and_the_end_of_the_topic_end_moves_too() -> None:
+    log = with_a_topic()
+    log.commit(move_begun(TOPIC, 0), move_begun(TOPIC, 1))
+    log.commit(registered(NODE_A, 2), partition_changed(TOPIC, 0, NODE_A, 1))
+    assert [row.partition for row in log.image.moves] == [1]
+    log.commit(record(topic_deleted=pb.TopicDeleted(topic_id=TOPIC)))
+    assert not log.image.moves
+
+
+def test_drain_ends_with_the_next_process_and_with_a_fence() -> None:
+    log = with_a_topic()
+
+    def draining() -> list[bool]:
+        return [row.draining for row in log.image.nodes if row.node_id in (NODE_A, NODE_B)]
+
+    log.commit(drain_set(NODE_A), drain_set(NODE_B))
+    assert draining() == [True, True]
+    log.commit(registered(NODE_A, 2), fenced(NODE_B))
+    assert draining() == [False, False]
+    log.commit(drain_set(NODE_A, 2))
+    log.commit(drain_set(NODE_A, 2, draining=False))
+    assert draining() == [False, False]
+
+
+def test_the_cluster_remembers_that_it_is_stopped_and_that_the_balancer_keeps_still() -> None:
+    log = with_a_topic()
+    log.commit(
+        record(cluster_stop_announced=pb.ClusterStopAnnounced(until_ms=70_000)),
+        record(balancer_paused=pb.BalancerPaused(paused=True)),
+    )
+    cluster = cluster_of(log.image)
+    assert cluster is not None
+    assert (cluster.stop_until_ms, cluster.balancer_paused) == (70_000, True)
+    log.commit(
+        record(cluster_stop_announced=pb.ClusterStopAnnounced()), record(balancer_paused=pb.BalancerPaused())
+    )
+    cluster = cluster_of(log.image)
+    assert cluster is not None
+    assert (cluster.stop_until_ms, cluster.balancer_paused) == (0, False)
+
+
+def test_streams_of_one_partition_are_found_without_those_of_its_neighbours() -> None:
+    log = with_a_topic()
+    log.commit(
+        created(stream(1), topic="t", partition="1"),
+        created(stream(2), topic="t", partition="11"),
+        created(stream(3), topic="u", partition="1"),
+        created(stream(4), topic="t"),
+        created(stream(5), partition="1", topic="t", kind="time"),
+    )
+    found = log.image.streams.find(STREAMS_OF_PARTITION, ("t", "1"))
+    assert [row.stream_id for row in found] == [stream(1), stream(5)]
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([move_begun(TOPIC, 2)], "does not exist"),
+        ([move_begun(TOPIC, 0, NODE_B, NODE_A)], "is led by"),
+        ([move_begun(TOPIC, 0, NODE_A, NODE_A)], "already"),
+        ([move_begun(TOPIC, 0), move_begun(TOPIC, 0)], "moves already"),
+        ([move_begun(TOPIC, 0, NODE_A, GC_NODE)], "no broker"),
+        ([fenced(NODE_B), move_begun(TOPIC, 0)], "is fenced"),
+        ([move_cancelled(TOPIC, 0)], "does not move"),
+        ([fenced(NODE_A), drain_set(NODE_A)], "is stale"),
+        ([drain_set(NODE_A, 2)], "is stale"),
+        ([drain_set(GC_NODE)], "no broker"),
+    ],
+)
+def test_what_no_leader_may_propose_stops_the_process(records: list[pb.Record], words: str) -> None:
+    refused(with_a_topic(), *records, match=words)

@@ -1,0 +1,79 @@
+"""Rows that uncommitted batches touched: compiled code held against its interpreted twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.overlay import Overlay
+from ponor_metadata.rows import KeyRow, OperationRow
+from ponor_metadata.touched_rows_python import TouchedRows
+from ponor_runtime.identity import NodeId
+
+NODE = NodeId(65_536)
+KEYS = st.integers(0, 6)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), KEYS),
+        st.tuples(st.just("delete"), KEYS),
+        st.tuples(st.just("get"), KEYS),
+        st.tuples(st.just("commit"), KEYS),
+        st.tuples(st.just("drop"), KEYS),
+    ),
+    max_size=60,
+)
+
+
+def _state(rows: Any) -> tuple[Any, ...]:
+    """All that a twin remembers: touched rows, and what is still to be noted for indexes."""
+
+    def plain(change: Any) -> tuple[Any, ...]:
+        return change.key, change.row, change.present, change.batch_index
+
+    return (
+        {key: plain(change) for key, change in rows._touched.items()},
+        [plain(change) for change in rows._changes],
+        [plain(change) for change in rows._unnoted],
+        rows.touched_rows,
+    )
+
+
+def _operation(number: int, index: int) -> OperationRow:
+    return OperationRow(NODE, number, bytes(8), b"%d" % index, index)
+
+
+def _key(number: int, index: int) -> KeyRow:
+    return KeyRow(f"k{number}", b"%d" % index)
+
+
+@pytest.mark.parametrize(("table", "row"), [("operations", _operation), ("keys", _key)])
+@given(committed=st.sets(KEYS), steps=steps)
+def test_the_twins_agree(table: str, row: Any, committed: set[int], steps: list[tuple[str, int]]) -> None:
+    native = pytest.importorskip("ponor_metadata.touched_rows_native")
+    image = MetadataImage()
+    base = getattr(image, table)
+    for number in sorted(committed):
+        base.put(row(number, 0))
+    overlay = Overlay(image)
+    twins: list[Any] = [TouchedRows(base, overlay), native.TouchedRows(base, overlay)]
+    for index, (step, number) in enumerate(steps, 1):
+        overlay._newest = (index, 0)
+        key = base.schema.key(row(number, index))
+        for twin in twins:
+            if step == "put":
+                twin.put(row(number, index))
+            elif step == "delete" and key in twin:
+                twin.delete(key)
+            elif step == "delete":
+                with pytest.raises(KeyError):
+                    twin.delete(key)
+            elif step == "commit":
+                twin.forget(index - number)
+            elif step == "drop":
+                twin.forget(None)
+        assert twins[0].get(key) == twins[1].get(key)
+        assert type(twins[0].get(key)) is type(twins[1].get(key))
+        assert _state(twins[0]) == _state(twins[1])
