@@ -11,15 +11,18 @@ import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
+from ponor_controller.compaction.offering import Offering
+from ponor_controller.compaction.survey import Survey
+from ponor_controller.compaction.wear import Wear
 from ponor_controller.formatting import format_records
 from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.validation.dispatch import validate
-from ponor_controller.validation.nodes import register_node
-from ponor_controller.validation.situation import Situation
+from ponor_controller.validation.nodes import assign_recovery, register_node
+from ponor_controller.validation.situation import Decision, Situation
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.overlay import Overlay
-from ponor_metadata.rows import ObjectRow, StreamObjectRow, StreamRow, StreamSetObjectRow
+from ponor_metadata.rows import ObjectRow, StreamObjectRow, StreamRow, StreamSetObjectRow, WalKind
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ClusterOrdinal, NodeEpoch, NodeId, ObjectId, StreamId, compose_node_id
 
@@ -63,6 +66,9 @@ class Ledger:
     def __post_init__(self) -> None:
         self.image = MetadataImage()
         self.view = Overlay(self.image)
+        self.survey = Survey(self.image, self.settings.compaction)
+        self.wear = Wear(self.image, self.settings.compaction)
+        self.compactions = Offering(self.image, self.survey, self.wear, self.settings.compaction)
         self.apply(format_records(CLUSTER_ID, ORDINAL, self.randomness))
 
     def apply(self, records: list[records_pb2.Record]) -> None:
@@ -83,6 +89,7 @@ class Ledger:
         number: int = 0,
         role: records_pb2.NodeRole.ValueType = records_pb2.NODE_ROLE_BROKER,
         incarnation: bytes | None = None,
+        wal: WalKind = WalKind.FILE,
     ) -> Caller:
         node_id = compose_node_id(ORDINAL, number)
         hello = wire.Hello(
@@ -91,18 +98,31 @@ class Ledger:
             incarnation=incarnation or self.randomness.token(16),
             kafka_host="localhost",
             kafka_port=9092,
+            wal=records_pb2.WalKind.ValueType(wal),
         )
         registration = register_node(hello, self.view, self.now_ms)
         self.apply(registration.records)
         return Caller(node_id, NodeEpoch(registration.node_epoch), role)
 
+    def fence(self, caller: Caller) -> None:
+        """The process loses its rights, as failover does it."""
+        fenced = records_pb2.NodeFenced(node_id=caller.node_id, node_epoch=caller.node_epoch)
+        self.apply([records_pb2.Record(node_fenced=fenced)])
+
+    def assign(self, owner: Caller, recoverer: Caller) -> wire.WalName:
+        """The recoverer is told to recover the owner's log; the log's name."""
+        row = self.image.wals.get((owner.node_id, owner.node_epoch))
+        assert row is not None
+        self.apply([assign_recovery(row, recoverer.node_id, recoverer.node_epoch)])
+        return wal_name(owner)
+
     def decide(self, caller: Caller, **kind: Any) -> list[records_pb2.Record]:
-        return validate(wire.Operation(**kind), self._situation(caller)).records
+        return self._validate(caller, **kind).records
 
     def do(self, caller: Caller, **kind: Any) -> wire.OperationResult:
         """Decide and apply; the answer."""
-        decision = validate(wire.Operation(**kind), self._situation(caller))
-        self.apply(decision.records)
+        decision = self._validate(caller, **kind)
+        self.apply([*decision.records, *decision.parting])
         return decision.result
 
     def refusal(self, caller: Caller, **kind: Any) -> str:
@@ -114,6 +134,10 @@ class Ledger:
         assert refused.value.message
         return error_pb2.ErrorCode.Name(refused.value.code).removeprefix("ERROR_CODE_")
 
+    def _validate(self, caller: Caller, **kind: Any) -> Decision:
+        operation = wire.Operation(**kind)
+        return validate(operation, self._situation(caller), operation.WhichOneof("kind"))
+
     def _situation(self, caller: Caller) -> Situation:
         return Situation(
             caller=caller,
@@ -122,6 +146,7 @@ class Ledger:
             settings=self.settings,
             randomness=self.randomness,
             is_suspected=lambda node_id: node_id in self.suspected,
+            compactions=self.compactions,
         )
 
     # Rows that must be there.
@@ -189,6 +214,11 @@ def upload_body(
     for each in stream_objects:
         body.stream_objects.add(object_id=next(rest), size_bytes=500, range=_range(each))
     return body
+
+
+def wal_name(owner: Caller) -> wire.WalName:
+    """The log that a process writes."""
+    return wire.WalName(node_id=owner.node_id, wal_epoch=owner.node_epoch)
 
 
 def _range(each: UploadRange) -> wire.UploadedRange:

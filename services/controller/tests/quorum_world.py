@@ -14,7 +14,7 @@ from ponor_controller.options import FIRST_CONTROLLER_NUMBER, ControllerOptions
 from ponor_controller.settings import ControllerSettings
 from ponor_metadata.controllers import KnownControllers
 from ponor_metadata.node_identity import NodeIdentity
-from ponor_metadata.rows import NodeRole
+from ponor_metadata.rows import NodeRole, WalKind
 from ponor_metadata.session import SessionClient
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id
@@ -72,8 +72,16 @@ class QuorumWorld:
         )
         await run(runtime, self._settings, options, stop=asyncio.Event(), ready=lambda _: None)
 
-    def node(self, name: str, program: Program, *, number: int = 0) -> SimProcess:
-        """A broker as far as the controllers are concerned; it runs `program` once it is registered."""
+    def node(
+        self,
+        name: str,
+        program: Program,
+        *,
+        number: int = 0,
+        wal: WalKind | None = None,
+        role: NodeRole = NodeRole.BROKER,
+    ) -> SimProcess:
+        """A broker, or another node, as far as the controllers are concerned; it runs `program` once it is registered."""
 
         async def main(runtime: Runtime) -> None:
             known = KnownControllers(ADDRESSES)
@@ -86,10 +94,11 @@ class QuorumWorld:
             )
             identity = NodeIdentity(
                 compose_node_id(ORDINAL, number),
-                NodeRole.BROKER,
+                role,
                 runtime.randomness.token(16),
-                kafka_host="h",
-                kafka_port=1,
+                kafka_host="h" if role is NodeRole.BROKER else "",
+                kafka_port=1 if role is NodeRole.BROKER else 0,
+                wal=wal,
             )
             session = SessionClient(
                 network=runtime.network,

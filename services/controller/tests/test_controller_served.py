@@ -130,7 +130,7 @@ async def test_a_broker_registers_works_and_everybody_sees_it(tmp_path: Path) ->
         assert (cluster.cluster_id, cluster.cluster_ordinal) == (broker.cluster_id, ORDINAL)
         assert cluster.namespace == cluster.cluster_id
         assert [(row.tenant_id, len(row.cluster_id)) for row in follower.image.tenants] == [("", 22)]
-        assert [(row.name, row.level) for row in follower.image.features] == [("metadata.level", 2)]
+        assert [(row.name, row.level) for row in follower.image.features] == [("metadata.level", 4)]
 
         result = await broker.submit(
             wire.Operation(create_topic=wire.CreateTopic(name="t", partitions=4, replication_factor=-1))

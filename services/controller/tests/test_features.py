@@ -8,15 +8,20 @@ from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.quorum import features
 from ponor_controller.quorum.features import (
-    LEVEL_ONE_CONTROLLER,
-    LEVEL_QUORUM,
-    METADATA_LEVEL,
     check_updates,
     describe_features,
-    level_of,
+    require_level,
     require_quorum_level,
 )
 from ponor_metadata.image import MetadataImage
+from ponor_metadata.levels import (
+    LEVEL_BROKERS,
+    LEVEL_COMPACTION,
+    LEVEL_ONE_CONTROLLER,
+    LEVEL_QUORUM,
+    METADATA_LEVEL,
+    level_of,
+)
 from ponor_rpc.errors import OperationError
 
 
@@ -48,6 +53,14 @@ def test_below_the_quorums_level_changes_of_the_quorum_name_the_command_that_rai
     require_quorum_level(image_at(LEVEL_QUORUM), "adding a learner")
 
 
+def test_what_several_brokers_need_waits_for_its_own_level() -> None:
+    with pytest.raises(
+        OperationError, match=r"moving partitions needs metadata\.level 3, the cluster is at 2"
+    ):
+        require_level(image_at(LEVEL_QUORUM), LEVEL_BROKERS, "moving partitions")
+    require_level(image_at(LEVEL_BROKERS), LEVEL_BROKERS, "moving partitions")
+
+
 def test_a_level_that_rises_is_one_record_and_one_that_is_in_force_none() -> None:
     image = image_at(LEVEL_ONE_CONTROLLER)
     (record,) = check_updates(image, [update(LEVEL_QUORUM)])
@@ -65,8 +78,8 @@ def test_a_level_that_rises_is_one_record_and_one_that_is_in_force_none() -> Non
         ([update(LEVEL_QUORUM)] * (features.UPDATES_MAX + 1), "give 1 to"),
         ([update(LEVEL_QUORUM), update(LEVEL_QUORUM)], "updated twice"),
         ([update(1, "metadata.colour")], "known are metadata.level"),
-        ([update(LEVEL_QUORUM + 1)], "upgrade it first"),
-        ([update(0)], "this version runs levels 1 to 2"),
+        ([update(LEVEL_COMPACTION + 1)], "upgrade it first"),
+        ([update(0)], "this version runs levels 1 to 4"),
         ([update(LEVEL_ONE_CONTROLLER)], "never falls"),
         ([update(LEVEL_QUORUM), update(1, "metadata.colour")], "is not known"),
     ],
@@ -86,4 +99,4 @@ def test_features_that_only_the_log_knows_are_described_too() -> None:
     described = [
         (each.name, each.level, each.supported_min, each.supported_max) for each in describe_features(image)
     ]
-    assert described == [("a.newer.one", 3, 0, 0), (METADATA_LEVEL, 2, 1, 2)]
+    assert described == [("a.newer.one", 3, 0, 0), (METADATA_LEVEL, 2, 1, 4)]

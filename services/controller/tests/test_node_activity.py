@@ -107,3 +107,76 @@ def test_those_who_are_long_gone_do_not_count_as_gone_at_once() -> None:
     assert activity.is_suspected(B), "half of the two that were there is not most of them"
     activity.left(C)
     assert not activity.is_suspected(B), "now both are gone"
+
+
+def test_it_says_when_a_node_will_be_suspected_and_who_left() -> None:
+    activity, clock = _settled()
+    lefts: list[int] = []
+    activity.on_left(lambda: lefts.append(clock.now_ms))
+    assert activity.suspected_in_s(A) == 9.001
+    clock.now_ms += 4_000
+    assert activity.suspected_in_s(A) == 5.001
+    activity.heard(B)
+    activity.heard(C)
+    activity.left(A)
+    assert (activity.suspected_in_s(A), len(lefts)) == (1.001, 1)
+    clock.now_ms += 1_001
+    assert activity.is_suspected(A)
+    assert activity.suspected_in_s(A) is None
+    activity.heard(A)
+    assert activity.suspected_in_s(A) == 9.001
+
+
+def test_when_too_many_are_gone_only_silence_counts() -> None:
+    activity, clock = _settled()
+    activity.left(A)
+    activity.left(B)
+    clock.now_ms += 2_000
+    assert not activity.is_suspected(A)
+    assert activity.suspected_in_s(A) == 7.001
+    clock.now_ms += 7_001
+    assert activity.suspected_in_s(A) is None
+
+
+def test_a_young_leader_gives_everybody_a_full_timeout() -> None:
+    activity, clock = _activity()
+    clock.now_ms += 2_000
+    activity.heard(A)
+    activity.left(A)
+    assert activity.settled_in_s() == 7
+    assert activity.suspected_in_s(A) == 7.001
+    clock.now_ms += 7_001
+    assert activity.settled_in_s() == 0
+    activity.restart()
+    assert activity.settled_in_s() == 9
+
+
+def test_why_a_node_is_suspected_is_said_in_words() -> None:
+    activity, clock = _settled()
+    activity.left(A)
+    assert activity.is_away(A)
+    assert not activity.is_away(B)
+    clock.now_ms += 1_200
+    assert activity.reason(A) == "its session broke 1200 ms ago and it did not come back"
+    clock.now_ms += 9_000
+    assert activity.reason(A) == activity.reason(B) == "it has been silent for 10200 ms"
+    activity.heard(A)
+    assert not activity.is_away(A)
+    activity.restart()
+    clock.now_ms += 10_000
+    assert activity.reason(A) == "nothing was heard of it in the 10000 ms since this controller leads"
+
+
+def test_those_that_are_gone_for_certain_are_no_reason_to_distrust_oneself() -> None:
+    activity, clock = _settled()
+    activity.left(A)
+    clock.now_ms += 1_001
+    assert activity.is_suspected(A)
+    activity.left(B)
+    clock.now_ms += 1_001
+    assert not activity.is_suspected(B), "two of three at once"
+    activity.forget(A)
+    assert activity.is_suspected(B)
+    assert activity.is_suspected(A)
+    activity.forget(C)
+    assert not activity.is_suspected(C), "it is heard"

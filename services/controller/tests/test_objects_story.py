@@ -68,11 +68,11 @@ def test_senseless_reservations_are_refused(ledger: Ledger, broker: Caller, gc: 
     assert ledger.refusal(gc, prepare_objects=body) == "INVALID_REQUEST"
 
 
-def test_an_object_whose_writer_died_is_collected_after_its_lease(
+def test_an_object_whose_writer_died_is_collected_when_no_put_can_be_under_way(
     ledger: Ledger, broker: Caller, gc: Caller
 ) -> None:
     (abandoned,) = ledger.prepare(broker, ttl_ms=5_000)
-    ledger.now_ms += 5_000
+    ledger.now_ms += 5_000 + 10_000
     assert _claim(ledger, gc) == []
     ledger.now_ms += 1
     assert _claim(ledger, gc) == [abandoned]

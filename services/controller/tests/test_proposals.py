@@ -108,6 +108,7 @@ class Leader:
             lambda _: False,
             telemetry,
             ConfirmedAtOnce(self.consensus),
+            ledger.compactions,
         )
         self.proposer.begin()
         self.answers: list[wire.OperationResult] = []
@@ -116,9 +117,14 @@ class Leader:
 
     def execute(self, caller: Caller, request_id: int, first_incomplete_id: int = 0, **kind: Any) -> None:
         operation = wire.Operation(request_id=request_id, **kind)
-        self.executor.execute(PendingOperation(caller, operation, first_incomplete_id, self.answers.append))
+        self.executor.execute(
+            PendingOperation(caller, operation, first_incomplete_id, self._hear, operation.WhichOneof("kind"))
+        )
         if not self.gathers:
             self.proposer.seal()
+
+    def _hear(self, encoded: bytes) -> None:
+        self.answers.append(wire.OperationResult.FromString(encoded))
 
     def commit(self, count: int | None = None) -> None:
         entries = self.consensus.entries[: count if count is not None else len(self.consensus.entries)]
@@ -340,7 +346,7 @@ def _pending(node: int, request_id: int, kind: str) -> PendingOperation:
     operation = wire.Operation(request_id=request_id)
     getattr(operation, kind).SetInParent()
     caller = Caller(NodeId(node), NodeEpoch(1), records_pb2.NODE_ROLE_BROKER)
-    return PendingOperation(caller, operation, 0, lambda _: None)
+    return PendingOperation(caller, operation, 0, lambda _: None, operation.WhichOneof("kind"))
 
 
 def test_urgent_operations_go_first_between_nodes_and_never_within_one() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import pytest
+from ponor_controller.consensus import raft_driver
 from ponor_controller.consensus.errors import RecordLogCorruptError
 from ponor_controller.consensus.members import members_of_rows
 from ponor_controller.quorum_control import RaftQuorum
@@ -108,7 +109,12 @@ def test_a_leader_that_is_cut_off_stops_leading_and_what_it_proposed_is_as_if_it
     tell(seed, story)
 
 
-def test_a_follower_that_was_away_for_long_gets_a_snapshot_and_a_power_loss_meanwhile_harms_nobody() -> None:
+def test_a_follower_that_was_away_for_long_gets_a_snapshot_and_a_power_loss_meanwhile_harms_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # So that what a snapshot holds leaves memory in several turns.
+    monkeypatch.setattr(raft_driver, "COMPACTED_AT_ONCE", 7)
+
     async def story(rig: QuorumRig, writer: Writer) -> None:
         leader = await rig.until_led()
         away = next(process for process in rig.processes if process is not rig.process_of(leader))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,14 +30,14 @@ from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.system_disk import SystemDisk
 from ponor_runtime.telemetry import Telemetry
 
+from tests.ports import HOST, free_port
+
 ORDINAL = ClusterOrdinal(5)
 SETTINGS = ControllerSettings(snapshot_batches=200, log_trailing_batches=50, progress_interval_ms=50)
 
 
 def _free_address() -> str:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{bound.getsockname()[1]}"
+    return f"{HOST}:{free_port()}"
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
-from ponor_controller.quorum.features import LEVEL_QUORUM, METADATA_LEVEL
-from ponor_controller.quorum.quorum_service import CONNECTIONS_MAX
+from ponor_controller.callers import CONNECTIONS_MAX
+from ponor_metadata.levels import LEVEL_COMPACTION, METADATA_LEVEL
 from ponor_metadata.quorum_client import QuorumClient
 from ponor_metadata.view import cluster_of
 from ponor_rpc.errors import OperationError
@@ -59,8 +59,9 @@ class Tool:
             await connection.close()
 
     async def leader_and_follower(self) -> tuple[str, str]:
-        """Service addresses."""
+        """Service addresses; the follower has heard who leads."""
         leader = await self.rig.until_led()
+        await self.rig.until_equal()
         name = self.rig.process_of(leader).name
         follower = next(each for each in ADDRESSES if not each.startswith(name))
         return f"{name}:7000", follower
@@ -102,7 +103,7 @@ def test_the_leader_describes_everybody_and_a_follower_what_it_knows() -> None:
         assert all(0 <= each.silent_ms < 1000 and each.behind_ms == 0 for each in seen.members)
         assert [each.service_address for each in seen.members] == list(ADDRESSES)
         (feature,) = seen.features
-        assert (feature.name, feature.level) == (METADATA_LEVEL, LEVEL_QUORUM)
+        assert (feature.name, feature.level) == (METADATA_LEVEL, LEVEL_COMPACTION)
         other = (await tool.ask_at(follower, DESCRIBE.SerializeToString())).description
         assert other.leader_node_id == seen.leader_node_id != other.node_id
         assert {each.match_index for each in other.members if each.node_id != other.node_id} == {0}
@@ -236,11 +237,11 @@ def test_feature_levels_that_are_in_force_cost_no_record() -> None:
 
         leader = await tool.rig.until_led()
         before = leader.driver.node.last_index
-        await tool.ask(update_features=update(LEVEL_QUORUM))
-        await tool.ask(update_features=update(LEVEL_QUORUM, validate_only=True))
+        await tool.ask(update_features=update(LEVEL_COMPACTION))
+        await tool.ask(update_features=update(LEVEL_COMPACTION, validate_only=True))
         assert leader.driver.node.last_index == before
         assert "never falls" in (await tool.refusal(update_features=update(1))).message
-        refusal = await tool.refusal(update_features=update(LEVEL_QUORUM + 1, validate_only=True))
+        refusal = await tool.refusal(update_features=update(LEVEL_COMPACTION + 1, validate_only=True))
         assert "upgrade it first" in refusal.message
         cluster = cluster_of(leader.image)
         assert cluster is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import PurePosixPath
 
 import pytest
@@ -138,8 +139,9 @@ class Workload:
         self.snapshots += 1
 
 
+@cache
 def run_log(seed: int) -> Workload:
-    """Several lives on one disk."""
+    """Several lives on one disk; each seed once, however many tests ask."""
     simulation = Simulation(seed)
     workload = Workload(seed)
     process = simulation.process("log", workload.live)

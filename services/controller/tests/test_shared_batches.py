@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
+from ponor_controller.proposals.driver import SLICE_NS, SLICES_MAX, drive
+from ponor_controller.proposals.lanes import Lanes
+from ponor_controller.proposals.pending import PendingOperation
 from ponor_controller.proposals.proposer import GROUP_BYTES_MAX, UNDER_WAY_MAX
 from ponor_metadata import snapshot
 from ponor_metadata.apply_cluster import FLOOR_STEP_MAX
@@ -14,7 +20,7 @@ from ponor_metadata.image import MetadataImage
 from ponor_rpc.errors import OperationError
 
 from services.controller.tests.ledger import Ledger
-from services.controller.tests.test_proposals import Leader
+from services.controller.tests.test_proposals import HandClock, Leader
 
 
 def _gathering(ledger: Ledger) -> Leader:
@@ -45,7 +51,10 @@ def test_operations_of_one_slice_have_one_index_and_are_answered_together() -> N
     assert "k2" in ledger.view.keys, "the next operation is decided upon it"
     leader.proposer.seal()
     leader.proposer.seal()  # nothing is left to propose
-    assert len(leader.consensus.entries) == 1
+    (entry,) = leader.consensus.entries
+    assert entry.data == entry.batch.SerializeToString(deterministic=True), (
+        "joined from its records, the bytes are protobuf's own"
+    )
     follower = _replica(leader, ledger.image)
     assert leader.answers == []
     leader.commit()
@@ -118,6 +127,98 @@ def test_the_end_of_leadership_drops_a_batch_that_is_being_gathered() -> None:
     assert snapshot.encode(ledger.image) == before
     leader.proposer.seal()
     assert leader.consensus.entries == []
+
+
+def test_what_was_gathered_when_leadership_is_handed_over_goes_on_when_that_fails() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    leader = _gathering(ledger)
+    leader.execute(broker, 1, put_key=_put("a"))
+    leader.consensus.accepts_proposals = False
+    leader.proposer.seal()
+    assert leader.proposer.gathers
+    leader.execute(broker, 2, put_key=_put("b"))
+    (refused,) = leader.answers
+    assert (refused.request_id, refused.error.code) == (2, error_pb2.ERROR_CODE_NOT_LEADER)
+    with pytest.raises(OperationError, match="handing over"):
+        leader.proposer.propose([records_pb2.Record(key_put=records_pb2.KeyPut(key="c", value=b"v"))])
+    assert leader.consensus.entries == []
+    leader.consensus.accepts_proposals = True
+    leader.proposer.seal()
+    assert len(leader.consensus.entries) == 1
+    leader.commit()
+    assert leader.answers[-1].commit_index == ledger.image.index
+    assert "a" in ledger.image.keys
+
+
+def test_a_batch_that_waits_for_a_hand_over_stays_within_its_bound() -> None:
+    leader = _gathering(Ledger())
+    record = records_pb2.Record(key_put=records_pb2.KeyPut(key="a", value=bytes(GROUP_BYTES_MAX // 2)))
+    leader.proposer.gather([record])
+    leader.consensus.accepts_proposals = False
+    with pytest.raises(OperationError, match="handing over"):
+        leader.proposer.gather([record])
+    leader.consensus.accepts_proposals = True
+    leader.proposer.seal()
+    (entry,) = leader.consensus.entries
+    assert len(entry.batch.records) == 1
+
+
+def test_a_commit_and_a_proposal_of_others_beside_a_batch_that_is_being_gathered() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    leader = _gathering(ledger)
+    leader.execute(broker, 1, put_key=_put("a"))
+    leader.proposer.seal()
+    leader.execute(broker, 2, put_key=_put("b"))
+    leader.commit()
+    assert [answer.request_id for answer in leader.answers] == [1]
+    assert "b" in ledger.view.keys
+    assert "b" not in ledger.image.keys
+    leader.proposer.propose([records_pb2.Record(key_put=records_pb2.KeyPut(key="c", value=b"v"))])
+    leader.execute(broker, 3, put_key=_put("d"))
+    leader.proposer.seal()
+    leader.commit()
+    assert [answer.request_id for answer in leader.answers] == [1, 2, 3]
+    assert [row.key for row in ledger.image.keys] == ["a", "b", "c", "d"]
+    assert ledger.view.touched_rows == 0
+
+
+class _SlowClock(HandClock):
+    """Time passes with every look at it, and whoever sleeps gives the loop back."""
+
+    def __init__(self, ns_per_look: int) -> None:
+        super().__init__()
+        self._ns_per_look = ns_per_look
+        self.sleeps = 0
+
+    def monotonic_ns(self) -> int:
+        self.ns += self._ns_per_look
+        return self.ns
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        await asyncio.sleep(0)
+
+
+async def test_a_batch_goes_on_over_a_few_slices_and_the_loop_is_given_back_between_them() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    leader = _gathering(ledger)
+    lanes, clock = Lanes(), _SlowClock(SLICE_NS // 2)
+    for request_id in range(1, 25):
+        operation = wire.Operation(request_id=request_id, put_key=_put(f"k{request_id}"))
+        lanes.put(PendingOperation(broker, operation, 0, lambda _: None, "put_key"))
+    driving = asyncio.create_task(drive(lanes, leader.executor, leader.proposer, clock))
+    while len(lanes):
+        await asyncio.sleep(0)
+    driving.cancel()
+    await asyncio.wait((driving,))
+    gathered = [len(entry.batch.records) // 2 for entry in leader.consensus.entries]
+    assert gathered == [3 * SLICES_MAX] * 2, (
+        "a slice is over when the third of its operations finds that it is"
+    )
+    assert clock.sleeps == 2 * SLICES_MAX
 
 
 def test_with_enough_batches_on_their_way_the_next_one_waits_for_a_commit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ponor.metadata.v1 import records_pb2
@@ -20,7 +21,7 @@ from services.controller.tests.log_writer import MEMBERSHIP, LogWriter, entry_of
 class Written:
     """A log with a snapshotter on it."""
 
-    def __init__(self, writer: LogWriter, **settings: int) -> None:
+    def __init__(self, writer: LogWriter, **settings: Any) -> None:
         self.writer = writer
         self.tasks = BackgroundTasks(report_to_loop)
         self.taken: list[SnapshotMeta] = []
@@ -40,7 +41,7 @@ class Written:
             entry = entry_of(self.writer.image.index + 1, 1)
             await self.writer.put(1)
             batch = records_pb2.RecordBatch.FromString(entry.data)
-            self.snapshotter.committed([LogEntry(entry.index, batch, entry.data)])
+            self.snapshotter.committed([LogEntry(entry.index, batch.term, entry.data)])
 
     async def close(self) -> None:
         await self.tasks.close()

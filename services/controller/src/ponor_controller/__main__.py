@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-import sys
 
 from ponor_metadata.apply import UnknownRecordError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.command import run_from_command_line, start_metrics
+from ponor_runtime.lifecycle import end_process
 from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
 from ponor_runtime.runtime import Runtime
 
@@ -18,19 +17,23 @@ from ponor_controller.configuration import ControllerConfiguration, read_configu
 from ponor_controller.consensus.errors import DirectoryInUseError, RecordLogCorruptError, WrongDirectoryError
 
 NAME = "ponor_controller"
-GC_THRESHOLDS = (50_000, 50, 100)
-"""Few and late collections: rows make no cycles, and a pass over a large image costs more than what it finds."""
+LOADING_THRESHOLDS = (50_000, 50, 100)
+"""Few and late collections: rows make no cycles, and what a start leaves is frozen."""
+SERVING_THRESHOLDS = (500, 50, 2_000)
+"""Small collections of what is young: what a thousand operations in flight hold is all alive, and to look at it seldom but all at once took steps of 10 ms and a quarter of a leader's
+CPU (docs/decisions/0052-encoded-once.md). Late ones of what is old: a pass over a large image costs more than what it finds (docs/decisions/0038-no-long-step.md)."""
 REMEDIABLE = (DirectoryInUseError, RecordLogCorruptError, UnknownRecordError, WrongDirectoryError)
 
 
 async def serve(configuration: ControllerConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
     """Run the controller, its metrics endpoint and its ready file."""
-    gc.set_threshold(*GC_THRESHOLDS)  # before the image is loaded
+    gc.set_threshold(*LOADING_THRESHOLDS)
     metrics = start_metrics(runtime.telemetry, configuration.metrics)
 
     def ready(addresses: ServiceAddresses) -> None:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*SERVING_THRESHOLDS)
         if configuration.ready_file is not None:
             write_ready_file(configuration.ready_file, {**addresses, **metrics})
 
@@ -53,9 +56,6 @@ async def serve(configuration: ControllerConfiguration, runtime: Runtime, stop: 
 
 def main() -> int:
     """Run; returns the exit code."""
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     return run_from_command_line(
         serve,
         name=NAME,
@@ -67,4 +67,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

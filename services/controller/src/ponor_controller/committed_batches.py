@@ -5,11 +5,9 @@ What lives here: the one listener of the consensus. First the image, and with it
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Sequence
-from operator import methodcaller
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
 
+from ponor_metadata.batch_contents import KINDS, contents_of
 from ponor_metadata.digest import running_digest
 from ponor_metadata.image import MetadataImage
 from ponor_runtime.telemetry import Counter, Telemetry
@@ -19,8 +17,6 @@ from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.snapshotter import Snapshotter
 from ponor_controller.subscriptions.retained_tail import RetainedBatch, RetainedTail
 from ponor_controller.subscriptions.subscription_service import SubscriptionService
-
-KIND_OF: Final = methodcaller("WhichOneof", "kind")
 
 
 class CommittedBatches:
@@ -42,8 +38,14 @@ class CommittedBatches:
         self._snapshotter = snapshotter
         self._telemetry = telemetry
         self._commits = telemetry.counter("ponor_controller_commits_total")
-        self._records: dict[str | None, Counter] = {}
+        self._records: dict[int, Counter] = {}
         self._digest = image.digest
+        self._wakes: dict[str, list[Callable[[], None]]] = {}
+
+    def on_kinds(self, kinds: Iterable[str], wake: Callable[[], None]) -> None:
+        """Call `wake` after every batch with a record of one of these kinds; it must be quick."""
+        for kind in kinds:
+            self._wakes.setdefault(kind, []).append(wake)
 
     def committed(self, entries: Sequence[LogEntry]) -> None:
         """Fold entries into everything that follows the log."""
@@ -65,10 +67,15 @@ class CommittedBatches:
 
     def _count(self, entry: LogEntry) -> None:
         self._commits.add()
-        for kind, count in collections.Counter(map(KIND_OF, entry.batch.records)).items():
-            counter = self._records.get(kind)
+        index, term, kinds = contents_of(entry.data)
+        assert (index, term) == (entry.index, entry.term), "a batch is where it says it is"
+        for number, count in kinds.items():
+            kind = KINDS.get(number, "unknown")
+            counter = self._records.get(number)
             if counter is None:
-                counter = self._records[kind] = self._telemetry.counter(
-                    "ponor_controller_records_total", kind=kind or "unknown"
+                counter = self._records[number] = self._telemetry.counter(
+                    "ponor_controller_records_total", kind=kind
                 )
             counter.add(count)
+            for wake in self._wakes.get(kind, ()):
+                wake()

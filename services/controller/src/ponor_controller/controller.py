@@ -15,13 +15,19 @@ from ponor_raft.entry import Entry
 from ponor_raft.limits import RaftLimits
 from ponor_raft.node import RaftNode
 from ponor_raft.stored import StoredState
-from ponor_rpc.methods import PEER, QUORUM, SESSION, SUBSCRIBE
+from ponor_rpc.methods import CLUSTER, PEER, QUORUM, SESSION, SUBSCRIBE
 from ponor_runtime.network import Handler, Network
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
+from ponor_controller.balancing import balancer
 from ponor_controller.cluster_clock import ClusterClock
+from ponor_controller.cluster_service.cluster_service import ClusterService
 from ponor_controller.committed_batches import CommittedBatches
+from ponor_controller.compaction import compaction_driver
+from ponor_controller.compaction.offering import Offering
+from ponor_controller.compaction.survey import Survey
+from ponor_controller.compaction.wear import Wear
 from ponor_controller.consensus.address_book import AddressBook, Addresses
 from ponor_controller.consensus.directory_identity import DirectoryIdentity
 from ponor_controller.consensus.members import VOTERS_SET_TAG, Member, members_in, members_of_rows
@@ -31,7 +37,12 @@ from ponor_controller.consensus.raft_consensus import RaftConsensus
 from ponor_controller.consensus.raft_driver import TICK_SECONDS, RaftDriver
 from ponor_controller.consensus.record_log import RecordLog
 from ponor_controller.consensus.snapshot_traffic import SnapshotTraffic
+from ponor_controller.draining import drain_driver
+from ponor_controller.failover import failover_driver
+from ponor_controller.garbage_ages import GarbageAges
+from ponor_controller.leader_duty import LeaderDuty, Step
 from ponor_controller.leadership import ControllerLeadership
+from ponor_controller.moves import move_driver
 from ponor_controller.opening import Opening
 from ponor_controller.options import ControllerOptions
 from ponor_controller.proposals.confirmed_answers import ConfirmedAnswers
@@ -46,6 +57,7 @@ from ponor_controller.recovery import Recovered
 from ponor_controller.sessions.node_activity import NodeActivity
 from ponor_controller.sessions.session_service import SessionService
 from ponor_controller.settings import ControllerSettings
+from ponor_controller.snapshot_leases import lease_driver
 from ponor_controller.snapshotter import Snapshotter
 from ponor_controller.subscriptions.image_source import ImageSource
 from ponor_controller.subscriptions.subscription_service import SubscriptionService
@@ -86,6 +98,7 @@ class Controller:
             [records.format, records.correct_addresses],
         )
         self._build_services(settings, identity, recovered)
+        self._build_duties(settings)
         self._show()
 
     def _build_consensus(
@@ -140,6 +153,9 @@ class Controller:
             runtime.telemetry,
         )
         self._confirmed = ConfirmedAnswers(self.consensus)
+        self._survey = Survey(self.image, settings.compaction)
+        self._wear = Wear(self.image, settings.compaction)
+        self._offering = Offering(self.image, self._survey, self._wear, settings.compaction)
         self._executor = Executor(
             self.proposer,
             settings,
@@ -147,14 +163,24 @@ class Controller:
             self._activity.is_suspected,
             runtime.telemetry,
             self._confirmed,
+            self._offering,
         )
 
     def _build_services(
         self, settings: ControllerSettings, identity: DirectoryIdentity, recovered: Recovered
     ) -> None:
         runtime = self._runtime
+        self._balancer = balancer.Balancer(
+            self.proposer, self.leadership, self._activity, settings, runtime.clock, runtime.telemetry
+        )
         self.sessions = SessionService(
-            self.proposer, self._lanes, self._activity, self.leadership, identity.cluster_id, settings
+            self.proposer,
+            self._lanes,
+            self._activity,
+            self.leadership,
+            identity.cluster_id,
+            settings,
+            loads=self._balancer.report,
         )
         self.subscriptions = SubscriptionService(
             recovered.tail,
@@ -185,6 +211,7 @@ class Controller:
         )
         self.driver.on_commit(self._committed.committed)
         self.driver.on_commit(self._learn)
+        self.driver.on_commit(self._balancer.committed)
         self._traffic = SnapshotTraffic(
             identity.replica, self._log, self.driver, self.peers, self._tasks, runtime.clock, self._installed
         )
@@ -193,6 +220,41 @@ class Controller:
             self.driver, self.consensus, self.proposer, self.snapshotter, self._log, self.addresses
         )
         self.quorum = QuorumService(self.control, self.leadership, self.proposer)
+        self.cluster = ClusterService(
+            self.leadership, self.proposer, self._balancer, settings.snapshot_leases
+        )
+
+    def _build_duties(self, settings: ControllerSettings) -> None:
+        proposer, activity, telemetry = self.proposer, self._activity, self._runtime.telemetry
+        self._duties: dict[str, LeaderDuty] = {}
+        moves = move_driver.MoveDriver(proposer, activity, telemetry)
+        self._add_duty("moves", moves.step, move_driver.WAKING)
+        failovers = failover_driver.FailoverDriver(
+            proposer, activity, self.leadership, self._runtime.clock, telemetry
+        )
+        self._add_duty("failovers", failovers.step, failover_driver.WAKING)
+        drains = drain_driver.DrainDriver(proposer, activity, settings, telemetry)
+        self._add_duty("drains", drains.step, drain_driver.WAKING)
+        self._add_duty("balance", self._balancer.step, balancer.WAKING)
+        self._add_duty("garbage-ages", GarbageAges(proposer, telemetry).step, ())
+        compactions = compaction_driver.CompactionDriver(
+            proposer,
+            self._survey,
+            self._wear,
+            self._offering,
+            self.leadership,
+            settings.compaction,
+            telemetry,
+        )
+        self._add_duty("compactions", compactions.step, compaction_driver.WAKING)
+        leases = lease_driver.LeaseDriver(proposer, self.leadership, settings.snapshot_leases, telemetry)
+        self._add_duty("snapshot-leases", leases.step, lease_driver.WAKING)
+
+    def _add_duty(self, name: str, step: Step, kinds: Sequence[str]) -> None:
+        duty = LeaderDuty(step, self.proposer, self.leadership, self._runtime.clock)
+        self._duties[name] = duty
+        self._committed.on_kinds(kinds, duty.wake)
+        self._activity.on_left(duty.wake)
 
     def handlers(self) -> Mapping[str, Handler]:
         """Who answers, by method."""
@@ -200,6 +262,7 @@ class Controller:
             SESSION: self.sessions.handle,
             SUBSCRIBE: self.subscriptions.handle,
             QUORUM: self.quorum.handle,
+            CLUSTER: self.cluster.handle,
             PEER: self.peers.handle,
         }
 
@@ -210,6 +273,8 @@ class Controller:
         self._tasks.spawn(drive(self._lanes, self._executor, self.proposer, self._runtime.clock), "proposals")
         self._tasks.spawn(self._confirmed.run(), "confirmed-answers")
         self._tasks.spawn(self._activity.watch(self.image), "node-activity")
+        for name, duty in self._duties.items():
+            self._tasks.spawn(duty.run(), name)
 
     def close(self) -> None:
         """Take no part any more."""
@@ -248,6 +313,7 @@ class Controller:
         telemetry.gauge("ponor_controller_sessions", lambda: self.sessions.session_count)
         telemetry.gauge("ponor_controller_suspected_nodes", lambda: self._activity.suspected_count)
         telemetry.gauge("ponor_controller_subscriptions", lambda: self.subscriptions.subscriber_count)
+        telemetry.gauge("ponor_controller_moves_under_way", lambda: len(self.image.moves))
         telemetry.gauge("ponor_controller_committed_index", lambda: self.image.index)
 
 

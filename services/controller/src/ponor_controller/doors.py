@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ponor_rpc.methods import PEER, QUORUM, SESSION, SUBSCRIBE
+from ponor_rpc.methods import CLUSTER, PEER, QUORUM, SESSION, SUBSCRIBE
 from ponor_runtime.network import Connection, Handler, Listener, Network
 
 from ponor_controller.consensus.address_book import Addresses
 
-SERVICE_METHODS: Final = (SESSION, SUBSCRIBE, QUORUM)
+SERVICE_METHODS: Final = (SESSION, SUBSCRIBE, QUORUM, CLUSTER)
 PEER_METHODS: Final = (PEER,)
 
 

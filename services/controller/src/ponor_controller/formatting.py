@@ -9,11 +9,11 @@ import base64
 from collections.abc import Sequence
 
 from ponor.metadata.v1 import records_pb2
+from ponor_metadata.levels import LEVEL_COMPACTION, METADATA_LEVEL
 from ponor_runtime.identity import DEFAULT_TENANT, ClusterOrdinal
 from ponor_runtime.randomness import Randomness
 
 from ponor_controller.consensus.members import Member, voters_set
-from ponor_controller.quorum.features import LEVEL_QUORUM, METADATA_LEVEL
 
 
 def format_records(
@@ -23,7 +23,7 @@ def format_records(
     formatted = records_pb2.ClusterFormatted(
         cluster_id=cluster_id, cluster_ordinal=ordinal, namespace=cluster_id
     )
-    level = records_pb2.FeatureLevelSet(name=METADATA_LEVEL, level=LEVEL_QUORUM)
+    level = records_pb2.FeatureLevelSet(name=METADATA_LEVEL, level=LEVEL_COMPACTION)
     tenant = records_pb2.TenantCreated(tenant_id=DEFAULT_TENANT, cluster_id=new_kafka_cluster_id(randomness))
     return [
         records_pb2.Record(cluster_formatted=formatted),

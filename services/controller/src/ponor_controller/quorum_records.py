@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ponor_metadata.levels import LEVEL_QUORUM, level_of
 from ponor_metadata.view import cluster_of
 from ponor_runtime.identity import ClusterOrdinal
 from ponor_runtime.runtime import Runtime
@@ -16,7 +17,6 @@ from ponor_controller.consensus.directory_identity import DirectoryIdentity
 from ponor_controller.consensus.members import Member, members_of_rows, voters_set
 from ponor_controller.formatting import format_records
 from ponor_controller.proposals.proposer import Proposer
-from ponor_controller.quorum.features import LEVEL_QUORUM, METADATA_LEVEL, level_of
 
 
 class QuorumRecords:
@@ -47,7 +47,7 @@ class QuorumRecords:
     def correct_addresses(self) -> None:
         """Let the log say where members are reached now. The members stay the same, so this is no change of the membership."""
         view = self._proposer.view
-        if level_of(view, METADATA_LEVEL) < LEVEL_QUORUM:
+        if level_of(view) < LEVEL_QUORUM:
             return
         logged = members_of_rows(view.quorum) or self._identity.initial_voters
         present = tuple(self._with_addresses(member) for member in logged)

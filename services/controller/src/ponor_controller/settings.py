@@ -6,9 +6,13 @@ this package holds a number that an operator might want to change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ponor_runtime.settings import setting
+
+from ponor_controller.balancing.settings import BalanceSettings
+from ponor_controller.compaction.settings import CompactionSettings
+from ponor_controller.snapshot_leases.settings import SnapshotLeaseSettings
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -24,7 +28,7 @@ class ControllerSettings:
         minimum=0,
         maximum=7 * 86_400_000,
         unit="ms",
-        doc="Age of a destroyed object before GC may delete it; keep it above twice the longest read timeout.",
+        doc="Age of a destroyed object, or of a lease that ran out, before GC may delete; keep it above twice the longest read timeout, and above the time for which a put may be under way.",
     )
     prepared_ttl_ms_max: int = setting(
         86_400_000, minimum=1, maximum=7 * 86_400_000, unit="ms", doc="Longest lease of prepared object ids."
@@ -83,11 +87,12 @@ class ControllerSettings:
         9_000, minimum=100, maximum=600_000, unit="ms", doc="Silence after which a node is suspected."
     )
     session_reset_grace_ms: int = setting(
-        1_000,
+        300,
         minimum=1,
         maximum=600_000,
         unit="ms",
-        doc="Time in which a node whose session broke must come back before it is suspected; session_timeout_ms is the ceiling.",
+        doc="Time in which a node whose session broke must come back before it is suspected; session_timeout_ms is the ceiling. One that lives is back after 25 to 50 ms"
+        " and five round trips: raise it where controllers are more than 20 ms away from brokers.",
     )
     leader_wait_ms: int = setting(
         1_000,
@@ -111,6 +116,33 @@ class ControllerSettings:
         unit="bytes",
         doc="Bytes of one session's operations that are not answered yet.",
     )
+
+    # Moves of partitions
+    reelection_timeout_ms: int = setting(
+        15_000,
+        minimum=100,
+        maximum=3_600_000,
+        unit="ms",
+        doc="Time after which the controller elects the target of a move whose source closed its streams and did not ask; at twice this, a source that still holds them is fenced.",
+    )
+    drain_moves_in_flight_max: int = setting(
+        128,
+        minimum=1,
+        maximum=10_000,
+        unit="moves",
+        doc="Moves that a drain has under way from one broker. Other moves of one source beyond each such wave get another reelection_timeout_ms.",
+    )
+    drain_retry_ms: int = setting(
+        1_000,
+        minimum=1,
+        maximum=600_000,
+        unit="ms",
+        doc="Pause before a draining broker is asked again for a partition whose move was cancelled.",
+    )
+
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    snapshot_leases: SnapshotLeaseSettings = field(default_factory=SnapshotLeaseSettings)
 
     # Agreement between controllers
     election_timeout_ms: int = setting(

@@ -69,7 +69,7 @@ class Snapshotter:
         """Count, and begin a snapshot when it is due. To be called after the entries were applied to the image."""
         self._seen_batches += len(entries)
         self._seen_bytes += sum(len(entry.data) for entry in entries)
-        self._term = entries[-1].batch.term
+        self._term = entries[-1].term
         due = (
             self._seen_batches >= self._settings.snapshot_batches
             or self._seen_bytes >= self._settings.snapshot_bytes

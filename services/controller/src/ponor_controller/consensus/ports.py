@@ -19,13 +19,19 @@ from ponor_runtime.identity import NodeId
 class LogEntry:
     """One batch of the log. `data` is its one encoding: these bytes are stored, digested and sent, never made a second time.
 
-    `term` of the log is the batch's own. `membership`: what the batch's VotersSet makes of the quorum, if it has one.
+    `term` of the log is the batch's own. `membership`: what the batch's VotersSet makes of the quorum, if it has one. `decoded`: the batch, where somebody has it.
     """
 
     index: int
-    batch: records_pb2.RecordBatch
+    term: int
     data: bytes
     membership: Membership | None = None
+    decoded: records_pb2.RecordBatch | None = None
+
+    @property
+    def batch(self) -> records_pb2.RecordBatch:
+        """The batch. Followers decode it for this, and only the few that somebody looks at."""
+        return records_pb2.RecordBatch.FromString(self.data) if self.decoded is None else self.decoded
 
 
 CommitListener: TypeAlias = Callable[[Sequence[LogEntry]], None]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from ponor.metadata.v1 import records_pb2
 from ponor_raft.entry import Entry, SnapshotMeta
 from ponor_raft.membership import Membership, ReplicaId
 from ponor_raft.messages import Message, SnapshotChunk
@@ -21,6 +20,8 @@ from ponor_raft.ready import Leadership, Persist, Ready, Role, SendSnapshot
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
+from ponor_controller.consensus.commit_notices import CommitNotices
+from ponor_controller.consensus.deliveries import next_delivery
 from ponor_controller.consensus.linearizable_reads import LinearizableReads
 from ponor_controller.consensus.peers import Peers
 from ponor_controller.consensus.ports import CommitListener, LeadershipListener, LogEntry
@@ -30,8 +31,8 @@ TICK_SECONDS: Final = 0.05
 HURRIED_TICK_SECONDS: Final = 0.01
 HURRY_NS: Final = 3_000_000_000
 """How long a controller without a leader is in a hurry."""
-DELIVERED_AT_ONCE: Final = 64
-"""Entries between two looks at the clock."""
+COMPACTED_AT_ONCE: Final = 8_192
+"""Entries that leave memory in one turn of the loop, a millisecond or two: there may be 100,000 between two snapshots."""
 SLICE_NS: Final = 10_000_000
 """How long committed entries are applied before others on the event loop have their turn."""
 
@@ -89,11 +90,13 @@ class RaftDriver:
         self._node = node
         self._log = log
         self._peers = peers
+        self._outgoing = CommitNotices(peers.send)
         self._clock = runtime.clock
         self._fail_stop = runtime.fail_stop
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._slow_disk_ns = slow_disk_ms * 1_000_000
+        self._tick_late_us = runtime.telemetry.histogram("ponor_controller_tick_late_us")
         self._open_term = open_term
         self._appended = appended
         self._traffic: SnapshotTraffic | None = None
@@ -154,6 +157,7 @@ class RaftDriver:
     def close(self) -> None:
         """Take no further part; what is being written is written, and nobody is told."""
         self._closed = True
+        self._outgoing.close()
         self._set_not_leading()
 
     # Input.
@@ -205,7 +209,14 @@ class RaftDriver:
         """The owner of the image made a durable snapshot; what it holds may leave the core's memory, but for what lagging followers need."""
         if not self._closed:
             self._node.snapshot_available(meta)
-            self._node.compact(self._log.trailing_index(meta.index))
+            self._compact(self._log.trailing_index(meta.index))
+
+    def _compact(self, index: int) -> None:
+        if not self._closed:
+            step = min(index, self._node.first_index - 1 + COMPACTED_AT_ONCE)
+            self._node.compact(step)
+            if step < index:
+                self._loop.call_soon(self._compact, index)
 
     def keep_chunk(self, chunk: SnapshotChunk, next_offset: int) -> None:
         """A received snapshot is kept up to this offset."""
@@ -233,7 +244,10 @@ class RaftDriver:
             self._node.tick()
             self._watch_disk()
             self._advance()
-            await self._clock.sleep(self._tick_seconds())
+            pause_s = self._tick_seconds()
+            due_ns = self._clock.monotonic_ns() + int(pause_s * 1e9)
+            await self._clock.sleep(pause_s)
+            self._tick_late_us.record(max(self._clock.monotonic_ns() - due_ns, 0) // 1000)
 
     def _tick_seconds(self) -> float:
         """Ticks come faster for a while when no leader is known: at a start, when one was lost, when somebody who could vote is there again. Waiting brings nothing then, and a
@@ -271,7 +285,7 @@ class RaftDriver:
         # Whoever waits for a commit hears of it before the followers do, unless there is news in the messages.
         last_words = ready.messages if ready.committed and ready.persist is None else ()
         if ready.messages and not last_words:
-            self._peers.send(ready.messages)
+            self._outgoing.send(ready.messages)
         if ready.persist is not None:
             self._persist(ready.persist)
         if ready.committed:
@@ -279,7 +293,7 @@ class RaftDriver:
             self._delivered_index = ready.committed[-1].index
             self._deliver_soon()
         if last_words:
-            self._peers.send(last_words)
+            self._outgoing.send(last_words)
         if ready.reads:
             self.reads.answered(ready.reads)
         if self._traffic is not None:
@@ -329,7 +343,7 @@ class RaftDriver:
         while self._writes and self._writes[0].done:
             persist = self._writes.popleft().persist
             if persist.messages:
-                self._peers.send(persist.messages)
+                self._outgoing.send(persist.messages)
             self._node.persisted(persist.sequence)
         self.schedule()
 
@@ -345,8 +359,7 @@ class RaftDriver:
         began_ns = self._clock.monotonic_ns()
         try:
             while self._committed and not self._closed:
-                count = min(DELIVERED_AT_ONCE, len(self._committed))
-                self._hand_over([self._committed.popleft() for _ in range(count)])
+                self._hand_over(next_delivery(self._committed))
                 if self._committed and self._clock.monotonic_ns() - began_ns > SLICE_NS:
                     self._loop.call_soon(self._deliver)
                     return
@@ -373,9 +386,7 @@ class RaftDriver:
             proposed.popleft()
         if proposed and proposed[0].data is entry.data:
             return proposed.popleft()
-        batch = records_pb2.RecordBatch.FromString(entry.data)
-        assert (batch.index, batch.term) == (entry.index, entry.term), "a batch is where it says it is"
-        return LogEntry(entry.index, batch, entry.data, entry.membership)
+        return LogEntry(entry.index, entry.term, entry.data, entry.membership)
 
     def _read_index(self, context: int) -> None:
         self._node.read_index(context)

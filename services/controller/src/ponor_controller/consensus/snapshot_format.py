@@ -12,7 +12,7 @@ from typing import Final
 
 from crc32c import crc32c
 from ponor_raft.entry import SnapshotMeta
-from ponor_raft.membership import DIRECTORY_ID_BYTES, Membership, ReplicaId
+from ponor_raft.membership import DIRECTORY_ID_BYTES, LEARNERS_MAX, VOTERS_MAX, Membership, ReplicaId
 
 from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError
 
@@ -25,6 +25,7 @@ FIXED: Final = Struct(f">8sIIQQQq{DIGEST_BYTES}s{DIGEST_BYTES}sQHH")
 REPLICA: Final = Struct(f">i{DIRECTORY_ID_BYTES}s")
 CHECKSUM: Final = Struct(">I")
 """CRC32C of everything before it."""
+HEADER_BYTES_MAX: Final = FIXED.size + REPLICA.size * (VOTERS_MAX + LEARNERS_MAX) + CHECKSUM.size
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final, TypeAlias
 
 from ponor_journal.segment_files import NO_SPACE
@@ -21,9 +20,8 @@ from ponor_raft.messages import SnapshotChunk
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import DiskFile
 
-from ponor_controller.consensus.snapshot_files import HASH_SLICE_BYTES, SnapshotFiles
+from ponor_controller.consensus.snapshot_files import SnapshotFiles, body_digest
 from ponor_controller.consensus.snapshot_format import (
-    DIGEST_BYTES,
     SnapshotHeader,
     encode_header,
     header_bytes,
@@ -153,16 +151,12 @@ class SnapshotReceiving:
         """The image, if the body is what its digest says; in turns of a millisecond or two."""
         meta = partial.meta
         begin = header_bytes(meta.membership)
-        pieces: list[bytes] = []
-        digest = blake2b(digest_size=DIGEST_BYTES)
-        for offset in range(0, meta.size_bytes, HASH_SLICE_BYTES):
-            piece = await partial.file.read(begin + offset, min(HASH_SLICE_BYTES, meta.size_bytes - offset))
-            digest.update(piece)
-            pieces.append(piece)
-        if digest.digest() != meta.digest:
+        # One read: pieces would have to be joined, which for 60 MB is a step of 30 ms on the event loop.
+        body = await partial.file.read(begin, meta.size_bytes)
+        if await body_digest(body, self._clock) != meta.digest:
             return None
         try:
-            reader = SnapshotReader(b"".join(pieces))
+            reader = SnapshotReader(body)
             while reader.read_section():
                 await self._clock.sleep(0)
         except SnapshotCorruptError:

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final, TypeAlias
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.digest import operation_digest
 from ponor_rpc.errors import OperationError, error_name
+from ponor_rpc.joined_messages import number_field
 from ponor_runtime.identity import NodeId
 from ponor_runtime.randomness import Randomness
 from ponor_runtime.telemetry import Counter, Telemetry
 
+from ponor_controller.compaction.offer import Offers
 from ponor_controller.proposals.confirmed_answers import ConfirmedAnswers
 from ponor_controller.proposals.operation_trace import traced
 from ponor_controller.proposals.pending import PendingOperation
@@ -26,6 +29,11 @@ from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.validation.dispatch import validate
 from ponor_controller.validation.situation import Decision, Situation
+
+COMMIT_INDEX: Final = wire.OperationResult.COMMIT_INDEX_FIELD_NUMBER
+
+_Reply: TypeAlias = tuple[PendingOperation, bytes, Counter, int]
+"""An answer: to what, the encoded result as the log keeps it, who counts it, and the index at which it holds (0: none), which the answer says behind the result."""
 
 
 class Executor:
@@ -39,15 +47,19 @@ class Executor:
         is_suspected: Callable[[NodeId], bool],
         telemetry: Telemetry,
         confirmed: ConfirmedAnswers,
+        compactions: Offers,
     ) -> None:
         self._proposer = proposer
         self._confirmed = confirmed
+        self._compactions = compactions
         self._settings = settings
         self._randomness = randomness
         self._is_suspected = is_suspected
         self._telemetry = telemetry
         self._counters: dict[tuple[str | None, str], Counter] = {}
         self._newest: Situation | None = None
+        self._stamp = (0, b"")
+        """A commit index, and the field that says so: the same for all that share a batch."""
 
     def execute(self, pending: PendingOperation) -> None:
         """Decide, propose, and answer when it is committed. Only while this controller leads: what is waiting otherwise is refused."""
@@ -59,8 +71,8 @@ class Executor:
             digest = operation_digest(pending.operation)
             if self._replay(pending, digest):
                 return
-            decision = validate(pending.operation, self._situation(pending))
-            if decision.records:
+            decision = validate(pending.operation, self._situation(pending), pending.kind)
+            if decision.records or decision.parting:
                 self._propose(pending, decision, digest)
             else:
                 self._answer_unchanged(pending, decision.result)
@@ -72,7 +84,7 @@ class Executor:
 
     def refuse(self, pending: PendingOperation, error: OperationError) -> None:
         """Answer an operation that was not executed, or whose end this controller will not see: the node sends it to the leader, under the same id."""
-        self._answer(pending, wire.OperationResult(error=error.to_proto()), 0)
+        self._answer(self._reply(pending, wire.OperationResult(error=error.to_proto()), 0))
 
     def _require_rights(self, pending: PendingOperation) -> None:
         caller = pending.caller
@@ -106,7 +118,8 @@ class Executor:
                 f"operation {pending.operation.request_id} of node {pending.caller.node_id} came before with another body; "
                 "an id is used once",
             )
-        self._answer_later(pending, wire.OperationResult.FromString(kept.result), kept.commit_index)
+        result = wire.OperationResult.FromString(kept.result)
+        self._answer_later(self._reply(pending, result, kept.commit_index), kept.commit_index)
         return True
 
     def _situation(self, pending: PendingOperation) -> Situation:
@@ -120,11 +133,13 @@ class Executor:
                 settings=self._settings,
                 randomness=self._randomness,
                 is_suspected=self._is_suspected,
+                compactions=self._compactions,
             )
         return newest
 
     def _propose(self, pending: PendingOperation, decision: Decision, digest: bytes) -> None:
         request_id = decision.result.request_id = pending.operation.request_id
+        encoded = decision.result.SerializeToString()
         record = records_pb2.Record()
         completed = record.operation_completed  # filled where it is: made aside it would be copied
         completed.node_id = pending.caller.node_id
@@ -132,34 +147,58 @@ class Executor:
         completed.first_incomplete_id = pending.first_incomplete_id
         completed.request_id = request_id
         completed.digest = digest
-        completed.result = decision.result.SerializeToString()
+        completed.result = encoded
         decision.records.append(record)
+        decision.records.extend(decision.parting)
         index = self._proposer.gather(decision.records, divisible=decision.divisible)
-        self._answer_later(pending, decision.result, index)
+        counter = self._counter(pending.kind, _outcome_name(decision.result))
+        self._answer_later((pending, encoded, counter, index), index)
 
-    def _answer_later(self, pending: PendingOperation, result: wire.OperationResult, index: int) -> None:
-        self._proposer.when_committed(
-            index, partial(self._answer, pending, result, index), partial(self.refuse, pending)
-        )
+    def _reply(self, pending: PendingOperation, result: wire.OperationResult, index: int) -> _Reply:
+        """The answer that says `result`; an error has no index."""
+        result.request_id = pending.operation.request_id
+        counter = self._counter(pending.kind, _outcome_name(result))
+        return pending, result.SerializeToString(), counter, 0 if result.HasField("error") else index
+
+    def _answer_later(self, reply: _Reply, index: int) -> None:
+        self._proposer.when_committed(index, self._answer, self._refuse, reply)
 
     def _answer_unchanged(self, pending: PendingOperation, result: wire.OperationResult) -> None:
         index = self._proposer.last_index
-        refuse = partial(self.refuse, pending)
-        answer = partial(self._answer, pending, result, index)
-        confirm = partial(self._confirmed.add, self._confirmed.term, answer, refuse)
-        self._proposer.when_committed(index, confirm, refuse)
+        decided = self._confirmed.term, self._reply(pending, result, index)
+        self._proposer.when_committed(index, self._confirm, self._refuse_unconfirmed, decided)
 
-    def _answer(self, pending: PendingOperation, result: wire.OperationResult, index: int) -> None:
-        result.request_id = pending.operation.request_id
-        refused = result.WhichOneof("outcome") == "error"
-        result.commit_index = 0 if refused else index
-        self._count(pending.operation.WhichOneof("kind"), error_name(result.error.code) if refused else "ok")
-        pending.answer(result)
+    def _confirm(self, decided: tuple[int, _Reply]) -> None:
+        term, reply = decided
+        self._confirmed.add(term, partial(self._answer, reply), partial(self._refuse, reply))
 
-    def _count(self, kind: str | None, outcome: str) -> None:
+    def _refuse_unconfirmed(self, decided: tuple[int, _Reply], error: OperationError) -> None:
+        self._refuse(decided[1], error)
+
+    def _refuse(self, reply: _Reply, error: OperationError) -> None:
+        self.refuse(reply[0], error)
+
+    def _answer(self, reply: _Reply) -> None:
+        pending, encoded, counter, index = reply
+        counter.add()
+        if index != self._stamp[0]:
+            self._stamp = (index, number_field(COMMIT_INDEX, index))
+        pending.answer(encoded + self._stamp[1])
+
+    def _counter(self, kind: str | None, outcome: str) -> Counter:
         counter = self._counters.get((kind, outcome))
         if counter is None:
             counter = self._counters[(kind, outcome)] = self._telemetry.counter(
                 "ponor_controller_operations_total", operation=kind or "unknown", result=outcome
             )
-        counter.add()
+        return counter
+
+
+def _outcome_name(result: wire.OperationResult) -> str:
+    outcome = result.WhichOneof("outcome")
+    if outcome == "error":
+        return error_name(result.error.code)
+    if outcome == "compaction_outcome":  # a typed result is no error, and not always a success
+        name = wire.CompactionOutcome.Result.Name(result.compaction_outcome.result)
+        return name.removeprefix("RESULT_").lower()
+    return "ok"

@@ -30,10 +30,11 @@ def traced(pending: PendingOperation, telemetry: Telemetry) -> PendingOperation:
     if span is None:
         return pending
 
-    def answer(result: wire.OperationResult) -> None:
+    def answer(encoded: bytes) -> None:
+        result = wire.OperationResult.FromString(encoded)
         refused = result.WhichOneof("outcome") == "error"
         span.set({"ponor.commit_index": result.commit_index})
         span.end(error=error_name(result.error.code) if refused else None)
-        pending.answer(result)
+        pending.answer(encoded)
 
     return pending._replace(answer=answer)

@@ -17,12 +17,19 @@ class Lane(IntEnum):
 
     OPEN_CLOSE = 0
     COMMIT = 1
-    GC = 2
+    COMPACTION = 2
+    GC = 3
 
 
 _LANE_OF_KIND: Final = {
     "open_streams": Lane.OPEN_CLOSE,
     "close_streams": Lane.OPEN_CLOSE,
+    "elect_moved": Lane.OPEN_CLOSE,
+    "cancel_moves": Lane.OPEN_CLOSE,
+    "lease_compaction": Lane.COMPACTION,
+    "renew_compaction": Lane.COMPACTION,
+    "commit_compaction": Lane.COMPACTION,
+    "end_compaction": Lane.COMPACTION,
     "claim_objects": Lane.GC,
     "confirm_deleted": Lane.GC,
 }
@@ -37,18 +44,20 @@ class Caller:
     role: records_pb2.NodeRole.ValueType
 
 
-Answer: TypeAlias = Callable[[wire.OperationResult], None]
+Answer: TypeAlias = Callable[[bytes], None]
+"""Takes an encoded `OperationResult`: it was encoded for the log, and goes into a frame as it is."""
 
 
 class PendingOperation(NamedTuple):
-    """One operation and the way back. `first_incomplete_id` came with the frame it was in."""
+    """One operation and the way back. `first_incomplete_id` came with the frame it was in; `kind` is the operation's, None for one that is not known here."""
 
     caller: Caller
     operation: wire.Operation
     first_incomplete_id: int
     answer: Answer
+    kind: str | None
 
     @property
     def lane(self) -> Lane:
         """How urgent it is."""
-        return _LANE_OF_KIND.get(self.operation.WhichOneof("kind") or "", Lane.COMMIT)
+        return _LANE_OF_KIND.get(self.kind or "", Lane.COMMIT)

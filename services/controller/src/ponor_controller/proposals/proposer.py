@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, TypeAlias, TypeVar
 
 from ponor.common.v1 import error_pb2
 from ponor.metadata.v1 import records_pb2
@@ -31,16 +31,15 @@ RECORD_OVERHEAD_BYTES = 5
 GROUP_BYTES_MAX = 128 * 1024
 """A batch that gathers operations is proposed when it has this many bytes: followers work while the next one is gathered."""
 
-UNDER_WAY_MAX = 4
-"""With so many batches on their way, operations that come wait for a commit and then share a batch: the busier a leader is, the more share one."""
+UNDER_WAY_MAX = 3
+"""With so many batches on their way, operations that come wait for a commit and then share a batch: the busier a leader is, the more share one.
+One is written, one is applied, one is gathered meanwhile."""
 
-
-class _Waiter(NamedTuple):
-    """Who waits for an index."""
-
-    up_to: int
-    callback: Callable[[], None]
-    dropped: Callable[[OperationError], None]
+W = TypeVar("W")
+Committed: TypeAlias = Callable[[W], None]
+Dropped: TypeAlias = Callable[[W, OperationError], None]
+_Waiters: TypeAlias = tuple[int, Committed[Any], Dropped[Any], list[Any]]
+"""Who waits for an index one behind the other: the index, what to call for each when it is committed, what when leadership ended before, and who waits."""
 
 
 class Proposer:
@@ -67,7 +66,7 @@ class Proposer:
         self._room.set()
         self._turn = asyncio.Event()
         self._turn.set()
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: deque[_Waiters] = deque()
         self._leads = False
         self._open: records_pb2.RecordBatch | None = None
         self._open_bytes = 0
@@ -115,13 +114,17 @@ class Proposer:
         """Wait until another batch may be gathered."""
         await self._turn.wait()
 
+    @property
+    def _accepts(self) -> bool:
+        return self._leads and self._consensus.accepts_proposals
+
     def require_leading(self) -> None:
         """Refuse what only a leader may decide.
 
         Raises:
             OperationError: NOT_LEADER.
         """
-        if not (self._leads and self._consensus.accepts_proposals):
+        if not self._accepts:
             raise OperationError(
                 error_pb2.ERROR_CODE_NOT_LEADER,
                 "this controller does not lead, or is handing over; ask again",
@@ -138,7 +141,6 @@ class Proposer:
             OperationError: INVALID_REQUEST when they do not fit into one batch and must, NOT_LEADER when this controller does not lead or is handing over;
                 nothing was proposed then.
         """
-        self.seal()
         bytes_max = self._settings.batch_bytes_max
         batches = divide(records, bytes_max)
         if len(batches) > 1 and not divisible:
@@ -153,31 +155,40 @@ class Proposer:
     def gather(self, records: Sequence[records_pb2.Record], *, divisible: bool = False) -> int:
         """Put the records of one operation into a batch that others may share; `seal` proposes it.
 
-        What a batch costs on its way through log, core, followers and subscribers is shared with it. The caller seals before it gives the event loop back, so
-        nothing else ever sees a batch that is being gathered.
+        What a batch costs on its way through log, core, followers and subscribers is shared with it. The caller may give the event loop back and go on gathering, and seals
+        as soon as it has nothing to add. Whatever else is proposed meanwhile seals it first, and stands behind it.
 
         Returns and raises: as `propose`.
         """
-        size_bytes = _records_bytes(records) + RECORD_OVERHEAD_BYTES * len(records)
+        encoded = [record.SerializeToString(deterministic=True) for record in records]
+        size_bytes = sum(map(len, encoded)) + RECORD_OVERHEAD_BYTES * len(records)
         if size_bytes > self._settings.batch_bytes_max - BATCH_OVERHEAD_BYTES:
             return self.propose(records, divisible=divisible)
-        self.require_leading()
         if self._open is not None and self._open_bytes + size_bytes > GROUP_BYTES_MAX:
+            self.require_leading()  # a hand-over leaves the batch open, and it must not grow beyond its bound
             self.seal()
         if self._open is None:
+            self.require_leading()
             batch = self._next_batch()
             self._overlay.open(batch)
             self._open, self._open_bytes = batch, BATCH_OVERHEAD_BYTES
-        self._overlay.extend(records)
+        self._overlay.extend(records, encoded)
         self._open_bytes += size_bytes
         return self._open.index
 
+    @property
+    def gathers(self) -> bool:
+        """Whether a batch is being gathered."""
+        return self._open is not None
+
     def seal(self) -> None:
-        """Propose what was gathered, if anything was."""
-        batch, self._open = self._open, None
-        if batch is not None:
+        """Propose what was gathered, if anything was. While leadership is handed over, or ends, it stays: `end` drops it, or a later call proposes it."""
+        batch = self._open
+        if batch is not None and self._accepts:
+            assert batch.term == self._consensus.term, "the end of a term drops what it gathered"
+            self._open = None
             sealed = self._overlay.seal()
-            self._consensus.propose(LogEntry(batch.index, batch, sealed.encoded))
+            self._consensus.propose(LogEntry(batch.index, batch.term, sealed.encoded))
             self._took(batch.index, len(sealed.encoded))
 
     def propose_members(self, members: Sequence[Member]) -> int:
@@ -192,26 +203,26 @@ class Proposer:
         """
         return self._propose([voters_set(members)], membership_of(members))
 
-    def when_committed(
-        self, index: int, callback: Callable[[], None], dropped: Callable[[OperationError], None]
-    ) -> None:
+    def when_committed(self, index: int, committed: Committed[W], dropped: Dropped[W], waiter: W) -> None:
         """Call back once everything up to `index` is committed; at once if it is. To be asked with `last_index` or below, by a controller that leads.
 
         Args:
             index: what to wait for.
-            callback: it is committed.
-            dropped: leadership ended before it was known to be; NOT_LEADER.
+            committed: called with `waiter` once it is committed.
+            dropped: called with `waiter` and NOT_LEADER when leadership ended before it was known to be.
+            waiter: who waits. Thousands may; a closure for each would cost as much as its answer.
         """
         if index <= self._overlay.image.index:
-            callback()
+            committed(waiter)
             return
-        waiter = _Waiter(index, callback, dropped)
-        if self._waiting and self._waiting[-1].up_to > index:
-            # A replay of an operation that is still in flight: it has its own place in the order.
-            position = next(at for at, other in enumerate(self._waiting) if other.up_to > index)
-            self._waiting.insert(position, waiter)
-            return
-        self._waiting.append(waiter)
+        last = self._waiting[-1] if self._waiting else None
+        if last is not None and last[0] == index and last[1] == committed:
+            last[3].append(waiter)
+        elif last is None or last[0] <= index:
+            self._waiting.append((index, committed, dropped, [waiter]))
+        else:  # a replay of an operation that is still in flight: it has its own place in the order
+            position = next(at for at, other in enumerate(self._waiting) if other[0] > index)
+            self._waiting.insert(position, (index, committed, dropped, [waiter]))
 
     async def committed_up_to(self, index: int) -> None:
         """Wait for a commit.
@@ -220,16 +231,7 @@ class Proposer:
             OperationError: NOT_LEADER, see `when_committed`.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def wake() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        def drop(error: OperationError) -> None:
-            if not done.done():
-                done.set_exception(error)
-
-        self.when_committed(index, wake, drop)
+        self.when_committed(index, _wake, _drop, done)
         await done
 
     def begin(self) -> None:
@@ -247,15 +249,16 @@ class Proposer:
         self._in_flight_bytes = 0
         self._update_room()
         waiting, self._waiting = self._waiting, deque()
-        for waiter in waiting:
-            waiter.dropped(error)
+        for _, _, dropped, waiters in waiting:
+            for waiter in waiters:
+                dropped(waiter, error)
 
     def committed(self, entries: Sequence[LogEntry]) -> None:
         """Everything up to the last entry is committed: fold it into the image and wake who waits for it."""
         index = entries[-1].index
         if not self._leads:
             for entry in entries:
-                self._overlay.image.apply_committed(entry.data, entry.batch)
+                self._overlay.image.replay(entry.data)
             return
         self._overlay.commit(index)
         now_ns = self._clock.monotonic_ns()
@@ -264,22 +267,25 @@ class Proposer:
             self._in_flight_bytes -= size_bytes
             self._commit_us.record((now_ns - proposed_ns) // 1000)
         self._update_room()
-        while self._waiting and self._waiting[0].up_to <= index:
-            self._waiting.popleft().callback()
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= index:
+            _, committed, _, waiters = waiting.popleft()
+            for waiter in waiters:
+                committed(waiter)
 
     def _propose(self, records: Sequence[records_pb2.Record], membership: Membership | None = None) -> int:
-        self.seal()
         self.require_leading()
+        self.seal()
         batch = self._next_batch()
         batch.records.extend(records)
         if membership is not None:  # the only one that the core may refuse: it has to see it first
             data = batch.SerializeToString(deterministic=True)
-            self._consensus.propose(LogEntry(batch.index, batch, data, membership))
+            self._consensus.propose(LogEntry(batch.index, batch.term, data, membership, batch))
             taken = self._overlay.propose(batch)
             assert taken == data, "a batch has one encoding"
         else:
             data = self._overlay.propose(batch)
-            self._consensus.propose(LogEntry(batch.index, batch, data))
+            self._consensus.propose(LogEntry(batch.index, batch.term, data, decoded=batch))
         self._took(batch.index, len(data))
         return batch.index
 
@@ -322,6 +328,16 @@ def divide(records: Sequence[records_pb2.Record], bytes_max: int) -> list[list[r
         runs[-1].append(record)
         room -= size_bytes
     return runs
+
+
+def _wake(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _drop(done: asyncio.Future[None], error: OperationError) -> None:
+    if not done.done():
+        done.set_exception(error)
 
 
 def _records_bytes(records: Sequence[records_pb2.Record]) -> int:

@@ -13,13 +13,16 @@ from typing import Final
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
+from ponor_metadata.levels import (
+    LEVEL_COMPACTION,
+    LEVEL_ONE_CONTROLLER,
+    LEVEL_QUORUM,
+    METADATA_LEVEL,
+    level_of,
+)
 from ponor_metadata.view import View
 from ponor_rpc.errors import OperationError
 
-METADATA_LEVEL: Final = "metadata.level"
-LEVEL_ONE_CONTROLLER: Final = 1
-LEVEL_QUORUM: Final = 2
-"""From here on the log may hold VotersSet, IncarnationRaised and IncarnationConfirmed."""
 UPDATES_MAX: Final = 100
 
 
@@ -31,27 +34,28 @@ class LevelRange:
     highest: int
 
 
-SUPPORTED: Final[Mapping[str, LevelRange]] = {METADATA_LEVEL: LevelRange(LEVEL_ONE_CONTROLLER, LEVEL_QUORUM)}
+SUPPORTED: Final[Mapping[str, LevelRange]] = {
+    METADATA_LEVEL: LevelRange(LEVEL_ONE_CONTROLLER, LEVEL_COMPACTION)
+}
 
 
-def level_of(view: View, name: str) -> int:
-    """The finalized level, 0 when there is none."""
-    row = view.features.get(name)
-    return 0 if row is None else row.level
-
-
-def require_quorum_level(view: View, what: str) -> None:
+def require_level(view: View, level: int, what: str) -> None:
     """Refuse what an older node would not understand.
 
     Raises:
         OperationError: INVALID_REQUEST; the message says how to raise the level.
     """
     present = level_of(view, METADATA_LEVEL)
-    if present < LEVEL_QUORUM:
+    if present < level:
         raise _refuse(
-            f"{what} needs {METADATA_LEVEL} {LEVEL_QUORUM}, the cluster is at {present}: upgrade every process, then "
-            f"`kafka-features.sh upgrade --feature ponor.{METADATA_LEVEL}={LEVEL_QUORUM}`"
+            f"{what} needs {METADATA_LEVEL} {level}, the cluster is at {present}: upgrade every process, then "
+            f"`kafka-features.sh upgrade --feature ponor.{METADATA_LEVEL}={level}`"
         )
+
+
+def require_quorum_level(view: View, what: str) -> None:
+    """The same for records about the quorum."""
+    require_level(view, LEVEL_QUORUM, what)
 
 
 def describe_features(view: View) -> list[wire.FeatureState]:

@@ -5,9 +5,8 @@ What lives here: dispatch of requests, one at a time per connection. Rules of me
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
@@ -17,17 +16,14 @@ from ponor_metadata.view import cluster_of
 from ponor_raft.membership import DIRECTORY_ID_BYTES
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
-from ponor_runtime.network import Connection, ConnectionClosedError
+from ponor_runtime.network import Connection
 
+from ponor_controller.callers import Callers
 from ponor_controller.consensus.members import Member
 from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.quorum.features import check_updates, describe_features, require_quorum_level
 from ponor_controller.quorum.ports import QuorumControl
 from ponor_controller.sessions.leading import Leading, not_leading
-
-CONNECTIONS_MAX: Final = 64
-IDLE_SECONDS_MAX: Final = 60.0
-"""Who asks nothing for so long is let go: callers that hang must not keep operators out."""
 
 _Handler: TypeAlias = Callable[[Any], Awaitable[wire.QuorumResponse]]
 
@@ -39,7 +35,7 @@ class QuorumService:
         self._control = control
         self._leading = leading
         self._proposer = proposer
-        self._connections = 0
+        self._callers = Callers(self._answer)
         self._handlers: Mapping[str, _Handler] = {
             "describe": self._describe,
             "add_learner": self._add_learner,
@@ -54,34 +50,19 @@ class QuorumService:
 
     async def handle(self, connection: Connection) -> None:
         """Answer until the caller goes."""
-        self._connections += 1
-        try:
-            while True:
-                async with asyncio.timeout(IDLE_SECONDS_MAX):
-                    frame = await connection.receive()
-                response = await self._answer(frame)
-                async with asyncio.timeout(IDLE_SECONDS_MAX):
-                    await connection.send(response.SerializeToString())
-        except (ConnectionClosedError, TimeoutError):
-            return
-        finally:
-            self._connections -= 1
-            await connection.close()
+        await self._callers.serve(connection)
 
-    async def _answer(self, frame: bytes) -> wire.QuorumResponse:
+    async def _answer(self, frame: bytes) -> bytes:
         try:
-            if self._connections > CONNECTIONS_MAX:
-                raise OperationError(
-                    error_pb2.ERROR_CODE_OVERLOADED,
-                    f"{CONNECTIONS_MAX} callers ask about the quorum already; try again later",
-                )
+            self._callers.require_room()
             request = _decode(frame)
             kind = request.WhichOneof("kind")
             if kind is None:
                 raise _invalid("the request's kind is not known here; upgrade the controller first")
-            return await self._handlers[kind](getattr(request, kind))
+            response = await self._handlers[kind](getattr(request, kind))
         except OperationError as error:
-            return wire.QuorumResponse(error=error.to_proto())
+            response = wire.QuorumResponse(error=error.to_proto())
+        return response.SerializeToString()
 
     # Looking
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_rpc.joined_messages import joined_messages, message_head
 from ponor_runtime.network import Connection
 
 RESULT_FRAME_BYTES = 256 * 1024
 """Target size of a frame of results; a larger single result goes alone."""
+
+RESULTS: Final = wire.SessionResponse.RESULTS_FIELD_NUMBER
+RESULT: Final = wire.ResultBatch.RESULTS_FIELD_NUMBER
 
 
 class Outbox:
@@ -27,14 +32,14 @@ class Outbox:
         self._connection = connection
         self._heartbeat = heartbeat
         self._heartbeat_seconds = heartbeat_seconds
-        self._results: deque[tuple[wire.OperationResult, int]] = deque()
+        self._results: deque[tuple[bytes, int]] = deque()
         self.on_sent: Callable[[int, int], None] = lambda _count, _bytes: None
         """Told how many results a frame had that was handed to the network, and the bytes of the operations that they answer."""
         self._refusal: error_pb2.Error | None = None
         self._filled = asyncio.Event()
 
-    def put(self, result: wire.OperationResult, operation_bytes: int) -> None:
-        """Send the result of an operation of this size."""
+    def put(self, result: bytes, operation_bytes: int) -> None:
+        """Send the encoded result of an operation of this size."""
         self._results.append((result, operation_bytes))
         self._filled.set()
 
@@ -65,17 +70,17 @@ class Outbox:
         await self._connection.send(wire.SessionResponse(refused=self._refusal).SerializeToString())
 
     async def _send_results(self) -> None:
-        response = wire.SessionResponse()
-        results = response.results.results
+        parts: list[bytes] = []
         size_bytes = answered = answered_bytes = 0
         while self._results:
             result, operation_bytes = self._results[0]
-            size_bytes += result.ByteSize()
-            if answered and size_bytes > RESULT_FRAME_BYTES:
+            head = message_head(RESULT, len(result))
+            if answered and size_bytes + len(head) + len(result) > RESULT_FRAME_BYTES:
                 break
             self._results.popleft()
-            results.append(result)
+            parts += (head, result)
+            size_bytes += len(head) + len(result)
             answered += 1
             answered_bytes += operation_bytes
-        await self._connection.send(response.SerializeToString())
+        await self._connection.send(joined_messages(RESULTS, size_bytes, parts))
         self.on_sent(answered, answered_bytes)

@@ -7,18 +7,25 @@ operation means is decided after.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
 from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection, ConnectionClosedError
 
 from ponor_controller.proposals.lanes import Lanes
 from ponor_controller.proposals.pending import Caller, PendingOperation
 from ponor_controller.sessions.node_activity import NodeActivity
 from ponor_controller.sessions.outbox import Outbox
+
+LoadListener: TypeAlias = Callable[[NodeId, wire.LoadReport], None]
+"""Hears what a broker says that it carries."""
 
 OPERATIONS_FRAME_BYTES_MAX = 256 * 1024
 """A frame may be larger only if it carries one operation, such as the commit of a very wide upload."""
@@ -34,6 +41,7 @@ class Session:
         lanes: Lanes,
         activity: NodeActivity,
         caller: Caller,
+        loads: LoadListener,
         *,
         operations_max: int,
         bytes_max: int,
@@ -44,6 +52,7 @@ class Session:
         self._outbox = outbox
         self._lanes = lanes
         self._activity = activity
+        self._loads = loads
         self._operations_max = operations_max
         self._bytes_max = bytes_max
         self._silence_seconds = silence_ms_max / 1000
@@ -111,6 +120,8 @@ class Session:
         kind = request.WhichOneof("frame")
         if kind == "heartbeat":
             return None
+        if kind == "load":
+            return self._accept_load(request.load, len(frame))
         if kind != "operations":
             return f"a frame of kind {kind} is out of place"
         batch = request.operations
@@ -118,22 +129,36 @@ class Session:
             return f"{len(batch.operations)} operations in one frame; at most {self._operations_max} may be in flight"
         if len(frame) > OPERATIONS_FRAME_BYTES_MAX and len(batch.operations) > 1:
             return f"a frame of {len(frame)} bytes with several operations; split above {OPERATIONS_FRAME_BYTES_MAX}"
-        for operation in batch.operations:
-            if operation.request_id < batch.first_incomplete_id:
-                return f"operation {operation.request_id} is below the first incomplete id {batch.first_incomplete_id}"
-        for operation in batch.operations:
-            self._put(operation, batch.first_incomplete_id)
-        self._update_room()
+        operations, first_incomplete_id = list(batch.operations), batch.first_incomplete_id
+        for operation in operations:
+            if operation.request_id < first_incomplete_id:
+                return (
+                    f"operation {operation.request_id} is below the first incomplete id {first_incomplete_id}"
+                )
+        if operations:
+            self._put(operations, first_incomplete_id, len(frame))
         return None
 
-    def _put(self, operation: wire.Operation, first_incomplete_id: int) -> None:
-        size_bytes = operation.ByteSize()
-        self._operations += 1
-        self._bytes += size_bytes
-        answer = partial(self._answer, size_bytes)
-        self._lanes.put(PendingOperation(self.caller, operation, first_incomplete_id, answer))
+    def _accept_load(self, report: wire.LoadReport, size_bytes: int) -> str | None:
+        if self.caller.role != records_pb2.NODE_ROLE_BROKER:
+            return f"node {self.caller.node_id} is no broker and reports load"
+        if size_bytes > OPERATIONS_FRAME_BYTES_MAX:
+            return f"a report of {size_bytes} bytes; name fewer partitions, at most {OPERATIONS_FRAME_BYTES_MAX} bytes of them"
+        self._loads(self.caller.node_id, report)
+        return None
 
-    def _answer(self, size_bytes: int, result: wire.OperationResult) -> None:
+    def _put(self, operations: list[wire.Operation], first_incomplete_id: int, frame_bytes: int) -> None:
+        # Each stands for its share of the frame: to measure it would cost as much as to encode it.
+        share_bytes = -(-frame_bytes // len(operations))
+        self._operations += len(operations)
+        self._bytes += share_bytes * len(operations)
+        answer = partial(self._answer, share_bytes)
+        for operation in operations:
+            kind = operation.WhichOneof("kind")
+            self._lanes.put(PendingOperation(self.caller, operation, first_incomplete_id, answer, kind))
+        self._update_room()
+
+    def _answer(self, size_bytes: int, result: bytes) -> None:
         self._outbox.put(result, size_bytes)
 
     def _sent(self, operations: int, size_bytes: int) -> None:

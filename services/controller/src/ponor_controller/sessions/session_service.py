@@ -23,7 +23,7 @@ from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.sessions.leading import Leading, not_leading
 from ponor_controller.sessions.node_activity import NodeActivity
 from ponor_controller.sessions.outbox import Outbox
-from ponor_controller.sessions.session import Session
+from ponor_controller.sessions.session import LoadListener, Session
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.validation.nodes import register_node
 
@@ -41,6 +41,8 @@ class SessionService:
         leading: Leading,
         cluster_id: str,
         settings: ControllerSettings,
+        *,
+        loads: LoadListener,
     ) -> None:
         self._proposer = proposer
         self._lanes = lanes
@@ -48,6 +50,7 @@ class SessionService:
         self._leading = leading
         self._cluster_id = cluster_id
         self._settings = settings
+        self._loads = loads
         self._sessions: dict[NodeId, Session] = {}
         self._connections = 0
         self._leads = leading.is_leading
@@ -152,6 +155,8 @@ class SessionService:
                 self._proposer.last_index
             )  # it may speak of what is proposed
             raise
+        # Before the row shows the process: what its predecessor left behind (silence, a broken session) must not be held against it.
+        self._activity.heard(NodeId(hello.node_id))
         if registration.records:
             self._proposer.propose(registration.records)
         registered_index = self._proposer.last_index
@@ -186,6 +191,7 @@ class SessionService:
             self._lanes,
             self._activity,
             caller,
+            self._loads,
             operations_max=self._settings.session_operations_max,
             bytes_max=self._settings.session_bytes_max,
             silence_ms_max=self._settings.session_timeout_ms,

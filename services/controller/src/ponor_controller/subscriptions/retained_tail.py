@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from ponor.controller.v1 import subscription_service_pb2 as wire
+from ponor_metadata.untracking import untrack
 
 FRAME_TARGET_BYTES = 1024 * 1024
 """A frame takes batches until it has this many bytes; a larger single batch goes alone."""
@@ -72,6 +73,7 @@ class RetainedTail:
     def append(self, batch: RetainedBatch) -> None:
         """Add the next batch and let old ones go."""
         assert batch.index == self.last_index + 1, "the tail has no holes"
+        untrack(batch)  # there may be 200,000, and none is part of a cycle
         self._batches.append(batch)
         self._size_bytes += len(batch.data)
         while self._size_bytes > self._bytes_max or len(self._batches) > self._batches_max:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 
+from ponor_controller.validation.compaction import (
+    commit_compaction,
+    end_compaction,
+    lease_compaction,
+    renew_compaction,
+)
 from ponor_controller.validation.configs import alter_broker_configs, alter_topic_configs
+from ponor_controller.validation.draining import leave_cluster, set_drain
 from ponor_controller.validation.keys import put_key, put_keys
+from ponor_controller.validation.moves import cancel_moves, elect_moved, move_partitions
 from ponor_controller.validation.objects import claim_objects, confirm_deleted, prepare_objects
 from ponor_controller.validation.producer_ids import allocate_producer_ids
 from ponor_controller.validation.situation import Decision, Situation, refuse
@@ -22,6 +31,7 @@ from ponor_controller.validation.streams import (
 )
 from ponor_controller.validation.topics import create_partitions, create_topic, delete_topic
 from ponor_controller.validation.uploads import commit_upload
+from ponor_controller.validation.wals import close_wal, open_wal, verify_epoch
 
 VALIDATORS: Final[Mapping[str, Callable[[Any, Situation], Decision]]] = {
     "create_streams": create_streams,
@@ -40,20 +50,33 @@ VALIDATORS: Final[Mapping[str, Callable[[Any, Situation], Decision]]] = {
     "create_partitions": create_partitions,
     "alter_topic_configs": alter_topic_configs,
     "alter_broker_configs": alter_broker_configs,
+    "move_partitions": move_partitions,
+    "cancel_moves": cancel_moves,
+    "elect_moved": elect_moved,
     "allocate_producer_ids": allocate_producer_ids,
+    "open_wal": open_wal,
+    "close_wal": close_wal,
+    "verify_epoch": verify_epoch,
+    "set_drain": set_drain,
+    "leave_cluster": leave_cluster,
+    "lease_compaction": lease_compaction,
+    "renew_compaction": renew_compaction,
+    "commit_compaction": commit_compaction,
+    "end_compaction": end_compaction,
 }
 
 
-def validate(operation: wire.Operation, situation: Situation) -> Decision:
-    """Decide on one operation.
+def validate(operation: wire.Operation, situation: Situation, kind: str | None) -> Decision:
+    """Decide on one operation of this kind.
 
     Raises:
         OperationError: it is refused; nothing changes.
     """
-    kind = operation.WhichOneof("kind")
     if kind is None:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
             "the operation's kind is not known here; upgrade the controller first",
         )
+    if operation.traceparent:
+        situation = replace(situation, traceparent=operation.traceparent)
     return VALIDATORS[kind](getattr(operation, kind), situation)

@@ -15,8 +15,9 @@ from ponor_controller.validation.situation import Decision, Situation, refuse, r
 def put_key(body: wire.PutKey, situation: Situation) -> Decision:
     """Put a value if the key has none; answer with the value it has."""
     records: list[records_pb2.Record] = []
-    held = _put(body, situation, records)
-    return Decision(records, wire.OperationResult(key_held=held))
+    result = wire.OperationResult()
+    _put(body, situation, records, result.key_held)
+    return Decision(records, result)
 
 
 def put_keys(body: wire.PutKeys, situation: Situation) -> Decision:
@@ -27,11 +28,16 @@ def put_keys(body: wire.PutKeys, situation: Situation) -> Decision:
             error_pb2.ERROR_CODE_INVALID_REQUEST, "a key is named twice in one operation; name it once"
         )
     records: list[records_pb2.Record] = []
-    held = [_put(put, situation, records) for put in body.puts]
-    return Decision(records, wire.OperationResult(keys_held=wire.KeysHeld(held=held)))
+    result = wire.OperationResult()
+    for put in body.puts:
+        _put(put, situation, records, result.keys_held.held.add())
+    return Decision(records, result)
 
 
-def _put(body: wire.PutKey, situation: Situation, records: list[records_pb2.Record]) -> wire.KeyHeld:
+def _put(
+    body: wire.PutKey, situation: Situation, records: list[records_pb2.Record], answer: wire.KeyHeld
+) -> None:
+    """Fill in record and answer where they stand: made aside they would be copied."""
     settings, key, value = situation.settings, body.key, body.value
     if not 1 <= len(key.encode()) <= settings.key_bytes_max:
         raise refuse(
@@ -45,9 +51,10 @@ def _put(body: wire.PutKey, situation: Situation, records: list[records_pb2.Reco
         )
     held = situation.view.keys.get(key)
     if held is not None:
-        return wire.KeyHeld(value=held.value, created=False)
+        answer.value, answer.created = held.value, False
+        return
     record = records_pb2.Record()
     put = record.key_put
     put.key, put.value = key, value
     records.append(record)
-    return wire.KeyHeld(value=value, created=True)
+    answer.value, answer.created = value, True

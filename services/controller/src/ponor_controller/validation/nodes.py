@@ -1,7 +1,7 @@
 """Nodes: registration, and what follows from it.
 
-What lives here: how a process gets its epoch. A new incarnation fences the old one and raises the leader epoch of every partition the node leads, in
-one batch; the same incarnation is the same process on a new connection.
+What lives here: how a process gets its epoch. A new incarnation fences the old one, raises the leader epoch of every partition the node leads, and is told to recover
+the node's write-ahead logs in the store, in one batch; the same incarnation is the same process on a new connection.
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ from dataclasses import dataclass
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.rows import NodeRow, PartitionRow
-from ponor_metadata.tables import PARTITIONS_LED_BY
-from ponor_metadata.view import View, cluster_of
+from ponor_metadata.levels import LEVEL_BROKERS
+from ponor_metadata.rows import NodeRow, PartitionRow, WalKind, WalRow
+from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT, WALS_OF
+from ponor_metadata.view import View, cluster_of, is_current
 from ponor_runtime.identity import NodeEpoch, NodeId, cluster_of_node
 
+from ponor_controller.quorum.features import require_level
 from ponor_controller.validation.situation import refuse
 
 INCARNATION_BYTES = 16
 FIRST_NODE_EPOCH = 1
 NODE_ID_BOUND = 1 << 30
+WAL_KINDS = (0, *WalKind)
+_PLACES = {WalKind.FILE: "a file", WalKind.OBJECT: "the object store"}
 ROLES = (records_pb2.NODE_ROLE_BROKER, records_pb2.NODE_ROLE_COMPACTOR, records_pb2.NODE_ROLE_GC)
 
 
@@ -60,24 +64,64 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
             error_pb2.ERROR_CODE_INVALID_REQUEST,
             f"node {node_id} is a {row.role.name}; give this process another node id",
         )
+    _check_wal_kind(hello, row, view)
     node_epoch = NodeEpoch(FIRST_NODE_EPOCH if row is None else row.node_epoch + 1)
     records = _fence(row)
     records.append(_registered(hello, node_epoch, now_ms))
     for partition in view.partitions.find(PARTITIONS_LED_BY, node_id):
         records.append(raise_leader_epoch(partition))
+    for wal in view.wals.find(WALS_OF, node_id):
+        if not _is_recovered_elsewhere(wal, view):
+            records.append(assign_recovery(wal, node_id, node_epoch))
     return Registration(node_epoch, records)
 
 
 def raise_leader_epoch(partition: PartitionRow) -> records_pb2.Record:
-    """The record by which the same leader begins a new leader epoch."""
+    """The record by which the same leader begins a new leader epoch. A move of the partition ends with it."""
     changed = records_pb2.PartitionChanged(
         topic_id=partition.topic_id,
         partition=partition.partition,
         leader_id=partition.leader_id,
         leader_epoch=partition.leader_epoch + 1,
-        replicas=partition.replicas,
+        replicas=[partition.leader_id],
     )
     return records_pb2.Record(partition_changed=changed)
+
+
+def assign_recovery(wal: WalRow, recoverer_id: NodeId, recoverer_epoch: NodeEpoch) -> records_pb2.Record:
+    """The record by which a broker is to recover a log in the store from now on, and whoever was to before is not."""
+    assigned = records_pb2.WalRecoveryAssigned(
+        node_id=wal.node_id,
+        wal_epoch=wal.wal_epoch,
+        recoverer_id=recoverer_id,
+        recoverer_epoch=recoverer_epoch,
+        token=wal.token + 1,
+    )
+    return records_pb2.Record(wal_recovery_assigned=assigned)
+
+
+def _is_recovered_elsewhere(wal: WalRow, view: View) -> bool:
+    """Another broker that has its rights goes on with what it began; should it turn out to be dead, failover assigns the log anew."""
+    return wal.recoverer_id != wal.node_id and is_current(view, wal.recoverer_id, wal.recoverer_epoch)
+
+
+def _check_wal_kind(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
+    """A log is recovered where it lies, so a node changes the place only when nothing is left in the old one."""
+    kind = _wal_kind(hello)
+    if kind is WalKind.OBJECT:
+        require_level(view, LEVEL_BROKERS, "a write-ahead log in the object store")
+    if row is None or row.wal is kind:
+        return
+    if view.streams.find(STREAMS_OPEN_AT, row.node_id) or view.wals.find(WALS_OF, row.node_id):
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"node {row.node_id} has its write-ahead log in {_PLACES[row.wal]} and may have acknowledged records there: "
+            "start it with that log once more and stop it in order, or wait until the log is recovered, then change it",
+        )
+
+
+def _wal_kind(hello: wire.Hello) -> WalKind:
+    return WalKind(hello.wal or WalKind.FILE)
 
 
 def _fence(row: NodeRow | None) -> list[records_pb2.Record]:
@@ -97,6 +141,8 @@ def _registered(hello: wire.Hello, node_epoch: NodeEpoch, now_ms: int) -> record
         kafka_port=hello.kafka_port,
         registered_at_ms=now_ms,
     )
+    if _wal_kind(hello) is WalKind.OBJECT:  # a file needs no word: it was all that there was
+        registered.wal = hello.wal
     return records_pb2.Record(node_registered=registered)
 
 
@@ -115,6 +161,8 @@ def _check_hello(hello: wire.Hello, view: View) -> None:
         or cluster_of_node(NodeId(hello.node_id)) != cluster.cluster_ordinal
     ):
         problem = f"node id {hello.node_id} does not belong to cluster ordinal {cluster.cluster_ordinal}; ids are ordinal << 16 | n"
+    elif hello.wal not in WAL_KINDS:
+        problem = f"a write-ahead log of kind {hello.wal} is not known here; upgrade the controller first"
     elif len(hello.incarnation) != INCARNATION_BYTES:
         problem = f"an incarnation has {INCARNATION_BYTES} bytes, not {len(hello.incarnation)}"
     elif hello.role == records_pb2.NODE_ROLE_BROKER and not (

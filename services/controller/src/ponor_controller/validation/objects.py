@@ -12,6 +12,7 @@ from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata import counters
+from ponor_metadata.apply_snapshots import pinned_since_ms
 from ponor_metadata.rows import ObjectRow, ObjectState
 from ponor_metadata.tables import OBJECTS_WAITING
 from ponor_metadata.view import cluster_of
@@ -109,15 +110,23 @@ def confirm_deleted(body: wire.ConfirmDeleted, situation: Situation) -> Decision
 
 
 def _due_objects(situation: Situation) -> Iterator[ObjectRow]:
-    """Destroyed objects past the delay and not under a live claim, then leases that ran out; the oldest first in each."""
-    now_ms, objects = situation.now_ms, situation.view.objects
+    """Destroyed objects past the delay and not under a live claim, then leases that ran out so long ago; the oldest first in each. What was destroyed under the lease of
+    a snapshot is kept until the lease is over.
+
+    A lease that ran out has the delay too: a put that its writer gave up may be under way still, and what arrives after the deletion is nobody's for ever.
+    """
+    objects, delay_ms = situation.view.objects, situation.settings.destroy_delay_ms
+    now_ms = situation.now_ms
+    pinned_ms = pinned_since_ms(situation.view)
     for row in objects.find(OBJECTS_WAITING, ObjectState.DESTROYED):
-        if row.destroyed_at_ms + situation.settings.destroy_delay_ms >= now_ms:
+        if row.destroyed_at_ms + delay_ms >= now_ms or (
+            pinned_ms is not None and row.destroyed_at_ms >= pinned_ms
+        ):
             break
         if row.claimed_until_ms < now_ms:
             yield row
     for row in objects.find(OBJECTS_WAITING, ObjectState.PREPARED):
-        if row.expires_at_ms >= now_ms:
+        if row.expires_at_ms + delay_ms >= now_ms:
             break
         yield row
 

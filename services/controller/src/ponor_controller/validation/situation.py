@@ -16,6 +16,7 @@ from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.randomness import Randomness
 
+from ponor_controller.compaction.offer import Offers
 from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
 
@@ -25,7 +26,7 @@ class Situation:
     """Who asks, when, and what is so at that moment.
 
     `view` shows committed rows and above them those that proposed batches touch. `is_suspected` says whether a broker has been silent for too long:
-    advice for placing new partitions, never a reason to take rights away.
+    advice for placing new partitions, never a reason to take rights away. `compactions` knows what is worth compacting: advice too, checked against the view. `traceparent` is the operation's, empty for one that nobody traces.
     """
 
     caller: Caller
@@ -34,11 +35,15 @@ class Situation:
     settings: ControllerSettings
     randomness: Randomness
     is_suspected: Callable[[NodeId], bool]
+    compactions: Offers
+    traceparent: str = ""
 
 
 @dataclass(slots=True)
 class Decision:
     """What happens: records (none: nothing changes) and the caller's answer, without request id and index.
+
+    `parting` records end the caller's rights, and so stand behind its result.
 
     `divisible` records may be spread over several batches, in order, when one cannot hold them; a repeat of the request must then find and finish what a
     crash left.
@@ -47,6 +52,7 @@ class Decision:
     records: list[records_pb2.Record] = field(default_factory=list)
     result: wire.OperationResult = field(default_factory=lambda: wire.OperationResult(done=wire.Done()))
     divisible: bool = False
+    parting: list[records_pb2.Record] = field(default_factory=list)
 
 
 def refuse(code: error_pb2.ErrorCode.ValueType, message: str) -> OperationError:

@@ -1,7 +1,7 @@
 """Streams: create, open, close, trim, delete.
 
-What lives here: who may own a stream and when. A stream has one owner at a time, its epoch only rises, and nobody but the owner's node closes it: a node
-that registered again is still the owner under the old stream epoch, so that it can recover its write-ahead log, commit what it finds and close.
+What lives here: who may own a stream and when. A stream has one owner at a time, its epoch only rises, and nobody closes it but its owner, or whoever recovers the
+write-ahead log that its data went through. With a log in a file that is the owner's node, which is still the owner after it registered again, under the old stream epoch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ponor_controller.validation.situation import (
     require_distinct,
     require_role,
 )
+from ponor_controller.validation.wals import Writer, writer
 
 TAGS_MAX = 16
 TAG_BYTES_MAX = 256
@@ -54,6 +55,9 @@ def open_streams(body: wire.OpenStreams, situation: Situation) -> Decision:
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
     require_distinct([stream.stream_id for stream in body.streams], "stream")
     caller = situation.caller
+    writer(
+        situation
+    )  # a stream that is open has a log through which its data goes, or nobody could ever close it
     decision = Decision()
     opened = wire.StreamsOpened()
     for wanted in body.streams:
@@ -82,16 +86,16 @@ def close_streams(body: wire.CloseStreams, situation: Situation) -> Decision:
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
     require_distinct([stream.stream_id for stream in body.streams], "stream")
+    recovered = body.recovered if body.HasField("recovered") else None
+    acting = writer(situation, recovered)
     decision = Decision()
     for wanted in body.streams:
+        if recovered is not None and StreamId(wanted.stream_id) not in situation.view.streams:
+            continue  # its topic was deleted while the log was recovered
         row = require_stream(situation, wanted.stream_id)
-        repeated = (
-            not row.open
-            and row.node_id == situation.caller.node_id
-            and row.stream_epoch == wanted.stream_epoch
-        )
+        repeated = not row.open and acting.holds(row) and row.stream_epoch == wanted.stream_epoch
         if not repeated:
-            require_owner(row, wanted.stream_epoch, situation)
+            require_owner(row, wanted.stream_epoch, acting)
         if wanted.end_offset != row.end_offset:
             raise refuse(
                 error_pb2.ERROR_CODE_OFFSET_MISMATCH,
@@ -108,11 +112,12 @@ def trim_streams(body: wire.TrimStreams, situation: Situation) -> Decision:
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
     require_distinct([stream.stream_id for stream in body.streams], "stream")
+    acting = writer(situation)
     trims: list[records_pb2.Record] = []
     new_starts: dict[StreamId, int | None] = {}
     for wanted in body.streams:
         row = require_stream(situation, wanted.stream_id)
-        require_owner(row, wanted.stream_epoch, situation)
+        require_owner(row, wanted.stream_epoch, acting)
         if wanted.start_offset <= row.start_offset:
             continue
         if wanted.start_offset > row.end_offset:
@@ -180,17 +185,17 @@ def require_stream(situation: Situation, stream_id: int) -> StreamRow:
     return row
 
 
-def require_owner(row: StreamRow, stream_epoch: int, situation: Situation) -> None:
-    """The caller's node must hold the stream open at exactly this epoch. Its node epoch may have risen since: see the module.
+def require_owner(row: StreamRow, stream_epoch: int, acting: Writer) -> None:
+    """Whoever the caller acts for must hold the stream open at exactly this epoch.
 
     Raises:
         OperationError: STREAM_FENCED or STREAM_NOT_OPENED.
     """
-    if row.stream_epoch != stream_epoch or (row.open and row.node_id != situation.caller.node_id):
+    if row.stream_epoch != stream_epoch or (row.open and not acting.holds(row)):
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_FENCED,
-            f"stream {row.stream_id} is at epoch {row.stream_epoch} of node {row.node_id}, "
-            f"not at epoch {stream_epoch} of node {situation.caller.node_id}; stop using it",
+            f"stream {row.stream_id} is at epoch {row.stream_epoch} of node {row.node_id} epoch {row.node_epoch}, "
+            f"not at epoch {stream_epoch} of {acting}; stop using it",
         )
     if not row.open:
         raise refuse(

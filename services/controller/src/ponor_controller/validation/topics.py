@@ -6,7 +6,7 @@ their tags; the broker sets them when it makes a partition's streams.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
@@ -17,6 +17,7 @@ from ponor_metadata.rows import NodeRole, TopicRow
 from ponor_metadata.tables import PARTITIONS_OF, STREAMS_OF_TOPIC, TOPICS_NAMED, TOPICS_OF_TENANT
 from ponor_runtime.identity import NodeId, TenantId
 
+from ponor_controller.placement import candidates, is_live, led_counts, spread
 from ponor_controller.validation.configs import check_sizes
 from ponor_controller.validation.situation import Decision, Situation, refuse, require_role
 from ponor_controller.validation.streams import delete_rows
@@ -44,7 +45,7 @@ def create_topic(body: wire.CreateTopic, situation: Situation) -> Decision:
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
     configs = _checked_configs(body.configs)
-    brokers = _require_brokers(situation)
+    counts = _require_brokers(situation)
     held = wire.TopicHeld(partitions=partitions, replication_factor=body.replication_factor)
     if body.validate_only:
         return Decision(result=wire.OperationResult(topic_held=held))
@@ -57,8 +58,7 @@ def create_topic(body: wire.CreateTopic, situation: Situation) -> Decision:
         configs=configs,
     )
     records = [records_pb2.Record(topic_created=created)]
-    first = len(situation.view.topics)  # small topics do not all begin at the same broker
-    records.extend(_new_partitions(held.topic_id, range(partitions), brokers, first))
+    records.extend(_new_partitions(held.topic_id, range(partitions), counts))
     return Decision(records, wire.OperationResult(topic_held=held))
 
 
@@ -75,15 +75,13 @@ def create_partitions(body: wire.CreatePartitions, situation: Situation) -> Deci
             else f"The topic {topic.name} currently has {present} partition(s); {body.count} would not be an increase.",
         )
     _check_partitions(topic.name, body.count, body.count - present, situation)
-    brokers = _require_brokers(situation)
+    counts = _require_brokers(situation)
     held = wire.TopicHeld(
         topic_id=topic.topic_id, partitions=body.count, replication_factor=topic.replication_factor
     )
     if body.validate_only:
         return Decision(result=wire.OperationResult(topic_held=held))
-    last_leader = situation.view.partitions.find(PARTITIONS_OF, topic.topic_id)[-1].leader_id
-    first = brokers.index(last_leader) + 1 - present if last_leader in brokers else 0
-    records = _new_partitions(topic.topic_id, range(present, body.count), brokers, first)
+    records = _new_partitions(topic.topic_id, range(present, body.count), counts)
     return Decision(records, wire.OperationResult(topic_held=held))
 
 
@@ -181,12 +179,18 @@ def _checked_configs(configs: Mapping[str, str]) -> dict[str, str]:
     return checked
 
 
-def _require_brokers(situation: Situation) -> list[NodeId]:
-    """Brokers for new partitions: registered, not fenced, and not silent, unless all are."""
-    brokers = [row.node_id for row in situation.view.nodes if row.role is NodeRole.BROKER and not row.fenced]
-    if not brokers:
+def _require_brokers(situation: Situation) -> dict[NodeId, int]:
+    """Brokers for new partitions, with what they have: those that may get some; else those that live and drain; else better silent ones than none."""
+    view, is_suspected = situation.view, situation.is_suspected
+    known = [row for row in view.nodes if row.role is NodeRole.BROKER and not row.fenced]
+    if not known:
         raise refuse(error_pb2.ERROR_CODE_NO_BROKER, "no broker is registered; start one and try again")
-    return [node_id for node_id in brokers if not situation.is_suspected(node_id)] or brokers
+    brokers = (
+        candidates(view, is_suspected)
+        or [row.node_id for row in known if is_live(row, is_suspected)]
+        or [row.node_id for row in known]
+    )
+    return led_counts(view, brokers)
 
 
 def _new_topic_id(situation: Situation) -> bytes:
@@ -197,10 +201,14 @@ def _new_topic_id(situation: Situation) -> bytes:
 
 
 def _new_partitions(
-    topic_id: bytes, numbers: Iterable[int], brokers: Sequence[NodeId], first: int
+    topic_id: bytes, numbers: Sequence[int], counts: Mapping[NodeId, int]
 ) -> list[records_pb2.Record]:
-    """Partitions in turn over the brokers; partition 0 would be at the broker `first`, counted round and round."""
-    return [_new_partition(topic_id, number, brokers[(first + number) % len(brokers)]) for number in numbers]
+    """Partitions in turn over the brokers, those with the fewest first."""
+    leaders = spread(counts, len(numbers))
+    return [
+        _new_partition(topic_id, number, leader_id)
+        for number, leader_id in zip(numbers, leaders, strict=True)
+    ]
 
 
 def _new_partition(topic_id: bytes, number: int, leader_id: NodeId) -> records_pb2.Record:

@@ -1,7 +1,8 @@
 """Upload commits: data leaves a node's write-ahead log and becomes objects, all at once or not at all.
 
 What lives here: the checks that keep offsets gapless and every object accounted for. Repeats never get here: the kept result answers them
-before continuity is looked at. Ranges of deleted streams are ignored, their objects destroyed at once.
+before continuity is looked at. Ranges of deleted streams are ignored, their objects destroyed at once. The trim point of a write-ahead log in the store moves in the same
+batch as what made the slots below it superfluous.
 """
 
 from __future__ import annotations
@@ -13,37 +14,42 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.ranges import StreamPiece, encode_ranges
 from ponor_metadata.rows import ObjectState
-from ponor_runtime.identity import ObjectId, StreamId
+from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from ponor_controller.validation.situation import Decision, Situation, refuse, require_distinct, require_role
 from ponor_controller.validation.streams import destructions, require_owner, require_stream
+from ponor_controller.validation.wals import Writer, trims, writer
 
 
 def commit_upload(body: wire.CommitUpload, situation: Situation) -> Decision:
     """Commit at most one stream set object and any number of stream objects, and advance the streams' ends."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    acting = writer(situation, body.recovered if body.HasField("recovered") else None)
     set_object = body.stream_set_object if body.HasField("stream_set_object") else None
     set_ranges = list(set_object.ranges) if set_object is not None else []
     _check_shape(body, set_object, set_ranges, situation)
     for uploaded in ([set_object] if set_object is not None else []) + list(body.stream_objects):
-        _check_object(uploaded.object_id, uploaded.size_bytes, situation)
-    alive = _check_continuity([*set_ranges, *(uploaded.range for uploaded in body.stream_objects)], situation)
+        require_prepared(uploaded.object_id, uploaded.size_bytes, situation)
+    ranges = [*set_ranges, *(uploaded.range for uploaded in body.stream_objects)]
+    alive = _check_continuity(ranges, acting, situation)
     decision = Decision()
     dead: list[int] = []
     for uploaded in sorted(
         body.stream_objects, key=lambda each: (each.range.stream_id, each.range.start_offset)
     ):
         if uploaded.range.stream_id in alive:
-            decision.records.append(_stream_object_record(uploaded, situation.now_ms))
+            decision.records.append(stream_object_record(uploaded, situation.now_ms))
         else:
             dead.append(uploaded.object_id)
     if set_object is not None:
         pieces = [_piece(each) for each in set_ranges if each.stream_id in alive]
         if pieces:
-            decision.records.append(_stream_set_object_record(set_object, pieces, situation))
+            committed = stream_set_object_record(set_object, pieces, acting.node_id, situation.now_ms)
+            decision.records.append(committed)
         else:
             dead.append(set_object.object_id)
     decision.records.extend(destructions(dead, situation.now_ms))
+    decision.records.extend(trims(acting, body.trim_sequence))
     return decision
 
 
@@ -61,7 +67,7 @@ def _check_shape(
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
                 f"stream set object {set_object.object_id} has no ranges",
             )
-    if not ids:
+    if not ids and not body.trim_sequence:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST, "an upload without objects; there is nothing to commit"
         )
@@ -73,8 +79,17 @@ def _check_shape(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
             f"an upload with {total} ranges; commit at most {situation.settings.upload_ranges_max} at once",
         )
+    require_sorted(set_ranges)
+
+
+def require_sorted(ranges: Iterable[wire.UploadedRange]) -> None:
+    """Refuse ranges that no stream set object can hold.
+
+    Raises:
+        OperationError: INVALID_REQUEST.
+    """
     try:
-        encode_ranges(map(_piece, set_ranges))
+        encode_ranges(map(_piece, ranges))
     except ValueError as error:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST, f"ranges must be sorted, disjoint and not empty: {error}"
@@ -95,7 +110,12 @@ def _check_one_kind_per_stream(body: wire.CommitUpload, set_ranges: Sequence[wir
             )
 
 
-def _check_object(object_id: int, size_bytes: int, situation: Situation) -> None:
+def require_prepared(object_id: int, size_bytes: int, situation: Situation) -> None:
+    """The object must be the caller's to commit, now.
+
+    Raises:
+        OperationError: OBJECT_NOT_PREPARED, OBJECT_EXPIRED, or INVALID_REQUEST for an empty object.
+    """
     caller = situation.caller
     row = situation.view.objects.get(ObjectId(object_id))
     if (
@@ -123,7 +143,9 @@ def _check_object(object_id: int, size_bytes: int, situation: Situation) -> None
         raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"object {object_id} has {size_bytes} bytes")
 
 
-def _check_continuity(ranges: Iterable[wire.UploadedRange], situation: Situation) -> frozenset[int]:
+def _check_continuity(
+    ranges: Iterable[wire.UploadedRange], acting: Writer, situation: Situation
+) -> frozenset[int]:
     """Every stream's ranges must continue its committed end, under its present epoch and owner.
 
     Returns:
@@ -143,9 +165,9 @@ def _check_continuity(ranges: Iterable[wire.UploadedRange], situation: Situation
             if StreamId(each.stream_id) not in situation.view.streams:
                 deleted[each.stream_id] = None
                 continue
-            ends[each.stream_id] = _owned_end(each, situation)
+            ends[each.stream_id] = _owned_end(each, acting, situation)
         elif each.stream_epoch != require_stream(situation, each.stream_id).stream_epoch:
-            require_owner(require_stream(situation, each.stream_id), each.stream_epoch, situation)
+            require_owner(require_stream(situation, each.stream_id), each.stream_epoch, acting)
         if each.start_offset != ends[each.stream_id]:
             raise refuse(
                 error_pb2.ERROR_CODE_OFFSET_MISMATCH,
@@ -156,9 +178,9 @@ def _check_continuity(ranges: Iterable[wire.UploadedRange], situation: Situation
     return frozenset(ends)
 
 
-def _owned_end(uploaded: wire.UploadedRange, situation: Situation) -> int:
+def _owned_end(uploaded: wire.UploadedRange, acting: Writer, situation: Situation) -> int:
     row = require_stream(situation, uploaded.stream_id)
-    require_owner(row, uploaded.stream_epoch, situation)
+    require_owner(row, uploaded.stream_epoch, acting)
     return row.end_offset
 
 
@@ -166,7 +188,8 @@ def _piece(uploaded: wire.UploadedRange) -> StreamPiece:
     return StreamPiece(StreamId(uploaded.stream_id), uploaded.start_offset, uploaded.end_offset)
 
 
-def _stream_object_record(uploaded: wire.UploadedStreamObject, now_ms: int) -> records_pb2.Record:
+def stream_object_record(uploaded: wire.UploadedStreamObject, now_ms: int) -> records_pb2.Record:
+    """The record by which a stream object is committed."""
     committed = records_pb2.StreamObjectCommitted(
         object_id=uploaded.object_id,
         size_bytes=uploaded.size_bytes,
@@ -178,14 +201,15 @@ def _stream_object_record(uploaded: wire.UploadedStreamObject, now_ms: int) -> r
     return records_pb2.Record(stream_object_committed=committed)
 
 
-def _stream_set_object_record(
-    uploaded: wire.UploadedStreamSetObject, pieces: Sequence[StreamPiece], situation: Situation
+def stream_set_object_record(
+    uploaded: wire.UploadedStreamSetObject, pieces: Sequence[StreamPiece], node_id: NodeId, now_ms: int
 ) -> records_pb2.Record:
+    """The record by which a stream set object with these pieces is committed for the node that they went through."""
     committed = records_pb2.StreamSetObjectCommitted(
         object_id=uploaded.object_id,
         size_bytes=uploaded.size_bytes,
-        node_id=situation.caller.node_id,
+        node_id=node_id,
         packed_ranges=encode_ranges(pieces),
-        committed_at_ms=situation.now_ms,
+        committed_at_ms=now_ms,
     )
     return records_pb2.Record(stream_set_object_committed=committed)

@@ -1,0 +1,29 @@
+"""How many committed entries are given to their listeners at once.
+
+What lives here: the bounds of one step between two looks at the clock. Entries differ: one may carry a single record or a megabyte of them, and 64 of the latter took as many
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from ponor_raft.entry import Entry
+
+DELIVERED_AT_ONCE: Final = 64
+"""Entries in one step."""
+DELIVERED_BYTES: Final = 64 * 1024
+"""Bytes in one step, unless its only entry has more: about a thousand records, a millisecond or two."""
+
+
+def next_delivery(committed: deque[Entry]) -> list[Entry]:
+    """Take the entries of the next step out of those that are committed, at least one."""
+    entries = [committed.popleft()]
+    size_bytes = len(entries[0].data)
+    while committed and len(entries) < DELIVERED_AT_ONCE:
+        size_bytes += len(committed[0].data)
+        if size_bytes > DELIVERED_BYTES:
+            break
+        entries.append(committed.popleft())
+    return entries

@@ -1,0 +1,78 @@
+"""The records of a move: begun, cancelled, ended by an election.
+
+What lives here: how each is filled, so that requests, drain, balancer and driver write the same. Whether a move may begin or end is not decided here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.rows import MoveCause, MoveRow, PartitionRow
+from ponor_metadata.tables import MOVES_FROM
+from ponor_metadata.view import View
+from ponor_runtime.identity import NodeId
+
+from ponor_controller.settings import ControllerSettings
+
+REASON_CHARACTERS_MAX: Final = 256
+
+
+def elect_at_ms(
+    view: View, source_id: NodeId, now_ms: int, settings: ControllerSettings, *, also: int = 0
+) -> int:
+    """When the re-election timeout of a move that begins now is over, in cluster time.
+
+    A source closes its partitions in waves, so every wave of moves that are under way there (and `also`, which are about to be) has a timeout of its own: a
+    source with much to do is not taken for one that is stuck.
+    """
+    ahead = len(view.moves.find(MOVES_FROM, source_id)) + also
+    return now_ms + settings.reelection_timeout_ms * (1 + ahead // settings.drain_moves_in_flight_max)
+
+
+def begun(
+    partition: PartitionRow,
+    target_id: NodeId,
+    *,
+    now_ms: int,
+    elect_at_ms: int,
+    cause: MoveCause,
+    reason: str,
+    traceparent: str = "",
+) -> records_pb2.Record:
+    """The partition is to be led by the target."""
+    assert len(reason) <= REASON_CHARACTERS_MAX
+    record = records_pb2.PartitionMoveBegun(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        source_id=partition.leader_id,
+        target_id=target_id,
+        begun_at_ms=now_ms,
+        elect_at_ms=elect_at_ms,
+        cause=records_pb2.MoveCause.ValueType(cause),
+        reason=reason,
+        traceparent=traceparent,
+    )
+    return records_pb2.Record(partition_move_begun=record)
+
+
+def cancelled(move: MoveRow, reason: str) -> records_pb2.Record:
+    """The source keeps the partition, at the epoch it has."""
+    assert len(reason) <= REASON_CHARACTERS_MAX
+    record = records_pb2.PartitionMoveCancelled(
+        topic_id=move.topic_id, partition=move.partition, reason=reason
+    )
+    return records_pb2.Record(partition_move_cancelled=record)
+
+
+def elected(partition: PartitionRow, leader_id: NodeId, traceparent: str = "") -> records_pb2.Record:
+    """A broker leads the partition, under the next epoch; a move of it is over."""
+    record = records_pb2.PartitionChanged(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        leader_id=leader_id,
+        leader_epoch=partition.leader_epoch + 1,
+        replicas=[leader_id],
+        traceparent=traceparent,
+    )
+    return records_pb2.Record(partition_changed=record)

@@ -1,0 +1,371 @@
+"""Compaction tasks: lease, renew, commit, end.
+
+What lives here: who may replace which objects, and the swap itself. What is worth a task is `ponor_controller.compaction`. A task is its worker's until the worker's
+epoch is over or the task was given to another one; that the time of the lease is over only means that it may be. Answers that change nothing are typed results, not errors, for
+they are part of a worker's life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata import counters
+from ponor_metadata.levels import LEVEL_COMPACTION
+from ponor_metadata.ranges import StreamPiece
+from ponor_metadata.rows import CompactionKind, CompactionRow, ObjectRow, ObjectState
+from ponor_metadata.view import View, is_current
+from ponor_runtime.identity import ObjectId, StreamId
+
+from ponor_controller.compaction.coverage import RangesOverlapError, Run, find_difference
+from ponor_controller.compaction.offer import Offer
+from ponor_controller.quorum.features import require_level
+from ponor_controller.validation.situation import Decision, Situation, refuse, require_distinct, require_role
+from ponor_controller.validation.streams import destructions
+from ponor_controller.validation.uploads import (
+    require_prepared,
+    require_sorted,
+    stream_object_record,
+    stream_set_object_record,
+)
+
+Outcome = wire.CompactionOutcome
+REASON_CHARACTERS_MAX = 256
+
+
+def lease_compaction(body: wire.LeaseCompaction, situation: Situation) -> Decision:
+    """A task whose worker is gone or too late, else a new one; `done` without a change when nothing is worth doing."""
+    _require_compactor(situation)
+    if body.ttl_ms < 1 or body.source_bytes_max < 1:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"a lease of {body.ttl_ms} ms for {body.source_bytes_max} bytes; ask for at least 1 of each",
+        )
+    decision = Decision()
+    for row in situation.view.compactions:
+        if not is_vacant(row, situation.view, situation.now_ms):
+            continue
+        left = sources_left(situation.view, row)
+        if not left or row.token >= situation.settings.compaction.compaction_attempts_max:
+            decision.records.append(ended(row))
+            situation.compactions.given_up(row, situation.now_ms)
+        elif sum(each.size_bytes for each in left) <= body.source_bytes_max:
+            return _grant(body, situation, decision, _Lease.anew(row, left))
+    if len(situation.view.compactions) >= situation.settings.compaction.compaction_tasks_max:
+        return decision
+    offer = situation.compactions.next(situation.view, situation.now_ms, body.source_bytes_max)
+    return decision if offer is None else _grant(body, situation, decision, _Lease.first(offer, situation))
+
+
+def renew_compaction(body: wire.RenewCompaction, situation: Situation) -> Decision:
+    """The lease ends later; FENCED when the task is another's, or over."""
+    _require_compactor(situation)
+    row = _held(body.task_id, body.token, situation)
+    if row is None:
+        return _outcome(Outcome.RESULT_FENCED, _not_held(body.task_id))
+    if body.ttl_ms < 1:
+        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"a lease of {body.ttl_ms} ms; ask for at least 1")
+    decision = _outcome(Outcome.RESULT_DONE)
+    until_ms = _until_ms(body.ttl_ms, situation)
+    if until_ms > row.leased_until_ms:
+        renewed = records_pb2.CompactionRenewed(task_id=row.task_id, leased_until_ms=until_ms)
+        decision.records.append(records_pb2.Record(compaction_renewed=renewed))
+    return decision
+
+
+def commit_compaction(body: wire.CommitCompaction, situation: Situation) -> Decision:
+    """Sources out, outputs in, the task over: in one batch, and only if nothing that is wanted is lost."""
+    _require_compactor(situation)
+    row = _held(body.task_id, body.token, situation)
+    if row is None:
+        if _was_committed(body, situation):
+            return _outcome(Outcome.RESULT_DONE, f"compaction {body.task_id} was committed before")
+        return _outcome(Outcome.RESULT_FENCED, _not_held(body.task_id))
+    if body.planned_index > situation.view.index:
+        return _outcome(
+            Outcome.RESULT_STALE_PLAN,
+            f"planned at index {body.planned_index}, the log ends at {situation.view.index}",
+        )
+    _check_shape(body, row, situation)
+    sources = sources_left(situation.view, row)
+    if not sources:
+        return _outcome(
+            Outcome.RESULT_SOURCE_GONE, f"everything that compaction {row.task_id} would replace is gone"
+        )
+    problem = _difference(body, row, sources, situation)
+    if problem is not None:
+        return _outcome(Outcome.RESULT_STALE_PLAN, f"compaction {row.task_id}: {problem}")
+    decision = _swap(body, row, sources, situation)
+    _require_one_batch(decision, row, situation)
+    return decision
+
+
+def end_compaction(body: wire.EndCompaction, situation: Situation) -> Decision:
+    """The sources are free again. A task that is over, or another's, needs no end."""
+    _require_compactor(situation)
+    row = _held(body.task_id, body.token, situation)
+    if row is None:
+        return Decision()
+    situation.compactions.given_up(row, situation.now_ms)
+    return Decision([ended(row)])
+
+
+def is_vacant(row: CompactionRow, view: View, now_ms: int) -> bool:
+    """Whether the task may be given to another worker: its own is gone, or its time is over."""
+    return row.leased_until_ms < now_ms or not is_current(view, row.worker_id, row.worker_epoch)
+
+
+def sources_left(view: View, row: CompactionRow) -> list[ObjectRow]:
+    """The sources that are still there. The others held nothing that is wanted: a source goes with its last live offset."""
+    rows = map(view.objects.get, row.source_ids)
+    return [each for each in rows if each is not None and each.state is ObjectState.COMMITTED]
+
+
+def ended(row: CompactionRow) -> records_pb2.Record:
+    """The record that frees what is left of a task's sources."""
+    return records_pb2.Record(compaction_ended=records_pb2.CompactionEnded(task_id=row.task_id))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    """What a lease says beside who has it, and the rows of its sources."""
+
+    task_id: int
+    token: int
+    kind: CompactionKind
+    node_id: int
+    stream_id: int
+    sources: Sequence[ObjectRow]
+
+    @staticmethod
+    def anew(row: CompactionRow, left: Sequence[ObjectRow]) -> _Lease:
+        return _Lease(row.task_id, row.token + 1, row.kind, row.node_id, row.stream_id, left)
+
+    @staticmethod
+    def first(offer: Offer, situation: Situation) -> _Lease:
+        task_id = counters.next_value(situation.view, counters.COMPACTION)
+        return _Lease(task_id, 1, offer.kind, offer.node_id, offer.stream_id, offer.sources)
+
+
+def _grant(body: wire.LeaseCompaction, situation: Situation, decision: Decision, lease: _Lease) -> Decision:
+    caller, until_ms = situation.caller, _until_ms(body.ttl_ms, situation)
+    leased = records_pb2.CompactionLeased(
+        task_id=lease.task_id,
+        kind=records_pb2.CompactionKind.ValueType(lease.kind),
+        node_id=lease.node_id,
+        stream_id=lease.stream_id,
+        source_ids=[each.object_id for each in lease.sources],
+        worker_id=caller.node_id,
+        worker_epoch=caller.node_epoch,
+        token=lease.token,
+        leased_until_ms=until_ms,
+    )
+    granted = wire.CompactionGranted(
+        task_id=lease.task_id,
+        token=lease.token,
+        kind=leased.kind,
+        node_id=lease.node_id,
+        stream_id=lease.stream_id,
+        leased_until_ms=until_ms,
+        planned_index=situation.view.index,
+    )
+    for each in lease.sources:
+        granted.sources.add(
+            object_id=each.object_id,
+            namespace=each.namespace,
+            bucket_index=each.bucket_index,
+            size_bytes=each.size_bytes,
+        )
+    for stream_id in _streams_in(lease, situation.view):
+        stream = situation.view.streams.get(stream_id)
+        if stream is not None:
+            granted.streams.add(
+                stream_id=stream_id,
+                stream_epoch=stream.stream_epoch,
+                start_offset=stream.start_offset,
+                end_offset=stream.end_offset,
+            )
+    decision.records.append(records_pb2.Record(compaction_leased=leased))
+    decision.result = wire.OperationResult(compaction_granted=granted)
+    return decision
+
+
+def _streams_in(lease: _Lease, view: View) -> list[StreamId]:
+    if lease.kind is CompactionKind.STREAM_OBJECTS:
+        return [StreamId(lease.stream_id)]
+    found: set[StreamId] = set()
+    for each in lease.sources:
+        held = view.stream_set_objects.get(each.object_id)
+        assert held is not None
+        found.update(held.ranges.decoded.stream_ids())
+    return sorted(found)
+
+
+def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Situation) -> None:
+    set_object = body.stream_set_object if body.HasField("stream_set_object") else None
+    ids = [each.object_id for each in body.stream_objects]
+    if set_object is not None:
+        ids.append(set_object.object_id)
+        if row.kind is CompactionKind.STREAM_OBJECTS:
+            raise refuse(
+                error_pb2.ERROR_CODE_INVALID_REQUEST,
+                f"compaction {row.task_id} is of kind {row.kind.name} and makes stream objects alone",
+            )
+        if row.kind is CompactionKind.FORCE_SPLIT and not body.stream_objects:
+            raise refuse(
+                error_pb2.ERROR_CODE_INVALID_REQUEST,
+                f"compaction {row.task_id} is of kind {row.kind.name}; a set object is what is left beside stream objects, not all of it",
+            )
+        require_sorted(set_object.ranges)
+    require_distinct(ids, "object")
+    total = len(body.stream_objects) + (0 if set_object is None else len(set_object.ranges))
+    if total > situation.settings.upload_ranges_max:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"compaction {row.task_id} has {total} ranges; commit at most {situation.settings.upload_ranges_max} at once",
+        )
+    for each in body.stream_objects:
+        if not 0 <= each.range.start_offset < each.range.end_offset:
+            raise refuse(
+                error_pb2.ERROR_CODE_INVALID_REQUEST,
+                f"stream object {each.object_id} holds [{each.range.start_offset}, {each.range.end_offset}), which is empty or negative",
+            )
+        require_prepared(each.object_id, each.size_bytes, situation)
+    if set_object is not None:
+        require_prepared(set_object.object_id, set_object.size_bytes, situation)
+
+
+def _difference(
+    body: wire.CommitCompaction, row: CompactionRow, sources: Sequence[ObjectRow], situation: Situation
+) -> str | None:
+    def start_of(stream_id: StreamId) -> int | None:
+        stream = situation.view.streams.get(stream_id)
+        return None if stream is None else stream.start_offset
+
+    try:
+        return find_difference(
+            _held_by(sources, situation.view),
+            _made_by(body),
+            start_of,
+            complete=len(sources) == len(row.source_ids),
+        )
+    except RangesOverlapError as error:
+        return str(error)
+
+
+def _held_by(sources: Sequence[ObjectRow], view: View) -> Iterator[Run]:
+    for each in sources:
+        single = view.stream_objects.get(each.object_id)
+        if single is not None:
+            yield single.stream_id, single.start_offset, single.end_offset
+            continue
+        several = view.stream_set_objects.get(each.object_id)
+        assert several is not None, f"object {each.object_id} is COMMITTED and belongs to nobody"
+        yield from several.ranges.decoded.runs()
+
+
+@dataclass(slots=True)
+class _Outputs:
+    """What is committed of the outputs, and what nobody wants any more."""
+
+    records: list[records_pb2.Record] = field(default_factory=list)
+    unwanted: list[int] = field(default_factory=list)
+
+
+def _swap(
+    body: wire.CommitCompaction, row: CompactionRow, sources: Sequence[ObjectRow], situation: Situation
+) -> Decision:
+    outputs = _Outputs()
+    for each in sorted(body.stream_objects, key=lambda each: (each.range.stream_id, each.range.start_offset)):
+        if _is_wanted(each.range, situation.view):
+            outputs.records.append(stream_object_record(each, situation.now_ms))
+        else:
+            outputs.unwanted.append(each.object_id)
+    if body.HasField("stream_set_object"):
+        made = body.stream_set_object
+        pieces = [_piece(each) for each in made.ranges if _is_wanted(each, situation.view)]
+        if pieces:
+            outputs.records.append(stream_set_object_record(made, pieces, row.node_id, situation.now_ms))
+        else:
+            outputs.unwanted.append(made.object_id)
+    destroyed = [*(each.object_id for each in sources), *outputs.unwanted]
+    decision = _outcome(Outcome.RESULT_DONE)
+    decision.records.extend(destructions(destroyed, situation.now_ms))
+    decision.records.extend(outputs.records)
+    decision.records.append(ended(row))
+    return decision
+
+
+def _is_wanted(each: wire.UploadedRange, view: View) -> bool:
+    stream = view.streams.get(StreamId(each.stream_id))
+    return stream is not None and each.end_offset > stream.start_offset
+
+
+def _require_one_batch(decision: Decision, row: CompactionRow, situation: Situation) -> None:
+    """The swap cannot be divided: readers would see both, or neither."""
+    size_bytes = sum(record.ByteSize() for record in decision.records)
+    bytes_max = (
+        situation.settings.batch_bytes_max // 2
+    )  # the answer, and what surrounds a record, come on top
+    if size_bytes > bytes_max:
+        situation.compactions.given_up(row, situation.now_ms)
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"compaction {row.task_id} needs {size_bytes} bytes of records, one commit holds {bytes_max}; end it, a smaller one is offered",
+        )
+
+
+def _was_committed(body: wire.CommitCompaction, situation: Situation) -> bool:
+    """The task is over because this very commit ended it: its outputs were prepared for the caller and are used up, and some were committed."""
+    caller = situation.caller
+    ids = [each.object_id for each in body.stream_objects]
+    if body.HasField("stream_set_object"):
+        ids.append(body.stream_set_object.object_id)
+    rows = [situation.view.objects.get(ObjectId(each)) for each in ids]
+    return any(each is not None and each.size_bytes > 0 for each in rows) and all(
+        each is not None
+        and each.state is not ObjectState.PREPARED
+        and (each.node_id, each.node_epoch) == (caller.node_id, caller.node_epoch)
+        for each in rows
+    )
+
+
+def _held(task_id: int, token: int, situation: Situation) -> CompactionRow | None:
+    row, caller = situation.view.compactions.get(task_id), situation.caller
+    if row is None:
+        return None
+    held = (row.worker_id, row.worker_epoch, row.token) == (caller.node_id, caller.node_epoch, token)
+    return row if held else None
+
+
+def _made_by(body: wire.CommitCompaction) -> Iterator[Run]:
+    ranges = [each.range for each in body.stream_objects]
+    if body.HasField("stream_set_object"):
+        ranges.extend(body.stream_set_object.ranges)
+    for each in ranges:
+        yield each.stream_id, each.start_offset, each.end_offset
+
+
+def _piece(each: wire.UploadedRange) -> StreamPiece:
+    return StreamPiece(StreamId(each.stream_id), each.start_offset, each.end_offset)
+
+
+def _until_ms(ttl_ms: int, situation: Situation) -> int:
+    return situation.now_ms + min(ttl_ms, situation.settings.compaction.compaction_lease_ttl_ms_max)
+
+
+def _require_compactor(situation: Situation) -> None:
+    require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
+    require_level(situation.view, LEVEL_COMPACTION, "compaction")
+
+
+def _outcome(result: wire.CompactionOutcome.Result.ValueType, message: str = "") -> Decision:
+    outcome = wire.CompactionOutcome(result=result, message=message)
+    return Decision(result=wire.OperationResult(compaction_outcome=outcome))
+
+
+def _not_held(task_id: int) -> str:
+    return f"compaction {task_id} is over, or was given to another worker; forget it"

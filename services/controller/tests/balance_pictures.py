@@ -1,0 +1,123 @@
+"""Clusters as the planner sees them, made by hand, and what becomes of them when plans are carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ponor_controller.balancing.goals import Goal, band_of, goals_of
+from ponor_controller.balancing.loads import NO_TRAFFIC, PartitionKey, Traffic
+from ponor_controller.balancing.picture import BrokerStanding, MovablePartition, Picture
+from ponor_controller.balancing.planner import Limits, Plan, plan
+from ponor_controller.balancing.settings import BalanceSettings
+from ponor_runtime.identity import NodeId
+
+MB = 1e6
+SETTINGS = BalanceSettings()
+GOALS = goals_of(SETTINGS)
+LIMITS = Limits(SETTINGS.balance_threshold_percent, SETTINGS.balance_moves_in_flight_max)
+
+
+def key(number: int) -> PartitionKey:
+    return (number.to_bytes(16, "big"), number)
+
+
+@dataclass
+class Cluster:
+    """Partitions at brokers; plans are carried out at once."""
+
+    brokers: list[int]
+    at: dict[int, int] = field(default_factory=dict)
+    """Broker of each partition."""
+    traffic: dict[int, Traffic] = field(default_factory=dict)
+    internal: set[int] = field(default_factory=set)
+    cooling: set[int] = field(default_factory=set)
+    cool_brokers: dict[int, int] = field(default_factory=dict)
+    moves: list[tuple[int, int, int]] = field(default_factory=list)
+    """Every move that was carried out: partition, from, to."""
+
+    def add(self, broker: int, count: int, traffic: Traffic = NO_TRAFFIC, *, internal: bool = False) -> None:
+        for _ in range(count):
+            number = len(self.at)
+            self.at[number] = broker
+            self.traffic[number] = traffic
+            if internal:
+                self.internal.add(number)
+
+    def picture(self, noise: Mapping[int, float] | None = None) -> Picture:
+        seen = {
+            number: traffic if noise is None else Traffic(*(rate * noise[number] for rate in traffic))
+            for number, traffic in self.traffic.items()
+        }
+        brokers = tuple(
+            BrokerStanding(
+                NodeId(broker),
+                sum(at == broker for at in self.at.values()),
+                _sum(seen[number] for number, at in self.at.items() if at == broker),
+                cool_down_ms=self.cool_brokers.get(broker, 0),
+            )
+            for broker in self.brokers
+        )
+        movable = tuple(
+            MovablePartition(key(number), f"t{number}", NodeId(at), seen[number], number in self.internal)
+            for number, at in self.at.items()
+            if at in self.brokers and number not in self.cooling
+        )
+        return Picture(brokers, movable, cooling=len(self.cooling))
+
+    def plan(self, noise: Mapping[int, float] | None = None, limits: Limits = LIMITS) -> Plan:
+        return plan(self.picture(noise), GOALS, limits)
+
+    def carry_out(self, planned: Plan) -> None:
+        for move in planned.moves:
+            number = move.partition.key[1]
+            assert self.at[number] == move.partition.source_id
+            assert move.target_id in self.brokers
+            assert number not in self.cooling
+            self.moves.append((number, self.at[number], int(move.target_id)))
+            self.at[number] = int(move.target_id)
+
+    def rest(self, rounds_max: int = 100) -> int:
+        """Carry plans out until there is none; how many there were."""
+        for round_number in range(rounds_max):
+            planned = self.plan()
+            if not planned.moves:
+                return round_number
+            self.carry_out(planned)
+        raise AssertionError(f"still moving after {rounds_max} plans")
+
+    def shares(self, goal: str) -> list[float]:
+        picked = next(each for each in GOALS if each.name == goal)
+        return [picked.carried(broker) for broker in self.picture().brokers]
+
+
+def distances(picture: Picture, goals: Sequence[Goal] = GOALS, percent: float = 10.0) -> list[float]:
+    """How far outside of its inner band everything is, for each goal, all brokers together."""
+    result = []
+    for goal in goals:
+        amounts = [goal.carried(broker) for broker in picture.brokers]
+        band = band_of(goal, amounts, percent)
+        result.append(sum(band.distance(amount) for amount in amounts))
+    return result
+
+
+def worst(picture: Picture, percent: float = 10.0) -> float:
+    """The largest distance of one broker from a band, as a part of the goal's mean (or of its smallest unevenness)."""
+    found = 0.0
+    for goal in GOALS:
+        amounts = [goal.carried(broker) for broker in picture.brokers]
+        band = band_of(goal, amounts, percent)
+        scale = max(band.mean, goal.unevenness_min)
+        found = max(found, *(band.distance(amount) / scale for amount in amounts))
+    return found
+
+
+def in_flight(picture: Picture, moves: int) -> Picture:
+    return replace(picture, moves_in_flight=moves)
+
+
+def _sum(parts: object) -> Traffic:
+    total = NO_TRAFFIC
+    for part in parts:  # type: ignore[attr-defined]
+        total = total.plus(part)
+    return total

@@ -1,0 +1,294 @@
+"""Brokers as far as the controllers are concerned, with write-ahead logs in a store: they lead, append, upload, recover and die.
+
+What lives here: the least that a broker does with a log, so that failover has something to lose. A slot is a range that was acknowledged; the store refuses one once
+the log is fenced, at once and for ever, as a conditional put does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_metadata.cluster_client import ClusterClient
+from ponor_metadata.errors import NodeFencedError
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import PartitionRow, StreamRow, WalKind, WalRow
+from ponor_metadata.tables import (
+    PARTITIONS_LED_BY,
+    STREAMS_OF_PARTITION,
+    STREAMS_OPEN_AT,
+    WALS_RECOVERED_BY,
+)
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeEpoch, NodeId, StreamId, compose_node_id
+from ponor_simulation.process import SimProcess, wait_until
+
+from services.controller.tests.ledger import UploadRange, upload_body
+from services.controller.tests.quorum_world import ADDRESSES, ORDINAL, Clients, QuorumWorld
+
+LogKey: TypeAlias = tuple[int, int]
+"""Node and epoch."""
+PAUSE_S = 0.05
+SLOTS_KEPT = 6
+"""A broker uploads when so many slots are not trimmed."""
+
+
+@dataclass
+class LogStore:
+    """The slots of all logs, and which logs are fenced. Survives everybody."""
+
+    slots: dict[LogKey, list[UploadRange]] = field(default_factory=dict)
+    fenced: set[LogKey] = field(default_factory=set)
+
+    def put(self, log: LogKey, slot: UploadRange) -> bool:
+        """Whether it is there now, and so acknowledged."""
+        if log in self.fenced:
+            return False
+        self.slots.setdefault(log, []).append(slot)
+        return True
+
+    def acknowledged(self) -> dict[int, int]:
+        """By stream, one past the last offset that anybody was told is durable."""
+        ends: dict[int, int] = {}
+        for slots in self.slots.values():
+            for stream_id, _, _, end in slots:
+                ends[stream_id] = max(end, ends.get(stream_id, 0))
+        return ends
+
+
+class Broker:
+    """One broker in all its lives. `stalls`: it begins no recovery and finishes none."""
+
+    def __init__(self, world: QuorumWorld, store: LogStore, number: int) -> None:
+        self.number = number
+        self.node_id: NodeId = compose_node_id(ORDINAL, number)
+        self.stalls = False
+        self.closed: list[LogKey] = []
+        """Logs of others, or of its own earlier lives, that it recovered."""
+        self._store = store
+        self._clients: Clients | None = None
+        self.process: SimProcess = world.node(f"b{number}", self._program, number=number, wal=WalKind.OBJECT)
+
+    @property
+    def image(self) -> MetadataImage:
+        """As this broker sees the cluster."""
+        assert self._clients is not None
+        return self._clients.subscription.image
+
+    @property
+    def epoch(self) -> int:
+        """Of its present life."""
+        assert self._clients is not None
+        return self._clients.session.node_epoch
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its log is open."""
+        return self._clients is not None and (self.node_id, NodeEpoch(self.epoch)) in self.image.wals
+
+    async def submit(self, **kind: Any) -> wire.OperationResult:
+        """One operation."""
+        assert self._clients is not None
+        return await self._clients.session.submit(wire.Operation(**kind))
+
+    async def create_topic(self, partitions: int) -> bytes:
+        """A topic with a stream for each partition; its id."""
+        held = await self.submit(
+            create_topic=wire.CreateTopic(name="t", partitions=partitions, replication_factor=-1)
+        )
+        topic_id = held.topic_held.topic_id
+        tags = [{"topic": topic_id.hex(), "partition": str(number)} for number in range(partitions)]
+        await self.submit(
+            create_streams=wire.CreateStreams(streams=[wire.StreamTags(tags=each) for each in tags])
+        )
+        return topic_id
+
+    async def _program(self, clients: Clients) -> None:
+        self._clients = clients
+        await self.submit(open_wal=wire.OpenWal())
+        await asyncio.gather(self._serve(), self._take_over(), self._stop_when_fenced(clients))
+
+    async def _stop_when_fenced(self, clients: Clients) -> None:
+        await clients.session.fenced.wait()
+        raise NodeFencedError(f"broker {self.node_id} was fenced")
+
+    async def _serve(self) -> None:
+        """Open what is led, append to it, upload now and then."""
+        while True:
+            await self._pause()
+            try:
+                await self._open_led()
+                own = self._own_streams()
+                for row in own:
+                    self._append(row)
+                if len(self._slots()) > SLOTS_KEPT:
+                    await self._upload(own, self._slots())
+            except OperationError:
+                continue  # the image was behind: look again
+
+    async def _open_led(self) -> None:
+        wanted = [
+            wire.OpenStream(stream_id=row.stream_id, stream_epoch=partition.leader_epoch)
+            for partition in self.image.partitions.find(PARTITIONS_LED_BY, self.node_id)
+            for row in self._streams_of(partition)
+            if not row.open and row.stream_epoch < partition.leader_epoch
+        ]
+        if wanted:
+            await self.submit(open_streams=wire.OpenStreams(streams=wanted))
+
+    def _streams_of(self, partition: PartitionRow) -> Sequence[StreamRow]:
+        key = (partition.topic_id.hex(), str(partition.partition))
+        return self.image.streams.find(STREAMS_OF_PARTITION, key)
+
+    def _own_streams(self) -> list[StreamRow]:
+        return [
+            row
+            for row in self.image.streams.find(STREAMS_OPEN_AT, self.node_id)
+            if row.node_epoch == self.epoch
+        ]
+
+    def _slots(self) -> list[UploadRange]:
+        ends: dict[int, int] = {row.stream_id: row.end_offset for row in self._own_streams()}
+        kept = self._store.slots.get((self.node_id, self.epoch), [])
+        return [slot for slot in kept if slot[0] in ends and slot[3] > ends[slot[0]]]
+
+    def _append(self, row: StreamRow) -> None:
+        """Acknowledge some records, from where the last ones of this life ended."""
+        log = (self.node_id, self.epoch)
+        before = [slot[3] for slot in self._store.slots.get(log, []) if slot[0] == row.stream_id]
+        start = max([row.end_offset, *before])
+        self._store.put(log, (row.stream_id, row.stream_epoch, start, start + 3))
+
+    async def _upload(
+        self,
+        streams: Sequence[StreamRow],
+        slots: Sequence[UploadRange],
+        recovered: wire.WalName | None = None,
+    ) -> None:
+        """Commit what the slots hold above the streams' ends, as one run for each stream."""
+        runs: list[UploadRange] = []
+        for row in streams:
+            mine = [slot for slot in slots if slot[:2] == (row.stream_id, row.stream_epoch)]
+            end = max((slot[3] for slot in mine), default=0)
+            if end > row.end_offset:
+                runs.append((row.stream_id, row.stream_epoch, row.end_offset, end))
+        if not runs:
+            return
+        prepared = await self.submit(prepare_objects=wire.PrepareObjects(count=1, ttl_ms=60_000))
+        body = upload_body([prepared.objects_reserved.first_object_id], set_ranges=sorted(runs))
+        body.trim_sequence = 0 if recovered is not None else 1
+        if recovered is not None:
+            body.recovered.CopyFrom(recovered)
+        await self.submit(commit_upload=body)
+
+    async def _take_over(self) -> None:
+        """Recover every log that is assigned to this life."""
+        while True:
+            await self._pause()
+            for row in list(self.image.wals.find(WALS_RECOVERED_BY, self.node_id)):
+                if row.recoverer_epoch == self.epoch and not self.stalls:
+                    try:
+                        await self._recover(row)
+                    except OperationError:
+                        continue
+
+    async def _recover(self, row: WalRow) -> None:
+        """Fence, commit, close the streams, close the log; a crash may come between any two of these."""
+        log, name = (row.node_id, row.wal_epoch), wire.WalName(node_id=row.node_id, wal_epoch=row.wal_epoch)
+        self._store.fenced.add(log)
+        slots = self._store.slots.get(log, [])
+        left = [
+            each
+            for each in self.image.streams.find(STREAMS_OPEN_AT, row.node_id)
+            if each.node_epoch == row.wal_epoch
+        ]
+        for each in left:  # each by itself, so that a recovery has a middle
+            await self._upload([each], slots, name)
+            await self._pause()
+            state = wire.StreamState(
+                stream_id=each.stream_id,
+                stream_epoch=each.stream_epoch,
+                end_offset=self._end_of(each.stream_id),
+            )
+            await self.submit(close_streams=wire.CloseStreams(streams=[state], recovered=name))
+            while self.stalls:
+                await self._pause()
+        await self.submit(close_wal=wire.CloseWal(wal=name, end_sequence=1 << 20))
+        self.closed.append(log)
+
+    def _end_of(self, stream_id: int) -> int:
+        row = self.image.streams.get(StreamId(stream_id))
+        assert row is not None
+        return row.end_offset
+
+    async def _pause(self) -> None:
+        assert self._clients is not None
+        await self._clients.runtime.clock.sleep(PAUSE_S)
+
+
+class BrokersWorld:
+    """Three controllers and some brokers with logs in one store."""
+
+    def __init__(self, seed: int, brokers: int = 3) -> None:
+        self.world = QuorumWorld(seed)
+        self.store = LogStore()
+        self.brokers = [Broker(self.world, self.store, number) for number in range(brokers)]
+
+    async def begin(self, partitions: int = 6) -> bytes:
+        """Start all; a topic whose partitions are led and appended to; its id."""
+        self.world.start()
+        for broker in self.brokers:
+            await wait_until(lambda each=broker: each.is_ready)  # type: ignore[misc]
+        await self._client().pause_balancer(True, timeout_s=5)  # these brokers move nothing
+        topic_id = await self.brokers[0].create_topic(partitions)
+        await self.until_served(self.brokers)
+        await asyncio.sleep(4)  # the leader has known everybody for longer than a session timeout
+        return topic_id
+
+    async def announce_stop(self, ttl_ms: int) -> None:
+        """Tell the cluster of its end."""
+        await self._client().announce_stop(ttl_ms, timeout_s=5)
+
+    def _client(self) -> ClusterClient:
+        runtime = self.brokers[0].process.runtime
+        assert runtime is not None
+        return ClusterClient(runtime.network, runtime.clock, ADDRESSES)
+
+    async def until_served(self, brokers: Sequence[Broker]) -> None:
+        """Wait until these brokers serve everything, and no log of anybody who is gone is left."""
+        witness = brokers[0]
+
+        def served() -> bool:
+            image = witness.image
+            living = {(each.node_id, each.epoch) for each in brokers}
+            opened = [(row.node_id, row.node_epoch) for row in image.streams if row.open]
+            return (
+                len(opened) == len(image.streams) > 0
+                and set(opened) <= living
+                and {(row.node_id, row.wal_epoch) for row in image.wals} <= living
+            )
+
+        await wait_until(served, timeout_s=60)
+
+    def check(self, witness: Broker) -> None:
+        """Nothing that was acknowledged is lost, and nothing is there that was not: what the last owner has in its log alone is in nobody's objects yet."""
+        image = witness.image
+        for stream_id, end in self.store.acknowledged().items():
+            row = image.streams.get(StreamId(stream_id))
+            assert row is not None
+            assert row.end_offset <= end, f"stream {stream_id} has records that nobody wrote"
+            own = self.store.slots.get((row.node_id, row.node_epoch), [])
+            before = [
+                slot[3]
+                for log, slots in self.store.slots.items()
+                for slot in slots
+                if slot[0] == stream_id and log != (row.node_id, row.node_epoch)
+            ]
+            assert row.end_offset >= max(before, default=0), f"stream {stream_id} lost acknowledged records"
+            starts = sorted(slot[2] for slot in own if slot[0] == stream_id)
+            assert not starts or starts[0] >= max(before, default=0), (
+                f"stream {stream_id} has an offset twice"
+            )
