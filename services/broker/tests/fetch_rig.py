@@ -16,7 +16,9 @@ from ponor_broker.handlers.cold_reads import ColdReadLimits, ColdReads
 from ponor_broker.handlers.fetch import FetchHandler
 from ponor_broker.handlers.fetch_parking import FetchParking
 from ponor_broker.handlers.fetch_session_cache import FetchSessionCache, SessionLimits
-from ponor_broker.partitions.log_meta import DATA
+from ponor_broker.partitions.arrivals import Arrivals
+from ponor_broker.partitions.departures import Departures
+from ponor_broker.partitions.move_operations import LeavingPartition, LedPartition, MoveOutcome
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.partition_opener import PartitionOpener
@@ -24,6 +26,7 @@ from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topic_configs import TopicConfigs
 from ponor_broker.partitions.topics import Topics
+from ponor_broker.partitions.transit_parking import TransitParking
 from ponor_broker.settings import BrokerSettings
 from ponor_kafka.codec import decode_as, encode
 from ponor_kafka.headers import RequestHeader
@@ -36,7 +39,8 @@ from ponor_kafka.messages.fetch import (
     PartitionData,
 )
 from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import KeyRow, NodeRole, NodeRow, PartitionRow, TopicRow
+from ponor_metadata.rows import KeyRow, MoveCause, MoveRow, NodeRole, NodeRow, PartitionRow, TopicRow
+from ponor_partition.log_meta import DATA
 from ponor_runtime.identity import DEFAULT_TENANT, NodeEpoch, NodeId
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
@@ -69,6 +73,22 @@ class SeededRandomness:
         return uuid.UUID(bytes=self._random.randbytes(16), version=4)
 
 
+class SilentController:
+    """Hears what brokers ask of it about moves, and leaves the answer to the image, which is the test's."""
+
+    def __init__(self) -> None:
+        self.left: list[LeavingPartition] = []
+        self.cancelled: list[LedPartition] = []
+
+    async def leave(self, leaving: Sequence[LeavingPartition]) -> list[MoveOutcome]:
+        self.left += leaving
+        return [MoveOutcome(0, "") for _ in leaving]
+
+    async def cancel(self, partitions: Sequence[LedPartition], reason: str) -> list[MoveOutcome]:
+        self.cancelled += partitions
+        return [MoveOutcome(0, "") for _ in partitions]
+
+
 def _no_topic_id(name: str) -> bytes:
     return uuid.uuid5(uuid.NAMESPACE_DNS, name).bytes
 
@@ -87,6 +107,7 @@ class FetchRig:
     clock: SteppedClock = field(default_factory=SteppedClock)
     telemetry: Telemetry = field(default_factory=Telemetry)
     topic_ids: dict[str, bytes] = field(default_factory=dict)
+    controller: SilentController = field(default_factory=SilentController)
 
     async def __aenter__(self) -> FetchRig:
         topics = Topics(lambda: self.image)
@@ -105,15 +126,15 @@ class FetchRig:
             )
         self._failed: list[BaseException] = []
         self.tasks = BackgroundTasks(lambda _, error: self._failed.append(error))
-        self.partitions = PartitionManager(
-            topics,
-            cast("TopicAdmin", None),
-            opener,
-            TopicConfigs(lambda: self.image, NODE),
-            node_id=NODE,
+        self.departures = Departures(
+            self.streams,
+            self.controller,
             clock=self.clock,
             tasks=self.tasks,
+            telemetry=self.telemetry,
+            open_here=lambda key: topics.streams_open_at(key, NODE),
         )
+        self.partitions = self._partitions(topics, opener)
         self.tasks.spawn(self.partitions.run(), "partitions")
         self.backlog = AnswerBacklog(1 << 30)
         self.sessions = FetchSessionCache(
@@ -133,6 +154,29 @@ class FetchRig:
             self.settings,
         )
         return self
+
+    def _partitions(self, topics: Topics, opener: PartitionOpener) -> PartitionManager:
+        return PartitionManager(
+            topics,
+            cast("TopicAdmin", None),
+            TopicConfigs(lambda: self.image, NODE),
+            Arrivals(
+                opener,
+                topics,
+                node_id=NODE,
+                clock=self.clock,
+                tasks=self.tasks,
+                telemetry=self.telemetry,
+            ),
+            self.departures,
+            TransitParking(
+                ms_max=self.settings.park_ms_max,
+                bytes_max=self.settings.park_bytes_max,
+                telemetry=self.telemetry,
+            ),
+            node_id=NODE,
+            tasks=self.tasks,
+        )
 
     async def __aexit__(self, *_: object) -> None:
         await self.tasks.close()
@@ -167,6 +211,19 @@ class FetchRig:
         topic_id = self.topic_ids[topic]
         self.image.partitions.put(PartitionRow(topic_id, index, leader, epoch, (leader,)))
         await self.follow()
+
+    async def begin_move(self, topic: str, index: int = 0, target: NodeId = OTHER_NODE) -> None:
+        """The image shows a move away from here; returns when the broker has done its part of it."""
+        row = MoveRow(self.topic_ids[topic], index, NODE, target, 0, 10_000, MoveCause.REQUEST, "a story", "")
+        self.image.moves.put(row)
+        await self.follow()
+
+    async def end_move(
+        self, topic: str, index: int = 0, *, leader: NodeId = OTHER_NODE, epoch: int = 1
+    ) -> None:
+        """The election."""
+        self.image.moves.delete((self.topic_ids[topic], index))
+        await self.move(topic, index, leader, epoch)
 
     async def follow(self) -> None:
         """Let the broker see the image."""

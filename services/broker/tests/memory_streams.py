@@ -15,7 +15,8 @@ from s3stream.errors import (
     StorageFailedError,
     StreamClosedError,
 )
-from s3stream.records import StreamRecord
+from s3stream.ports import StreamState
+from s3stream.records import TIMESTAMP_MIN, StreamRecord
 
 OnDurable: TypeAlias = Callable[[BaseException | None], None]
 
@@ -35,9 +36,12 @@ class MemoryStream:
         self.is_full = False
         self.is_cold = False
         self.closed = False
+        self.refuses_appends = False
         self.waiting: deque[tuple[StreamRecord, OnDurable]] = deque()
 
-    def append(self, payload: Buffer, *, count: int, max_timestamp: int) -> asyncio.Future[None]:
+    def append(
+        self, payload: Buffer, *, count: int, max_timestamp: int, min_timestamp: int = TIMESTAMP_MIN
+    ) -> asyncio.Future[None]:
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def settle(error: BaseException | None) -> None:
@@ -46,18 +50,32 @@ class MemoryStream:
             else:
                 durable.set_exception(error)
 
-        self.append_nowait(payload, count=count, max_timestamp=max_timestamp, on_durable=settle)
+        self.append_nowait(
+            payload,
+            count=count,
+            max_timestamp=max_timestamp,
+            min_timestamp=min_timestamp,
+            on_durable=settle,
+        )
         self._confirm_unless_held()
         return durable
 
     def append_nowait(
-        self, payload: Buffer, *, count: int, max_timestamp: int, on_durable: OnDurable
+        self,
+        payload: Buffer,
+        *,
+        count: int,
+        max_timestamp: int,
+        min_timestamp: int = TIMESTAMP_MIN,
+        on_durable: OnDurable,
     ) -> None:
-        if self.closed:
+        if self.closed or self.refuses_appends:
             raise StreamClosedError("closed")
         if self.is_full:
             raise AppendBackpressureError("full")
-        record = StreamRecord(self.stream_id, self.epoch, self.next_offset, count, max_timestamp, payload)
+        record = StreamRecord(
+            self.stream_id, self.epoch, self.next_offset, count, max_timestamp, payload, min_timestamp
+        )
         self.next_offset += count
         self.waiting.append((record, on_durable))
         if not self.hold:
@@ -105,6 +123,18 @@ class MemoryStream:
         self.start_offset = max(self.start_offset, new_start_offset)
         self.records = [record for record in self.records if record.end_offset > self.start_offset]
 
+    def refuse_appends(self) -> None:
+        self.refuses_appends = True
+
+    def accept_appends(self) -> None:
+        assert not self.closed
+        self.refuses_appends = False
+
+    def end(self) -> StreamState:
+        assert self.committed_offset == self.next_offset
+        self.closed = True
+        return StreamState(self.stream_id, self.epoch, self.start_offset, self.next_offset)
+
     async def close(self) -> None:
         self.closed = True
 
@@ -145,6 +175,11 @@ class MemoryStreams:
         self, parts: Sequence[tuple[StreamId, int]], max_bytes: int
     ) -> list[list[StreamRecord]]:
         return [[] for _ in parts]  # as it may: every stream is then read by itself
+
+    async def force_upload(self, *, at_once: bool = False) -> None:
+        await asyncio.sleep(0)
+        for stream in self.streams.values():
+            stream.committed_offset = stream.confirmed_offset
 
     def on_upload(self, stream_id: StreamId, hook: Callable[[], None]) -> None:
         self.hooks[stream_id] = hook

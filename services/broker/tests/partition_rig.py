@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ponor_broker.partitions.partition import Partition, PartitionId
+from ponor_broker.partitions.identity import PartitionId
+from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_opener import OpenRequest, PartitionOpener
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics

@@ -25,7 +25,7 @@ def validate(
     records: bytes | bytearray | None, *, version: int = 9, config: TopicConfig | None = None
 ) -> BatchView:
     view = None if records is None else memoryview(bytearray(records))
-    return VALIDATOR.validate(view, version, config or TopicConfig(), NOW)
+    return VALIDATOR.validate(view, version, config or TopicConfig(), NOW).batch
 
 
 def refusal(

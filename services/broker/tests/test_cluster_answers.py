@@ -15,6 +15,7 @@ from ponor_broker.handlers.elect_leaders import ElectLeadersHandler
 from ponor_broker.handlers.list_config_resources import ListConfigResourcesHandler
 from ponor_broker.handlers.metadata import MetadataHandler
 from ponor_broker.handlers.partition_reassignments import PartitionReassignmentsHandler
+from ponor_broker.partitions.move_operations import MoveOperations
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_kafka.codec import decode_as, encode
 from ponor_kafka.errors import ErrorCode
@@ -33,7 +34,12 @@ from ponor_kafka.messages.api_versions import ApiVersionsRequest
 from ponor_kafka.messages.describe_cluster import DescribeClusterRequest
 from ponor_kafka.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ponor_kafka.messages.list_config_resources import ListConfigResourcesRequest
+from ponor_kafka.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
 from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ponor_metadata.rows import MoveCause, MoveRow, PartitionRow
 from ponor_runtime.disk import Buffer
 
 from services.broker.tests.image_kit import CLUSTER_ID, NODE, OTHER_NODE, ImageKit, context
@@ -162,7 +168,7 @@ async def test_elections_and_moves_where_there_is_one_replica() -> None:
     assert (
         await elections.handle(ElectLeadersRequest(9, [TopicPartitions("t", [0])]), context(2))
     ).error_code == (ErrorCode.INVALID_REQUEST)
-    moves = PartitionReassignmentsHandler(kit.topics)
+    moves = PartitionReassignmentsHandler(kit.topics, cast("MoveOperations", None))
 
     async def move(replicas: Sequence[int] | None, partition: int = 0) -> int:
         wanted = ReassignableTopic("t", [ReassignablePartition(partition, replicas)])
@@ -170,10 +176,63 @@ async def test_elections_and_moves_where_there_is_one_replica() -> None:
         return answer.responses[0].partitions[0].error_code
 
     assert await move([NODE]) == ErrorCode.NONE
-    for replicas in ([OTHER_NODE], [NODE, OTHER_NODE], [], [99], [NODE, NODE]):
+    for replicas in ([NODE, OTHER_NODE], [], [99], [NODE, NODE]):
         assert await move(replicas) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert await move(None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     assert await move([NODE], 5) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_move_under_way_as_clients_see_it() -> None:
+    kit = ImageKit()
+    topic = kit.put_topic("t", 2)
+    kit.image.moves.put(
+        MoveRow(topic.topic_id, 1, NODE, OTHER_NODE, 0, 10_000, MoveCause.REQUEST, "because", "")
+    )
+    kit.image.partitions.put(PartitionRow(topic.topic_id, 1, NODE, 3, (OTHER_NODE,)))
+    handler = PartitionReassignmentsHandler(kit.topics, cast("MoveOperations", None))
+
+    async def listed(
+        *wanted: ListPartitionReassignmentsTopics, everything: bool = False
+    ) -> dict[str, list[tuple[int, list[int], list[int], list[int]]]]:
+        request = ListPartitionReassignmentsRequest(10_000, None if everything else wanted)
+        answer = await handler.ongoing(request, context(0))
+        return {
+            each.name: [
+                (
+                    one.partition_index,
+                    list(one.replicas),
+                    list(one.adding_replicas),
+                    list(one.removing_replicas),
+                )
+                for one in each.partitions
+            ]
+            for each in answer.topics
+        }
+
+    shown = {"t": [(1, [OTHER_NODE, NODE], [OTHER_NODE], [NODE])]}
+    assert await listed(everything=True) == shown
+    assert await listed(ListPartitionReassignmentsTopics("t", [0, 1])) == shown
+    assert await listed(ListPartitionReassignmentsTopics("t", [0])) == {}
+    assert await listed(ListPartitionReassignmentsTopics("none", [0])) == {}
+    # The leader is who it was, and the only replica; where it goes is nobody's business yet.
+    answer = metadata_handler(kit).describe(MetadataRequest(topics=None), VERSION)
+    one = answer.topics[0].partitions[1]
+    assert (one.leader_id, one.leader_epoch, one.replica_nodes, one.isr_nodes) == (NODE, 3, [NODE], [NODE])
+    elections = ElectLeadersHandler(kit.topics)
+    asked = ElectLeadersRequest(0, [TopicPartitions("t", [1])])
+    (result,) = (await elections.handle(asked, context(2))).replica_election_results
+    assert result.partition_result[0].error_code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+async def test_a_fenced_leader_is_none() -> None:
+    kit = ImageKit()
+    kit.put_topic("t", leader=OTHER_NODE)
+    kit.put_broker(OTHER_NODE, fenced=True)
+    answer = metadata_handler(kit).describe(MetadataRequest(topics=None), VERSION)
+    (one,) = answer.topics[0].partitions
+    assert (one.error_code, one.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert (one.replica_nodes, one.offline_replicas) == ([OTHER_NODE], [OTHER_NODE])
+    assert [broker.node_id for broker in answer.brokers] == [NODE]
 
 
 async def test_fenced_brokers_are_told_when_asked_for() -> None:

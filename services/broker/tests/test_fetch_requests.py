@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 
 import pytest
 from ponor_broker.settings import BrokerSettings
 from ponor_kafka.errors import ErrorCode, KafkaWireError
+from s3stream.records import StreamRecord
 
 from services.broker.tests.fetch_rig import NODE, OTHER_NODE, FetchRig, base_offsets
 
@@ -188,6 +190,29 @@ class TestOldData:
             assert {key: base_offsets(one) for key, one in rig.answers(second).items()} == {A: [0]}
             third = await rig.fetch([(A, 1)], session_id=first.session_id, epoch=2)
             assert rig.answers(third) == {}
+
+    async def test_what_a_parked_fetch_reads_is_of_its_own_trace(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever appends wakes it, and what came may have left memory again: then it is read in the reader's context, not in the writer's."""
+        async with FetchRig() as rig:
+            await rig.create("a")
+            stream, whose = rig.data_stream("a"), contextvars.ContextVar("whose", default="nobody's")
+            read = stream.fetch
+            seen: list[str] = []
+
+            async def noting(start_offset: int, max_bytes: int) -> list[StreamRecord]:
+                seen.append(whose.get())
+                return await read(start_offset, max_bytes)
+
+            monkeypatch.setattr(stream, "fetch", noting)
+            whose.set("the reader's")
+            waiting = rig.start([(A, 0)], max_wait_ms=20_000)
+            whose.set("the writer's")
+            stream.is_cold = True
+            await rig.append("a")
+            assert base_offsets(rig.answers(await waiting)[A]) == [0]
+            assert seen == ["the reader's"]
 
     async def test_a_session_that_went_on_gets_no_batches_of_the_request_before(self) -> None:
         async with FetchRig() as rig:

@@ -42,6 +42,9 @@ class OnePartition:
             raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such partition")
         return found
 
+    async def find_settled(self, topic: str, index: int) -> Partition:
+        return self.find(topic, index)
+
     def get(self, topic: str, index: int) -> Partition | None:
         return self.partition if (topic, index) == ("t", 0) else None
 

@@ -7,14 +7,14 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_broker.partitions.errors import PartitionCorruptError
 from ponor_broker.partitions.leader_epochs import LeaderEpochs
-from ponor_broker.partitions.log_meta import DATA, TIME, LogMeta, Slice
 from ponor_broker.partitions.meta_stream import MetaStream
 from ponor_broker.partitions.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.stream_port import PartitionStream
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
+from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.log_meta import DATA, TIME, LogMeta, Slice
 
 from services.broker.tests.memory_streams import MemoryStream
 

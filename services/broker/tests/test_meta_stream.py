@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ponor_broker.partitions.errors import PartitionCorruptError
-from ponor_broker.partitions.meta_entry import MetaEntry, MetaKey, MetaValues, decode_entry, fold
 from ponor_broker.partitions.meta_stream import MetaStream
+from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.meta_entry import MetaEntry, MetaKey, MetaValues, decode_entry, fold
 
 from services.broker.tests.memory_streams import MemoryStream
 

@@ -6,12 +6,13 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
-from ponor_broker.partitions import offset_lookup
-from ponor_broker.partitions.errors import PartitionCorruptError, PartitionError, storage_error
+from ponor_broker.partitions import offset_lookup, partition_closing
+from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.record_batch import BatchView
+from ponor_partition.errors import PartitionCorruptError
 from s3stream.errors import AppendBackpressureError, StorageFailedError, StreamClosedError
 
 from services.broker.tests.partition_rig import PartitionRig, batch
@@ -100,7 +101,7 @@ async def test_sealing_waits_for_appends_in_flight() -> None:
     partition = await rig.open()
     rig.stream("log").hold = True
     pending = append(partition, batch(1))
-    sealing = asyncio.ensure_future(partition.seal())
+    sealing = asyncio.ensure_future(partition_closing.seal(partition))
     await settle()
     assert not sealing.done()
     with pytest.raises(StreamClosedError):
@@ -201,7 +202,7 @@ async def test_a_clean_close_restores_everything_without_reading_data() -> None:
     partition = await rig.open()
     for number in range(4):
         await _durable(partition, batch(1, timestamp=100 - number, producer_id=9, epoch=0, sequence=number))
-    await partition.close()
+    await partition_closing.close(partition)
     again = await rig.open()
     assert await again.recover() == 0
     assert again.max_timestamp == (100, 0)
@@ -298,6 +299,32 @@ async def test_offsets_by_time_with_and_without_a_time_stream(is_cold: bool) -> 
     assert await offset_lookup.first_at_or_after(partition, 7005) == (35, 8000)
     assert await offset_lookup.first_at_or_after(partition, 20_005) is None
     assert await offset_lookup.largest(partition) == (99, 20_004)
+
+
+async def test_a_time_stream_that_finds_the_cache_full_is_closed_and_the_next_round_makes_another() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    rig.stream("meta").is_full = True
+    with pytest.raises(AppendBackpressureError):
+        await rig.opener.add_time_streams([partition])
+    refused = rig.stream("time")
+    assert refused.closed  # left open, it would keep the partition from ever being led elsewhere
+    assert refused not in partition.streams
+    rig.stream("meta").is_full = False
+    await rig.opener.add_time_streams([partition])
+    assert rig.stream("time") is not refused
+    assert rig.stream("time") in partition.streams
+    await partition_closing.close(partition)
+    assert all(stream.closed for stream in rig.streams.streams.values() if stream.epoch >= 0)
+
+
+async def test_a_time_stream_that_is_opened_while_the_partition_leaves_is_closed() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    partition_closing.begin_move(partition)
+    await rig.opener.add_time_streams([partition])
+    assert rig.stream("time").closed
+    assert rig.stream("time") not in partition.streams
 
 
 async def test_an_upload_without_new_data_writes_nothing() -> None:

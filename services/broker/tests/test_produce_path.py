@@ -18,6 +18,7 @@ from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.topics import Topics
+from ponor_broker.partitions.transit_parking import TransitParking
 from ponor_broker.request_flow import RequestFlow
 from ponor_kafka.api import ApiKey
 from ponor_kafka.codec import decode_as, encode
@@ -53,6 +54,7 @@ class OnePartition:
 
     def __init__(self, partition: Partition, topics: Topics) -> None:
         self.topics = topics
+        self.parking = TransitParking(ms_max=60_000, bytes_max=1 << 20, telemetry=Telemetry())
         self._partition = partition
 
     def get(self, topic: str | bytes, index: int) -> Partition | None:
@@ -104,7 +106,7 @@ class Client:
         self.clock: SteppedClock = rig.clock
         self.log: MemoryStream = rig.stream("log")
         self.telemetry = Telemetry()
-        partitions = OnePartition(partition, Topics(lambda: rig.image))
+        partitions = self.partitions = OnePartition(partition, Topics(lambda: rig.image))
         validator = BatchValidator(decompressed_batch_bytes_max=1 << 20)
         handler = ProduceHandler(
             partitions,  # type: ignore[arg-type]  # all that it asks for

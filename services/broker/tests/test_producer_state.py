@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ponor_broker.partitions.errors import PartitionCorruptError, PartitionError
+from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.producer_state import SEQUENCE_MODULUS, ProducerBatch, ProducerStates
 from ponor_kafka.errors import ErrorCode
+from ponor_partition.errors import PartitionCorruptError
 
 P = 7
 

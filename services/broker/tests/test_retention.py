@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from ponor_broker.partitions import offset_lookup, retention
+from ponor_broker.partitions import offset_lookup, partition_closing, retention
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
@@ -139,7 +139,7 @@ async def test_size_is_counted_over_moves_and_crashes() -> None:
     await append(partition, 5)
     crashed = await rig.open()
     assert crashed.log.size_bytes == size_bytes // 3 * 4
-    await crashed.close()
+    await partition_closing.close(crashed)
     moved = await rig.open()
     assert moved.log.size_bytes == size_bytes // 3 * 4
     keeper = Keeper(rig)
@@ -173,7 +173,7 @@ async def test_a_partition_that_closed_is_forgotten() -> None:
     await append(partition, rig.clock.now_ms)
     await keeper.maintenance.round()
     assert len(keeper.schedule) == 1
-    await partition.close()
+    await partition_closing.close(partition)
     await keeper.maintenance.round()
     assert (len(keeper.schedule), keeper.failures_noticed) == (0, 1)
 
@@ -213,7 +213,7 @@ async def test_delete_records_moves_the_start_into_a_batch_and_survives_a_crash(
     assert BatchView(memoryview(record.payload)).base_offset == 0  # whole batches only
     assert await offset_lookup.first_at_or_after(crashed, 5) == (1, 30)
     assert await crashed.delete_records(HIGH_WATERMARK) == 4
-    await crashed.close()
+    await partition_closing.close(crashed)
     moved = await rig.open()
     assert (moved.log_start_offset, moved.high_watermark) == (4, 4)
 

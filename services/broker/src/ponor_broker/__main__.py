@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
-import sys
 
 from ponor_journal.errors import JournalIdentityError
 from ponor_metadata.errors import SessionClosedError
@@ -14,15 +12,17 @@ from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.command import run_from_command_line, start_metrics
 from ponor_runtime.freed_memory import use_freed_memory_again
-from ponor_runtime.lifecycle import StartRefusedError
+from ponor_runtime.lifecycle import StartRefusedError, end_process
 from ponor_runtime.object_store import ObjectStoreError
 from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
 from ponor_runtime.runtime import Runtime
-from s3stream.errors import WalCorruptError
+from s3stream.errors import StorageFailedError, WalCorruptError
 from s3stream.stores.open_store import open_object_store
+from s3stream.stores.probe.start_check import UnsafeStoreError
 
 from ponor_broker.app import DirectoryInUseError, run
 from ponor_broker.configuration import BrokerConfiguration, read_configuration
+from ponor_broker.store_proof import prove_store
 
 NAME = "ponor_broker"
 REMEDIABLE = (
@@ -31,6 +31,8 @@ REMEDIABLE = (
     ObjectStoreError,
     OperationError,
     SessionClosedError,
+    StorageFailedError,
+    UnsafeStoreError,
     WalCorruptError,
 )
 GC_THRESHOLDS = (50_000, 50, 100)
@@ -54,7 +56,18 @@ async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyn
             write_ready_file(configuration.ready_file, {**addresses, **metrics})
 
     try:
-        await run(runtime, configuration.settings, configuration.options, store=store, stop=stop, ready=ready)
+        condition = await prove_store(
+            configuration.object_store, runtime, os.environ, configuration.options.wal
+        )
+        await run(
+            runtime,
+            configuration.settings,
+            configuration.options,
+            store=store,
+            stop=stop,
+            ready=ready,
+            condition=condition,
+        )
     finally:
         await store.close()
 
@@ -62,9 +75,6 @@ async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyn
 def main() -> int:
     """Run; returns the exit code."""
     use_freed_memory_again()
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     return run_from_command_line(
         serve,
         name=NAME,
@@ -76,4 +86,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -1,115 +1,48 @@
 """The composition root of the broker: builds every part by constructor, serves until told to stop, closes in order.
 
-What lives here: construction and order, no decisions. The Kafka port is bound first (its number goes to the controller), then the node
-registers, recovers its write-ahead log, opens its partitions, and only then lets clients in.
+What lives here: construction and order, no decisions. The Kafka port is bound first (its number goes to the controller), then the node registers, its
+write-ahead log is opened and what earlier processes left is recovered, its partitions are opened, and only then clients are let in. The way back: partitions move
+away if somebody can take them (`drain`), clients are let go, everything is uploaded and closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import PurePath
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Final
 
-from ponor_metadata.controllers import KnownControllers
 from ponor_metadata.quorum_client import QuorumClient
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.rows import WalKind
 from ponor_runtime.disk import DiskLock
-from ponor_runtime.identity import NodeId
 from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.settings import describe_values
 from ponor_runtime.tasks import BackgroundTasks
 from s3stream.client import StreamClient
-from s3stream.file_wal import FileWal
+from s3stream.stores.probe.start_check import Condition
 
 from ponor_broker.answer_backlog import AnswerBacklog
 from ponor_broker.configs.static_values import static_values
-from ponor_broker.connection import RequestDispatcher
-from ponor_broker.kafka_listener import KafkaListener, ListenerSettings
+from ponor_broker.drain import Drain
+from ponor_broker.frontend import BindFrontend, Frontend, bind_listener
+from ponor_broker.node import Node, first_of
+from ponor_broker.options import BrokerOptions
 from ponor_broker.services import BrokerServices
 from ponor_broker.settings import BrokerSettings
-from ponor_broker.storage.object_manager import ControllerObjectManager
-from ponor_broker.storage.stream_manager import ControllerStreamManager
+from ponor_broker.storage.start import WAL_DIRECTORY, StoragePorts, start_on_file, start_on_store
+from ponor_broker.takeover.recoverer import Recoverer
+
+__all__ = ["BindFrontend", "BrokerOptions", "DirectoryInUseError", "Frontend", "bind_listener", "run"]
 
 LOG: Final = logging.getLogger("ponor.broker")
-WAL_DIRECTORY: Final = "wal"
 FIRST_OPENS_S_MAX: Final = 30.0
 """Clients are let in after this even if a partition still cannot be opened: the others can be used."""
 
 
 class DirectoryInUseError(Exception):
     """Another broker has the data directory; the message says what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerOptions:
-    """What differs from one broker to another. `advertised_host` is what clients are told, the host that is bound if empty."""
-
-    node_id: NodeId
-    data: PurePath
-    controllers: tuple[str, ...]
-    kafka_host: str = "127.0.0.1"
-    kafka_port: int = 0
-    advertised_host: str = ""
-    object_store: str = ""
-    """The store's URL as tools may read it; the store itself is given to `run`."""
-
-
-class Frontend(Protocol):
-    """Where Kafka requests come from: the listener, or the simulator."""
-
-    @property
-    def port(self) -> int:
-        """The port that clients are told."""
-        ...
-
-    async def serve(self, dispatcher: RequestDispatcher) -> None:
-        """Let clients in."""
-        ...
-
-    async def close(self) -> None:
-        """Let nobody in any more and end every connection."""
-        ...
-
-
-BindFrontend: TypeAlias = Callable[
-    [Runtime, BrokerSettings, BrokerOptions, AnswerBacklog], Awaitable[Frontend]
-]
-
-
-async def bind_listener(
-    runtime: Runtime, settings: BrokerSettings, options: BrokerOptions, backlog: AnswerBacklog
-) -> Frontend:
-    """The frontend of a real broker: sockets.
-
-    Raises:
-        OSError: the address cannot be bound; the message names it.
-    """
-    return await KafkaListener.bind(
-        options.kafka_host,
-        options.kafka_port,
-        ListenerSettings(
-            connections_max=settings.connections_max,
-            connections_per_address_max=settings.connections_per_address_max,
-            request_bytes_max=settings.request_bytes_max,
-            control_request_bytes_max=settings.control_request_bytes_max,
-            receive_bytes_max=settings.receive_bytes_max,
-            in_flight_bytes_max=settings.in_flight_bytes_max,
-            idle_ms_max=settings.connection_idle_ms_max,
-            stall_ms_max=settings.request_stall_ms_max,
-        ),
-        backlog=backlog,
-        clock=runtime.clock,
-        telemetry=runtime.telemetry,
-        fail_stop=runtime.fail_stop,
-    )
 
 
 async def run(
@@ -121,34 +54,46 @@ async def run(
     stop: asyncio.Event,
     ready: Callable[[ServiceAddresses], None],
     bind: BindFrontend = bind_listener,
+    condition: Condition = Condition.UNPROVEN,
 ) -> None:
     """Serve until `stop` is set. The store is the caller's to close.
+
+    Args:
+        runtime: the world.
+        settings: bounds and times.
+        options: who this broker is.
+        store: where objects, and logs of `WalKind.OBJECT`, lie.
+        stop: asks for the way back.
+        ready: called with the addresses when clients are let in.
+        bind: makes the frontend.
+        condition: what is known of the store's create-only put; unproven, a log in the store asks the controllers before every acknowledgement.
 
     Raises:
         DirectoryInUseError: another process has the data directory.
         OSError: the Kafka port cannot be bound, or the disk failed.
         WalCorruptError, JournalIdentityError: the write-ahead log cannot be used; the message says what to do.
     """
-    await runtime.disk.make_directories(options.data)
-    lock = _lock(runtime, options.data)
+    lock = await _lock(runtime, options) if options.wal is WalKind.FILE else None
     backlog = AnswerBacklog(settings.fetch_answers_bytes_max)
     try:
         frontend = await bind(runtime, settings, options, backlog)
         try:
-            broker = _Broker(runtime, settings, options, store, frontend)
+            broker = _Broker(runtime, settings, options, store, frontend, condition)
             await broker.run(backlog, stop, ready)
         finally:
             await frontend.close()
     finally:
-        lock.release()
+        if lock is not None:
+            lock.release()
 
 
-def _lock(runtime: Runtime, directory: PurePath) -> DiskLock:
+async def _lock(runtime: Runtime, options: BrokerOptions) -> DiskLock:
+    await runtime.disk.make_directories(options.data)
     try:
-        return runtime.disk.lock(directory)
+        return runtime.disk.lock(options.data)
     except BlockingIOError as error:
         raise DirectoryInUseError(
-            f"{directory} is in use by another broker; stop it, or give another directory"
+            f"{options.data} is in use by another broker; stop it, or give another directory"
         ) from error
 
 
@@ -162,100 +107,63 @@ class _Broker:
         options: BrokerOptions,
         store: ObjectStore,
         frontend: Frontend,
+        condition: Condition,
     ) -> None:
         self._runtime = runtime
         self._settings = settings
         self._options = options
         self._store = store
         self._frontend = frontend
-        self._host = options.advertised_host or options.kafka_host
+        self._condition = condition
         self._tasks = BackgroundTasks(runtime.fail_stop)
-        self._controllers = controllers = KnownControllers(options.controllers)
-        self._subscription = SubscriptionClient(
-            network=runtime.network,
-            clock=runtime.clock,
-            randomness=runtime.randomness,
-            telemetry=runtime.telemetry,
-            addresses=controllers,
+        self._node = Node(
+            runtime,
+            node_id=options.node_id,
+            controllers=options.controllers,
+            wal=options.wal,
+            kafka_host=options.client_host,
+            kafka_port=frontend.port,
         )
-        self._session = SessionClient(
-            network=runtime.network,
-            clock=runtime.clock,
-            randomness=runtime.randomness,
-            telemetry=runtime.telemetry,
-            identity=NodeIdentity(
-                options.node_id,
-                NodeRole.BROKER,
-                runtime.randomness.token(16),
-                kafka_host=self._host,
-                kafka_port=frontend.port,
-            ),
-            addresses=controllers,
-            applied_index=lambda: self._subscription.image.index,
-        )
+        self._drain = Drain(self._node, runtime.clock, runtime.process, ms_max=settings.drain_ms_max)
 
     async def run(
         self, backlog: AnswerBacklog, stop: asyncio.Event, ready: Callable[[ServiceAddresses], None]
     ) -> None:
         """Register, recover, serve until `stop`, close."""
-        self._tasks.spawn(self._subscription.run(), "subscription")
-        self._tasks.spawn(self._session.run(), "session")
-        self._tasks.spawn(self._stop_when_fenced(), "fence watch")
+        self._node.start(self._tasks)
         try:
-            if await self._registered(stop):
-                streams = await self._start_storage()
-                await self._serve(streams, backlog, stop, ready)
+            if await first_of(asyncio.ensure_future(self._node.register()), stop):
+                streams = await self._start_storage(stop)
+                if streams is not None:
+                    await self._serve(streams, backlog, stop, ready)
         finally:
-            await self._subscription.close()
-            await self._session.close()
+            await self._node.close()
             await self._tasks.close()
 
-    async def _registered(self, stop: asyncio.Event) -> bool:
-        """Wait until the controller has taken this process in and the image shows it; False when told to stop before."""
-        registering = asyncio.ensure_future(self._register())
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait((registering, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not registering.done():
-                return False
-            await registering
-            return True
-        finally:
-            registering.cancel()
-            stopping.cancel()
-
-    async def _register(self) -> None:
-        await self._session.ready()
-        await self._subscription.wait_for(self._session.registered_index)
-
-    async def _stop_when_fenced(self) -> None:
-        await self._session.fenced.wait()
-        error = NodeFencedError(
-            f"node {self._options.node_id} was fenced: another process has its id, or the controller gave it up"
+    async def _start_storage(self, stop: asyncio.Event) -> StreamClient | None:
+        """The storage, with everything recovered that this node's partitions wait for; None when told to stop before."""
+        settings = self._settings.storage
+        ports = StoragePorts.of(self._node, self._store, settings)
+        recoverer = Recoverer(
+            self._runtime,
+            settings,
+            self._node,
+            ports,
+            self._tasks,
+            in_flight_max=self._settings.takeovers_in_flight_max,
+            bytes_max=self._settings.takeover_bytes_max,
         )
-        self._runtime.fail_stop("the session", error)
-
-    async def _start_storage(self) -> StreamClient:
-        options, storage = self._options, self._settings.storage
-        wal = await FileWal.open(
-            self._runtime.disk,
-            options.data / WAL_DIRECTORY,
-            identity=_wal_identity(self._session.cluster_id, options.node_id),
-            settings=storage,
-            telemetry=self._runtime.telemetry,
-        )
-        streams = await StreamClient.start(
-            runtime=self._runtime,
-            store=self._store,
-            wal=wal,
-            streams=ControllerStreamManager(self._session, self._subscription, options.node_id),
-            objects=ControllerObjectManager(
-                self._session, self._subscription, prepared_ttl_ms=storage.prepared_ttl_ms
-            ),
-            settings=storage,
-            tasks=self._tasks,
-        )
-        _report(streams)
+        if self._options.wal is WalKind.FILE:
+            directory = self._options.data / WAL_DIRECTORY
+            streams = await start_on_file(self._runtime, settings, self._node, ports, directory, self._tasks)
+        else:
+            streams = await start_on_store(self._runtime, settings, ports, self._condition, self._tasks)
+            if not await first_of(asyncio.ensure_future(recoverer.recover_own()), stop):
+                await self._close_streams(streams)
+                return None
+        self._node.subscription.listeners.append(recoverer.image_changed)
+        self._node.subscription.image_listeners.append(lambda _: recoverer.image_changed(None))
+        self._tasks.spawn(recoverer.run(), "takeovers")
         return streams
 
     async def _serve(
@@ -265,39 +173,52 @@ class _Broker:
         stop: asyncio.Event,
         ready: Callable[[ServiceAddresses], None],
     ) -> None:
-        services = BrokerServices(
-            self._runtime,
-            self._settings,
-            node_id=self._options.node_id,
-            kafka_configs=static_values(
-                self._settings, self._options.node_id, host=self._host, port=self._frontend.port
-            ),
-            own_configs=_own_configs(self._settings, self._options),
-            session=self._session,
-            subscription=self._subscription,
-            quorum=QuorumClient(self._runtime.network, self._runtime.clock, self._controllers),
-            streams=streams,
-            backlog=backlog,
-            tasks=self._tasks,
-        )
+        services = self._services(streams, backlog)
+        is_drained = False
         try:
             await self._open_partitions(services)
             await self._frontend.serve(services.dispatcher)
-            ready({"kafka": f"{self._host}:{self._frontend.port}"})
+            ready({"kafka": f"{self._options.client_host}:{self._frontend.port}"})
             LOG.info(
                 "serving Kafka clients on %s:%d as node %d",
-                self._host,
+                self._options.client_host,
                 self._frontend.port,
                 self._options.node_id,
             )
             await stop.wait()
+            is_drained = await self._drain.run()
         finally:
             await self._frontend.close()
             await self._close_services(services)
-            if not await streams.close(upload_timeout_ms=self._settings.shutdown_upload_ms_max):
-                LOG.warning(
-                    "not all was uploaded and closed in time; the next start goes on from the write-ahead log"
-                )
+            is_closed = await self._close_streams(streams)
+        if is_drained and is_closed:
+            await self._drain.leave()
+
+    def _services(self, streams: StreamClient, backlog: AnswerBacklog) -> BrokerServices:
+        options, node = self._options, self._node
+        return BrokerServices(
+            self._runtime,
+            self._settings,
+            node_id=options.node_id,
+            kafka_configs=static_values(
+                self._settings, options.node_id, host=options.client_host, port=self._frontend.port
+            ),
+            own_configs=_own_configs(self._settings, options),
+            session=node.session,
+            subscription=node.subscription,
+            quorum=QuorumClient(self._runtime.network, self._runtime.clock, node.controllers),
+            streams=streams,
+            backlog=backlog,
+            tasks=self._tasks,
+        )
+
+    async def _close_streams(self, streams: StreamClient) -> bool:
+        """In time; whether everything was uploaded and closed, the log too."""
+        if await streams.close(upload_timeout_ms=self._settings.shutdown_upload_ms_max):
+            return True
+        heir = "the next start of this node" if self._options.wal is WalKind.FILE else "whoever takes over"
+        LOG.warning("not all was uploaded and closed in time; %s goes on from the write-ahead log", heir)
+        return False
 
     async def _close_services(self, services: BrokerServices) -> None:
         """In time: while the object store is down, appends that were taken may wait for room in memory without end."""
@@ -318,23 +239,6 @@ class _Broker:
             LOG.warning("some partitions are not open after %g s; serving the others", FIRST_OPENS_S_MAX)
         duration_ms = (clock.monotonic_ns() - started_ns) // 1_000_000
         LOG.info("opened %d partitions in %d ms", len(services.partitions), duration_ms)
-
-
-def _wal_identity(cluster_id: str, node_id: NodeId) -> bytes:
-    """16 bytes that name the owner of a write-ahead log: the log of another node or cluster is refused."""
-    return hashlib.blake2b(f"{cluster_id}/{node_id}".encode(), digest_size=16).digest()
-
-
-def _report(streams: StreamClient) -> None:
-    report = streams.recovery
-    LOG.info(
-        "recovery took %d ms: %d records, %d bytes of %d streams uploaded from the write-ahead log; %d records were uploaded before",
-        report.duration_ms,
-        report.records,
-        report.bytes,
-        report.streams,
-        report.skipped_committed,
-    )
 
 
 def _own_configs(settings: BrokerSettings, options: BrokerOptions) -> dict[str, str]:

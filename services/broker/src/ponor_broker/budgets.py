@@ -38,6 +38,12 @@ BUDGETS: Final = (
         "likewise, for that address alone; `{reason=connections_per_address_max}`",
     ),
     Budget(
+        "keys that the log cleaner knows at a time",
+        "cleaner_map_bytes_max",
+        "ponor_cleaner_map_bytes",
+        "a partition is cleaned in several passes",
+    ),
+    Budget(
         "requests that are arriving",
         "receive_bytes_max",
         "ponor_kafka_receiving_bytes",

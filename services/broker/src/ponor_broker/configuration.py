@@ -3,9 +3,9 @@
 What lives here: the JSON object that `ponor up` writes and `python -m ponor_broker --config FILE` reads. Bounds of settings are in `settings`.
 
     {"node_id": N, "controllers": ["HOST:PORT"], "object_store": URL, "data": DIR, "kafka_host": HOST, "kafka_port": PORT,
-     "advertised_host": HOST, "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE}}
+     "advertised_host": HOST, "wal": "file" | "object", "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE}}
 
-The first four are required; everything else has a default.
+The first four are required; everything else has a default. With `"wal": "object"` the directory `data` is never looked at.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ponor_metadata.rows import WalKind
 from ponor_runtime.identity import NodeId
 from ponor_runtime.lifecycle import StartRefusedError
 from ponor_runtime.settings import load
 
-from ponor_broker.app import BrokerOptions
+from ponor_broker.options import BrokerOptions
 from ponor_broker.settings import BrokerSettings
 
 KNOWN: Final = (
@@ -33,8 +34,10 @@ KNOWN: Final = (
     "object_store",
     "ready_file",
     "settings",
+    "wal",
 )
 KAFKA_PORT_DEFAULT: Final = 9092
+WALS: Final = {"file": WalKind.FILE, "object": WalKind.OBJECT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ def read_configuration(path: Path) -> BrokerConfiguration:
         kafka_port=port,
         advertised_host=str(content.get("advertised_host", "")),
         object_store=_required(path, content, "object_store", str, "file://DIR or s3://BUCKET/PREFIX"),
+        wal=_wal(path, content.get("wal", "file")),
     )
     ready_file = content.get("ready_file")
     return BrokerConfiguration(
@@ -92,6 +96,12 @@ def read_configuration(path: Path) -> BrokerConfiguration:
         Path(ready_file) if ready_file else None,
         content.get("metrics"),
     )
+
+
+def _wal(path: Path, name: object) -> WalKind:
+    if not isinstance(name, str) or name not in WALS:
+        raise StartRefusedError(f"configuration {path}: wal {name!r} is neither of {', '.join(WALS)}")
+    return WALS[name]
 
 
 def _required(path: Path, content: dict[str, Any], name: str, kind: type[Any], what: str) -> Any:

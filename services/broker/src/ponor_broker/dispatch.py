@@ -44,6 +44,11 @@ class Measured:
         self._clock = clock
         self._started_ns: list[int] = []
 
+    @property
+    def requests(self) -> int:
+        """How many were counted."""
+        return self._requests.value
+
     def answered(self, started_ns: int) -> None:
         """A request that was received at this monotonic time is answered, or wants no answer."""
         if not self._started_ns:
@@ -163,6 +168,11 @@ class Dispatcher:
         }
         for handler in handlers:
             self._routes[int(handler.key)] = _Route(None, handler, _measured(telemetry, handler.key, clock))
+
+    @property
+    def requests(self) -> int:
+        """How many requests were answered so far."""
+        return sum(route.measured.requests for route in self._routes.values())
 
     @property
     def advertised(self) -> list[AdvertisedApi]:

@@ -2,6 +2,16 @@
 
 What lives here: the two clocks that say so. Staleness counts from a question that a controller answered, so that frames which waited somewhere do not end it;
 silence is that of the leader's session, whose other end suspects this node after the same time. What a fenced broker refuses is the partitions' business.
+
+Why: reads. What is produced to a broker that was replaced is safe without this: its write-ahead log in the store has a fence where the recovery ended, a put
+behind that fails, and nothing is acknowledged. But it would answer reads from what it knows: an end of the log that is not the end any more. So it stops
+at the time at which the controllers may begin to replace it, which is `session_timeout_ms` of silence. (They may do so earlier when its connection broke: then
+reads can be stale until it comes back and is told, or until this time is over.)
+
+An election is no reason to stop: it takes a second or two, less than that time, and the new leader gives every node a whole session timeout before it suspects
+it. When no controller leads for longer, nobody can be replaced either; brokers with a log in the store stop nevertheless, because from where they stand
+that looks the same as being cut off. With a log in a file nobody takes over, a fence would only make the controllers' absence the clients' problem: there it
+is off.
 """
 
 from __future__ import annotations
@@ -10,11 +20,22 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from ponor_metadata.rows import WalKind
 from ponor_runtime.clock import Clock
 
 LOG: Final = logging.getLogger("ponor.broker")
 LOOKS: Final = 20
 """Per `after_ms`: the fence falls at most a twentieth of it late."""
+
+
+AUTOMATIC: Final = -1
+
+
+def fence_after_ms(setting_ms: int, wal: WalKind, session_timeout_ms: int) -> int:
+    """What the setting means for a broker with this kind of log; 0: no fence."""
+    if setting_ms != AUTOMATIC:
+        return setting_ms
+    return session_timeout_ms if wal is WalKind.OBJECT else 0
 
 
 class SelfFence:

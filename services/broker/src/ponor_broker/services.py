@@ -14,6 +14,7 @@ from ponor_kafka import plain_produce
 from ponor_kafka.api import ApiKey
 from ponor_metadata.errors import SessionClosedError
 from ponor_metadata.quorum_client import QuorumClient
+from ponor_metadata.rows import WalKind
 from ponor_metadata.session import SessionClient
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_rpc.errors import OperationError
@@ -59,16 +60,24 @@ from ponor_broker.handlers.plain_produce import PlainProduceHandler
 from ponor_broker.handlers.produce import ProduceHandler
 from ponor_broker.handlers.registry import ApiHandler
 from ponor_broker.handlers.update_features import UpdateFeaturesHandler
+from ponor_broker.load_report import LoadReporter
+from ponor_broker.partitions.arrivals import Arrivals
 from ponor_broker.partitions.batch_validation import BatchValidator
+from ponor_broker.partitions.cleaning.cleaner import LogCleaner
+from ponor_broker.partitions.cleaning.cleaning_pass import CleaningLimits
+from ponor_broker.partitions.cleaning.pace import Pace
+from ponor_broker.partitions.departures import Departures
 from ponor_broker.partitions.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
+from ponor_broker.partitions.move_operations import MoveOperations
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.partition_opener import PartitionOpener
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_configs import TopicConfigs
 from ponor_broker.partitions.topics import Topics
+from ponor_broker.partitions.transit_parking import TransitParking
 from ponor_broker.producer_ids import ProducerIds
-from ponor_broker.self_fence import SelfFence
+from ponor_broker.self_fence import SelfFence, fence_after_ms
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.storage.refusals import storage_error_of
 
@@ -101,10 +110,11 @@ class BrokerServices:
         self.topics = Topics(lambda: subscription.image)
         deadline_ms = settings.controller_timeout_ms
         self.admin = TopicAdmin(session, subscription, self.topics, deadline_ms=deadline_ms)
+        self.moves = MoveOperations(session, subscription)
         topic_configs = TopicConfigs(lambda: subscription.image, node_id, kafka_configs)
         sources = ConfigSources(lambda: subscription.image, node_id, kafka_configs)
         self._descriptions = ConfigDescriptions(sources, own_configs)
-        self.partitions, self._maintenance = self._partitions(streams, topic_configs)
+        self.partitions, self._maintenance, self._cleaner = self._partitions(streams, topic_configs)
         self._producer_ids = ProducerIds(
             session, per_block=settings.producer_ids_per_block, deadline_ms=deadline_ms
         )
@@ -131,7 +141,7 @@ class BrokerServices:
 
     def _partitions(
         self, streams: StreamClient, topic_configs: TopicConfigs
-    ) -> tuple[PartitionManager, PartitionMaintenance]:
+    ) -> tuple[PartitionManager, PartitionMaintenance, LogCleaner]:
         settings, clock = self._settings, self._runtime.clock
         schedule = MaintenanceSchedule(clock)
         opener = PartitionOpener(
@@ -146,10 +156,29 @@ class BrokerServices:
         partitions = PartitionManager(
             self.topics,
             self.admin,
-            opener,
             topic_configs,
+            Arrivals(
+                opener,
+                self.topics,
+                node_id=self._node_id,
+                clock=clock,
+                tasks=self._tasks,
+                telemetry=self._runtime.telemetry,
+            ),
+            Departures(
+                streams,
+                self.moves,
+                clock=clock,
+                tasks=self._tasks,
+                telemetry=self._runtime.telemetry,
+                open_here=lambda key: self.topics.streams_open_at(key, self._node_id),
+            ),
+            TransitParking(
+                ms_max=settings.park_ms_max,
+                bytes_max=settings.park_bytes_max,
+                telemetry=self._runtime.telemetry,
+            ),
             node_id=self._node_id,
-            clock=clock,
             tasks=self._tasks,
         )
         maintenance = PartitionMaintenance(
@@ -161,7 +190,26 @@ class BrokerServices:
             interval_ms=settings.maintenance_interval_ms,
             producer_expiration_ms=settings.producer_expiration_ms,
         )
-        return partitions, maintenance
+        return partitions, maintenance, self._log_cleaner(partitions, opener, schedule)
+
+    def _log_cleaner(
+        self, partitions: PartitionManager, opener: PartitionOpener, schedule: MaintenanceSchedule
+    ) -> LogCleaner:
+        settings, clock = self._settings, self._runtime.clock
+        return LogCleaner(
+            partitions.all,
+            opener,
+            schedule.touch,
+            clock,
+            self._runtime.telemetry,
+            CleaningLimits(settings.cleaner_map_bytes_max, settings.decompressed_batch_bytes_max),
+            Pace(
+                clock,
+                bytes_per_s_max=settings.cleaner_io_bytes_per_s_max,
+                busy_percent_max=settings.cleaner_busy_percent_max,
+            ),
+            interval_ms=settings.cleaner_interval_ms,
+        )
 
     def _dispatcher(self, backlog: AnswerBacklog) -> Dispatcher:
         settings, clock = self._settings, self._runtime.clock
@@ -239,7 +287,7 @@ class BrokerServices:
             LeaderEpochsHandler(self.partitions).api,
             ListConfigResourcesHandler(self.topics).api,
             ListOffsetsHandler(self.partitions).api,
-            *PartitionReassignmentsHandler(self.topics).apis,
+            *PartitionReassignmentsHandler(self.topics, self.moves).apis,
             UpdateFeaturesHandler(self._quorum).api,
             *group_handlers(self.coordinator, self.topics, self._runtime.clock),
         ]
@@ -251,15 +299,32 @@ class BrokerServices:
         self.coordinator.start()
         self._tasks.spawn(self.partitions.run(), "partitions")
         self._tasks.spawn(self._maintenance.run(), "partition maintenance")
-        if self._settings.self_fence_ms:
+        self._tasks.spawn(self._cleaner.run(), "log cleaner")
+        self._tasks.spawn(self._load_reporter().run(), "load reports")
+        after_ms = fence_after_ms(
+            self._settings.self_fence_ms,
+            self._session.identity.wal or WalKind.FILE,
+            self._session.session_timeout_ms,
+        )
+        if after_ms:
             fence = SelfFence(
                 self._runtime.clock,
-                self._settings.self_fence_ms,
+                after_ms,
                 staleness_ms=lambda: self._subscription.staleness_ms,
                 silence_ms=lambda: self._session.silence_ms,
                 changed=self.partitions.fence,
             )
             self._tasks.spawn(fence.watch(), "self-fence")
+
+    def _load_reporter(self) -> LoadReporter:
+        return LoadReporter(
+            self._runtime.clock,
+            self._runtime.process,
+            interval_ms=self._settings.load_report_ms,
+            partitions=self.partitions.all,
+            requests=lambda: self.dispatcher.requests,
+            send=self._session.report_load,
+        )
 
     async def close(self) -> None:
         """Answer what waits, persist every partition."""

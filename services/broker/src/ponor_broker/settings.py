@@ -1,7 +1,7 @@
 """Settings of the broker: every bound and every time it keeps, with its default.
 
 What lives here: one frozen dataclass for `--set NAME=VALUE`, with those of the storage and of the groups inside. A setting that Kafka has
-too says Kafka's name in its documentation. Who the broker is and whom it talks to is no setting: see `app.BrokerIdentity`.
+too says Kafka's name in its documentation. Who the broker is and whom it talks to is no setting: see `options`.
 """
 
 from __future__ import annotations
@@ -206,6 +206,22 @@ class BrokerSettings:
         doc="longest read from the object store before the client is told to try again",
     )
 
+    # Partitions that move
+    park_ms_max: int = setting(
+        300,
+        minimum=0,
+        maximum=10_000,
+        unit="ms",
+        doc="longest wait of a request until a partition on the move serves again, here or elsewhere; then the client is told to look for its leader. 0: none waits",
+    )
+    park_bytes_max: int = setting(
+        64 * MIB,
+        minimum=0,
+        maximum=GIB,
+        unit="bytes",
+        doc="requests that wait so, over all partitions; above it clients are told at once",
+    )
+
     # Partitions and topics
     segment_bytes: int = setting(
         GIB,
@@ -228,6 +244,34 @@ class BrokerSettings:
         unit="ms",
         doc="log.retention.check.interval.ms: shortest pause between two rounds of retention and other housekeeping; without work there is none",
     )
+    cleaner_interval_ms: int = setting(
+        15_000,
+        minimum=10,
+        maximum=DAY_MS,
+        unit="ms",
+        doc="log.cleaner.backoff.ms: rest of the log cleaner when no compacted partition has to be cleaned",
+    )
+    cleaner_map_bytes_max: int = setting(
+        64 * MIB,
+        minimum=KIB,
+        maximum=64 * GIB,
+        unit="bytes",
+        doc="log.cleaner.dedupe.buffer.size: memory for the keys of one cleaning, 24 bytes each; with more keys a partition is cleaned in several passes",
+    )
+    cleaner_io_bytes_per_s_max: int = setting(
+        32 * MIB,
+        minimum=0,
+        maximum=1024 * GIB,
+        unit="bytes/s",
+        doc="log.cleaner.io.max.bytes.per.second: speed of the log cleaner, bytes read and written together; 0: any",
+    )
+    cleaner_busy_percent_max: int = setting(
+        25,
+        minimum=1,
+        maximum=100,
+        unit="%",
+        doc="share of the event loop that the log cleaner takes while it works; clients have the rest",
+    )
     auto_create_topics: bool = setting(
         True, doc="auto.create.topics.enable: Metadata of an unknown topic makes it"
     )
@@ -246,11 +290,39 @@ class BrokerSettings:
         doc="longest wait for the controller on behalf of a client",
     )
     self_fence_ms: int = setting(
-        0,
+        -1,
+        minimum=-1,
+        maximum=3_600_000,
+        unit="ms",
+        doc="age of metadata, or silence of the leading controller, after which no partition is served; -1: the controllers' session timeout with a write-ahead log in the object store, never with one in a file; 0: never",
+    )
+    drain_ms_max: int = setting(
+        60_000,
         minimum=0,
         maximum=3_600_000,
         unit="ms",
-        doc="age of metadata, or silence of the leading controller, after which no partition is served; 0: never, because no other broker takes them over",
+        doc="longest wait at a stop for partitions to move to other brokers, if there are any; 0: they are not moved",
+    )
+    takeovers_in_flight_max: int = setting(
+        4,
+        minimum=1,
+        maximum=64,
+        unit="logs",
+        doc="write-ahead logs of brokers that died which this one recovers at a time",
+    )
+    takeover_bytes_max: int = setting(
+        256 * MIB,
+        minimum=MIB,
+        maximum=64 * GIB,
+        unit="bytes",
+        doc="memory for the records of such logs, over all that are recovered at a time",
+    )
+    load_report_ms: int = setting(
+        1_000,
+        minimum=200,
+        maximum=600_000,
+        unit="ms",
+        doc="pause between two reports to the balancer while there is traffic; without traffic there is none",
     )
     shutdown_upload_ms_max: int = setting(
         2_500,

@@ -410,6 +410,12 @@ class BrokerWorld:
         for callback in self._closed:
             callback(partition)
 
+    def take_back(self, index: int) -> None:
+        """A move of the partition began and was called off: it is closed to its coordinator and opened again, with all that is under way."""
+        for callbacks in (self._closed, self._opened):
+            for callback in callbacks:
+                callback(self.open[index])
+
     # The ports
 
     async def ensure_topic(self, name: str, *, partitions: int, internal: bool) -> None:

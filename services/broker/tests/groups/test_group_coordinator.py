@@ -59,6 +59,35 @@ def partition_of(world: Any, group_id: str) -> Any:
     return world.open[world.coordinator.partition_of(group_id)]
 
 
+async def test_a_commit_under_way_when_a_move_is_called_off_is_kept(world: Any) -> None:
+    """The shard that took it is gone, and it is acknowledged all the same: the next shard must not be ready before it can be read."""
+    coordinator, partition = world.coordinator, partition_of(world, "g")
+    assert await coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(5)}) is ErrorCode.NONE
+    partition.is_slow = True
+    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(6)}))
+    await world.clock.settle()
+    world.take_back(partition.index)
+    await world.clock.pass_ms(100)
+    assert coordinator.fetch_offsets("g", [("t", 0)]) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    partition.sync()
+    assert await commit is ErrorCode.NONE
+    await world.clock.pass_ms(100)
+    assert coordinator.fetch_offsets("g", [("t", 0)]) == [(("t", 0), CommittedOffset(6))]
+
+
+async def test_a_write_under_way_that_fails_after_a_move_was_called_off_is_not_waited_for(world: Any) -> None:
+    coordinator, partition = world.coordinator, partition_of(world, "g")
+    partition.is_slow = True
+    commit = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(6)}))
+    await world.clock.settle()
+    world.take_back(partition.index)
+    await world.clock.pass_ms(100)
+    partition.fail(AppendBackpressureError("the disk is full"))
+    assert await commit is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await world.clock.pass_ms(100)
+    assert coordinator.fetch_offsets("g", [("t", 0)]) == [(("t", 0), None)]
+
+
 async def test_a_commit_is_readable_only_once_it_is_durable(world: Any) -> None:
     coordinator, partition = world.coordinator, partition_of(world, "g")
     partition.is_slow = True
@@ -243,6 +272,18 @@ async def test_the_first_question_for_a_coordinator_makes_the_topic(world_type: 
     assert (address.node_id, address.port) == (65_537, 9092)
     await coordinator.close()
     assert world.failures == []
+
+
+async def test_a_partition_that_opens_while_the_broker_stops_is_nobodys(world: Any) -> None:
+    """The coordinator ends before the partitions do, and one that is opened in between is no failure of the process."""
+    index = world.coordinator.partition_of("g")
+    world.close_partition(index)
+    await world.coordinator.close()
+    world.open_partition(index)
+    await world.clock.settle()
+    assert world.failures == []
+    commit = await world.coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)})
+    assert commit in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001, -1])

@@ -107,6 +107,8 @@ class GroupCoordinator:
         await self._tasks.close()
 
     def _opened(self, partition: OffsetsPartition) -> None:
+        if self._tasks.is_closed:
+            return  # its open was under way when the broker began to stop: no group of it was served, and none will be
         assert partition.index not in self._shards, f"{OFFSETS_TOPIC}-{partition.index} was opened twice"
         log = OffsetsLog(
             partition,

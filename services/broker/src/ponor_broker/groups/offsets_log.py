@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -154,16 +154,24 @@ class OffsetsLog:
                 if not barrier.done():
                     barrier.set_result(None)
 
-    async def replay(self) -> AsyncIterator[Entry]:
+    async def replay(self, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[Entry]:
         """Every entry from the start of the log to its end, in order, tombstones included.
+
+        The end is what was appended before, durable or not: a partition whose move was called off may still have writes under way that another `OffsetsLog` took, and
+        whose callers are going to be told that they are kept. Between two looks for them `pause` is awaited.
 
         Raises:
             S3StreamError: unreadable now; replay again later.
             OffsetsLogCorruptError: damaged.
         """
-        offset = self._partition.log_start_offset
+        offset, end = self._partition.log_start_offset, self._partition.log_end_offset
         self.size_bytes = 0
-        while batches := await self._partition.read_batches(offset, self._load_bytes_max):
+        while True:
+            batches = await self._partition.read_batches(offset, self._load_bytes_max)
+            if not batches:
+                if offset >= min(end, self._partition.log_end_offset):
+                    return
+                await pause()
             for batch in batches:
                 view, entries = self._decode(batch, offset)
                 self.size_bytes += len(batch)

@@ -38,6 +38,9 @@ from ponor_broker.groups.timers import TimerQueue
 _ENTRIES_PER_STEP: Final = 500
 """So many records of the log are taken in before the event loop may do something else: about 20 ms."""
 
+_UNDER_WAY_S: Final = 0.02
+"""Between two looks whether what was under way before this shard is durable."""
+
 
 class GroupShard:
     """Built when the partition opens here; serves once `load` has returned; ends with `close`."""
@@ -91,7 +94,7 @@ class GroupShard:
         """
         entries: dict[OffsetKey | GroupKey, Entry] = {}
         read = 0
-        async for entry in self._log.replay():
+        async for entry in self._log.replay(lambda: self._clock.sleep(_UNDER_WAY_S)):
             read += 1
             if not read % _ENTRIES_PER_STEP:
                 await self._clock.sleep(0)  # other partitions are served meanwhile

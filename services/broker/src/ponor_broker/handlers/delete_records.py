@@ -57,7 +57,7 @@ class DeleteRecordsHandler:
         self, topic: str, wanted: DeleteRecordsPartition, timeout_s: float
     ) -> DeleteRecordsPartitionResult:
         try:
-            partition = self._partitions.find(topic, wanted.partition_index)
+            partition = await self._partitions.find_settled(topic, wanted.partition_index)
             if topic in INTERNAL_TOPICS:
                 raise PartitionError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} belongs to the brokers")
             async with asyncio.timeout(timeout_s):

@@ -23,7 +23,7 @@ from ponor_metadata.rows import NO_LEADER, PartitionRow, TopicRow
 from ponor_broker.handlers.authorized_operations import TOPIC_OPERATIONS
 from ponor_broker.handlers.registry import ApiHandler, RequestContext
 from ponor_broker.partitions.topic_names import is_valid_name
-from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics
+from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics, shown_replicas
 
 PARTITIONS_MAX: Final = int(BROKER_CONFIGS["max.request.partition.size.limit"].default or 0)
 
@@ -108,9 +108,9 @@ class DescribeTopicPartitionsHandler:
             row.partition,
             row.leader_id if has_leader else NO_LEADER,
             row.leader_epoch,
-            replica_nodes=row.replicas,
-            isr_nodes=row.replicas,
+            replica_nodes=shown_replicas(row),
+            isr_nodes=shown_replicas(row),
             eligible_leader_replicas=(),
             last_known_elr=(),
-            offline_replicas=() if has_leader else row.replicas,
+            offline_replicas=() if has_leader else shown_replicas(row),
         )

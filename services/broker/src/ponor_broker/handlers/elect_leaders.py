@@ -1,7 +1,8 @@
-"""ElectLeaders: elections where there is nobody to elect (KIP-460).
+"""ElectLeaders: elections where there is hardly anybody to elect (KIP-460).
 
-What lives here: the answer. A partition has one replica, its leader, so that no election is ever needed; where the leader is away, nobody can
-stand in for it until the controller gives the partition to another broker.
+What lives here: the answer. A partition has one replica, its leader, so that no election is needed; where the leader is away, nobody can stand in
+for it until the controller gives the partition to another broker. Of a partition that moves the preferred leader is the broker that gets it: it is
+elected as soon as the present one has closed the streams, whoever asks.
 """
 
 from __future__ import annotations
@@ -70,6 +71,13 @@ class ElectLeadersHandler:
         if partition is None:
             return PartitionResult(
                 index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic}-{index}"
+            )
+        move = self._topics.image.moves.get((row.topic_id, index))
+        if move is not None:
+            return PartitionResult(
+                index,
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                f"{topic}-{index} is on its way to broker {move.target_id}, which is elected once broker {move.source_id} has closed it.",
             )
         if self._topics.broker(partition.leader_id) is None:
             return PartitionResult(

@@ -11,6 +11,7 @@ the answer tells only what changed.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -29,6 +30,7 @@ from ponor_broker.handlers.fetch_parking import FetchParking, Listen, copy_outco
 from ponor_broker.handlers.fetch_reading import FetchPass, FetchReader
 from ponor_broker.handlers.fetch_session import INITIAL_EPOCH, NO_SESSION, FetchSession
 from ponor_broker.handlers.fetch_session_cache import FetchSessionCache
+from ponor_broker.handlers.fetch_transit import TransitWait
 from ponor_broker.handlers.partition_fetch import READ_COMMITTED, READ_UNCOMMITTED, PartitionFetch
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
@@ -37,6 +39,7 @@ from ponor_broker.settings import BrokerSettings
 
 COLD_BESIDE_HOT_MS: Final = 100
 ISOLATION_LEVELS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
+NEVER_ENOUGH_BYTES: Final = 1 << 62
 FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)
 """Session epochs of a request that is complete in itself."""
 
@@ -44,7 +47,7 @@ FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)
 class _Job:
     """One request on its way to its answer; `plain` are its partitions where no session has them."""
 
-    __slots__ = ("epoch", "is_full", "plain", "reply", "session", "version", "walk")
+    __slots__ = ("context", "epoch", "is_full", "plain", "reply", "session", "version", "walk")
 
     def __init__(self, walk: FetchWalk, version: int, reply: Reply, session: FetchSession | None) -> None:
         self.walk = walk
@@ -54,6 +57,13 @@ class _Job:
         self.is_full = walk.session_epoch in FULL_EPOCHS
         self.epoch = 0 if session is None else session.epoch
         self.plain = _partitions(walk) if session is None else []
+        self.context: contextvars.Context | None = None
+        """The request's own, kept while it is parked: whoever wakes it may be in the middle of another request's trace."""
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether partitions may be left out of the answer; the others have to be in it."""
+        return self.session is not None and not self.is_full
 
     @property
     def is_overtaken(self) -> bool:
@@ -77,6 +87,7 @@ class FetchHandler:
         settings: BrokerSettings,
     ) -> None:
         self._reader = FetchReader(partitions)
+        self._transit = partitions.parking
         self._backlog = backlog
         self._cold_reads = cold_reads
         self._sessions = sessions
@@ -106,7 +117,16 @@ class FetchHandler:
         elif walk.session_id != NO_SESSION or walk.session_epoch == INITIAL_EPOCH:
             session = self._begin(walk, version)
         job = _Job(walk, version, reply, session)
-        found = self._pass(job)
+        return self._go_on(job, self._pass(job))
+
+    def _go_on(self, job: _Job, found: FetchPass) -> Response | asyncio.Future[Response]:
+        """Answer what a pass found, or let the request wait."""
+        if found.held and not (job.is_incremental and (found.cold or self._is_due(job, found))):
+            wait = TransitWait()
+            transits = [transit for _, transit in found.held]
+            if not self._parking.is_full and wait.take_places(self._transit, transits):
+                return self._park(job, found, wait)
+            self._reader.refuse_held(found, version=job.version)
         if found.cold:
             return self._in_task(job, found)
         if self._is_due(job, found):
@@ -187,27 +207,49 @@ class FetchHandler:
     def _body(
         self, job: _Job, found: FetchPass, parts: Sequence[PartitionFetch], session_id: int
     ) -> Sequence[Buffer]:
+        for one in parts:
+            if one.records_bytes and one.partition is not None:
+                one.partition.bytes_out += one.records_bytes
         return build_fetch_response(
             job.version, parts, session_id=session_id, node_endpoints=self._reader.endpoints(found)
         )
 
     # Parked
 
-    def _park(self, job: _Job, found: FetchPass) -> asyncio.Future[Response]:
+    def _park(self, job: _Job, found: FetchPass, wait: TransitWait | None = None) -> asyncio.Future[Response]:
+        """Wait for data, or, with `wait`, for partitions on the move: those that must be in the answer, however much the others have."""
+        if job.context is None:
+            job.context = contextvars.copy_context()
         listen: Listen = partial(listen_to, found.parts)
         if job.session is not None and not job.is_full:
             listen = job.session.wait  # a session that is not admitted yet watches nothing
         for one in found.parts:
             one.drop_records()  # a fetch that waits must not keep batches in memory; it looks again anyway
+        missing_bytes = job.walk.min_bytes - found.bytes_found
+        wait_ms = min(job.walk.max_wait_ms, self._settings.fetch_wait_ms_max)
+        if wait is not None:
+            listen = wait.beside(listen)
+            if not job.is_incremental:
+                missing_bytes, wait_ms = NEVER_ENOUGH_BYTES, max(wait_ms, self._settings.park_ms_max)
         return self._parking.park(
-            missing_bytes=job.walk.min_bytes - found.bytes_found,
-            wait_ms=min(job.walk.max_wait_ms, self._settings.fetch_wait_ms_max),
+            missing_bytes=missing_bytes,
+            wait_ms=wait_ms,
             listen=listen,
-            finish=partial(self._finish_parked, job),
+            finish=partial(self._finish_parked, job, wait),
         )
 
-    def _finish_parked(self, job: _Job, answer: asyncio.Future[Response]) -> None:
+    def _finish_parked(self, job: _Job, wait: TransitWait | None, answer: asyncio.Future[Response]) -> None:
         found = self._pass(job)
+        if found.held and wait is None and not job.is_incremental:
+            # Its time was over just when a partition is on the move: it waits for that.
+            outcome = self._go_on(job, found)
+            if isinstance(outcome, asyncio.Future):
+                copy_outcome(outcome, answer)
+            else:
+                answer.set_result(outcome)
+            return
+        if found.held and (not job.is_incremental or (wait is not None and wait.is_over)):
+            self._reader.refuse_held(found, version=job.version)
         if not found.cold or found.bytes_found:
             answer.set_result(self._answer(job, found))
             return
@@ -217,7 +259,8 @@ class FetchHandler:
     # Cold
 
     def _in_task(self, job: _Job, found: FetchPass) -> asyncio.Task[Response]:
-        return asyncio.get_running_loop().create_task(self._answer_cold(job, found), name="cold fetch")
+        loop = asyncio.get_running_loop()
+        return loop.create_task(self._answer_cold(job, found), name="cold fetch", context=job.context)
 
     async def _answer_cold(self, job: _Job, found: FetchPass) -> Response:
         walk = job.walk
@@ -235,6 +278,10 @@ class FetchHandler:
         for (one, partition, _), outcome in zip(chosen, outcomes, strict=True):
             if isinstance(outcome, PartitionError):
                 found.refuse(one, outcome)
+                continue
+            if not partition.is_serving:  # it took its time: another broker may know more by now
+                absent = PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.identity} moved")
+                self._reader.refuse(found, one, absent, version=job.version)
                 continue
             one.begin(partition, walk.isolation_level)
             found.add_records(one, outcome)

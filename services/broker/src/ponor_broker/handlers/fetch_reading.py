@@ -17,7 +17,7 @@ from s3stream.records import StreamRecord
 
 from ponor_broker.handlers.leader_hints import leader_hint
 from ponor_broker.handlers.partition_fetch import PartitionFetch
-from ponor_broker.partitions.errors import PartitionError, storage_error
+from ponor_broker.partitions.errors import PartitionError, PartitionInTransitError, storage_error
 from ponor_broker.partitions.leader_epochs import UNKNOWN
 from ponor_broker.partitions.partition import ANY_EPOCH, Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
@@ -32,12 +32,14 @@ SMALL_BATCH_BYTES: Final = 2_048
 class FetchPass:
     """The result of one pass. `bytes_left` is the answer's room; below 1 only a first batch may still be added."""
 
-    __slots__ = ("_batches_left", "bytes_found", "bytes_left", "cold", "is_urgent", "parts")
+    __slots__ = ("_batches_left", "bytes_found", "bytes_left", "cold", "held", "is_urgent", "parts")
 
     def __init__(self, bytes_max: int) -> None:
         self.parts: list[PartitionFetch] = []
         self.cold: list[PartitionFetch] = []
         """Partitions that need the object store."""
+        self.held: list[tuple[PartitionFetch, PartitionInTransitError]] = []
+        """Partitions on the move: nothing can be said of them yet."""
         self.bytes_found = 0
         self.bytes_left = bytes_max
         self._batches_left = BATCHES_MAX
@@ -102,13 +104,24 @@ class FetchReader:
             parts.append(one)
             try:
                 self._read_one(found, one, isolation_level)
-            except PartitionError as error:
-                found.refuse(one, error)
-                if version >= NODE_ENDPOINTS_MIN:
-                    self._add_hint(one, error)
-            except S3StreamError as error:
-                found.refuse(one, storage_error(error))
+            except PartitionInTransitError as transit:
+                one.hold()
+                found.held.append((one, transit))
+            except (PartitionError, S3StreamError) as error:
+                self.refuse(found, one, storage_error(error), version=version)
         return found
+
+    def refuse(self, found: FetchPass, one: PartitionFetch, error: PartitionError, *, version: int) -> None:
+        """The partition's answer is an error, with a hint where that helps and the client understands it."""
+        found.refuse(one, error)
+        if version >= NODE_ENDPOINTS_MIN:
+            self._add_hint(one, error)
+
+    def refuse_held(self, found: FetchPass, *, version: int) -> None:
+        """What has not settled is not waited for any more."""
+        held, found.held = found.held, []
+        for one, transit in held:
+            self.refuse(found, one, transit, version=version)
 
     def _read_one(self, found: FetchPass, one: PartitionFetch, isolation_level: int) -> None:
         partition = one.partition

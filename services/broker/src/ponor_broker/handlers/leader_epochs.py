@@ -6,6 +6,8 @@ never takes a consumer back.
 
 from __future__ import annotations
 
+import asyncio
+
 from ponor_kafka.api import ApiKey
 from ponor_kafka.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -40,15 +42,17 @@ class LeaderEpochsHandler:
             topics=[
                 OffsetForLeaderTopicResult(
                     topic=topic.topic,
-                    partitions=[self._answer(topic.topic, wanted) for wanted in topic.partitions],
+                    partitions=await asyncio.gather(
+                        *(self._answer(topic.topic, wanted) for wanted in topic.partitions)
+                    ),
                 )
                 for topic in request.topics
             ]
         )
 
-    def _answer(self, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    async def _answer(self, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
         try:
-            partition = self._partitions.find(topic, wanted.partition)
+            partition = await self._partitions.find_settled(topic, wanted.partition)
             partition.check_epoch(wanted.current_leader_epoch)
         except PartitionError as error:
             return EpochEndOffset(error_code=error.code, partition=wanted.partition)

@@ -80,9 +80,10 @@ class ListOffsetsHandler:
         self, topic: str, wanted: ListOffsetsPartition, version: int
     ) -> ListOffsetsPartitionResponse:
         try:
-            partition = self._partitions.find(topic, wanted.partition_index)
+            partition = await self._partitions.find_settled(topic, wanted.partition_index)
             partition.check_epoch(wanted.current_leader_epoch)
             found, epoch = await self._find(partition, wanted.timestamp, version)
+            partition.service.check_reads()  # a search takes its time: another broker may know more by now
         except PartitionError as error:
             return ListOffsetsPartitionResponse(wanted.partition_index, error_code=error.code)
         except KafkaWireError:

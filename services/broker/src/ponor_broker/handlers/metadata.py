@@ -35,7 +35,7 @@ from ponor_broker.handlers.authorized_operations import (
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_names import is_valid_name
-from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics
+from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics, shown_replicas
 
 LOG: Final = logging.getLogger("ponor.broker.metadata")
 CACHED_ANSWERS_MAX: Final = 256
@@ -196,9 +196,9 @@ class MetadataHandler:
             row.partition,
             row.leader_id if has_leader else NO_LEADER,
             row.leader_epoch,
-            replica_nodes=list(row.replicas),
-            isr_nodes=list(row.replicas),
-            offline_replicas=() if has_leader else list(row.replicas),
+            replica_nodes=shown_replicas(row),
+            isr_nodes=shown_replicas(row),
+            offline_replicas=() if has_leader else shown_replicas(row),
         )
 
 

@@ -29,6 +29,7 @@ class PartitionFetch(FetchedPartition):
         "bytes_max",
         "fetch_offset",
         "is_cold",
+        "is_held",
         "last_fetched_epoch",
         "leader_epoch",
         "partition",
@@ -42,6 +43,8 @@ class PartitionFetch(FetchedPartition):
         self.partition: Partition | None = None
         self.is_cold = False
         """Its data is in objects only."""
+        self.is_held = False
+        """It is on the move: nothing is said of it, neither data nor where it stands."""
         self.told_high_watermark = NOT_TOLD
         self.told_log_start_offset = NOT_TOLD
 
@@ -62,7 +65,15 @@ class PartitionFetch(FetchedPartition):
         self.diverging_epoch = self.current_leader = None
         self.records = ()
         self.records_bytes = 0
+        self.is_cold = self.is_held = False
+
+    def hold(self) -> None:
+        """It is not known who serves it."""
+        self.error_code = ErrorCode.NONE
+        self.diverging_epoch = self.current_leader = None
+        self.drop_records()
         self.is_cold = False
+        self.is_held = True
 
     def refuse(self, error: PartitionError) -> None:
         """The answer is an error."""
@@ -77,7 +88,7 @@ class PartitionFetch(FetchedPartition):
             self.partition = None
         self.diverging_epoch = self.current_leader = None
         self.drop_records()
-        self.is_cold = False
+        self.is_cold = self.is_held = False
 
     def drop_records(self) -> None:
         """Let go of the batches that were found."""
@@ -87,7 +98,7 @@ class PartitionFetch(FetchedPartition):
     @property
     def is_news(self) -> bool:
         """Whether an incremental answer has to mention the partition (KIP-227)."""
-        return bool(
+        return not self.is_held and bool(
             self.records_bytes
             or self.error_code
             or self.high_watermark != self.told_high_watermark
@@ -98,7 +109,7 @@ class PartitionFetch(FetchedPartition):
     @property
     def is_settled(self) -> bool:
         """Nothing to say and nothing to read: only the partition itself can change that."""
-        return not (self.is_news or self.is_cold or self.fetch_offset < self.high_watermark)
+        return not (self.is_news or self.is_cold or self.is_held or self.fetch_offset < self.high_watermark)
 
     def told(self) -> None:
         """The present answer was sent. After an error the next answer without one is news whatever it says."""

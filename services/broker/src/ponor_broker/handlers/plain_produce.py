@@ -137,7 +137,7 @@ class PlainProduceHandler:
         now_ms = self._clock.wall_ms()
         if (
             (lacks_key and config.is_compacted)
-            or min_timestamp < now_ms - config.timestamp_before_ms_max
+            or min_timestamp < now_ms - config.timestamp_before_ms_max  # -1 (none) too: see the long way
             or max_timestamp > now_ms + config.timestamp_after_ms_max
         ):
             return None
@@ -149,7 +149,15 @@ class PlainProduceHandler:
         request = PlainPending(self._answers, measured, version, correlation_id, topic, index, received_ns)
         try:
             base_offset = partition.append_plain(
-                frame, position, size_bytes, count, max_timestamp, producer, now_ms, request.settled
+                frame,
+                position,
+                size_bytes,
+                count,
+                max_timestamp,
+                min_timestamp,
+                producer,
+                now_ms,
+                request.settled,
             )
         except (PartitionError, S3StreamError) as error:
             request.settled(error)

@@ -2,7 +2,7 @@
 
 What lives here: the request path. The request is walked without an object per record; each partition's batch is validated and appended in
 one step, so that pipelined requests of a connection are taken in their order; the answer leaves when everything is durable, or says
-REQUEST_TIMED_OUT of what was not in time. acks=1 and acks=-1 mean the same here: there is one log, and it is durable before anything is acknowledged.
+REQUEST_TIMED_OUT of what was not in time. What is for a partition on the move waits for a moment, its request's other partitions do not. acks=1 and acks=-1 mean the same here: there is one log, and it is durable before anything is acknowledged.
 
 Per request there are three objects that matter: its header, its place among the connection's answers, and the outcome of its partition. No
 future, no task, no turn of the loop of its own (docs/decisions/0006-produce-path.md).
@@ -11,6 +11,7 @@ future, no task, no turn of the loop of its own (docs/decisions/0006-produce-pat
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from ponor_kafka.errors import ErrorCode
@@ -33,7 +34,7 @@ from ponor_broker.dispatch import Reply
 from ponor_broker.handlers.produce_answer import PartitionOutcome, ProduceAnswers
 from ponor_broker.handlers.produce_deadlines import ProduceDeadlines
 from ponor_broker.partitions.batch_validation import BatchValidator
-from ponor_broker.partitions.errors import PartitionError, storage_error
+from ponor_broker.partitions.errors import PartitionError, PartitionInTransitError, storage_error
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.request_tracing import partition_attributes
@@ -45,10 +46,12 @@ ACKS: Final = (-1, 0, 1)
 class ProducePending(PendingAnswer):
     """A request whose appends are on their way to the disk."""
 
-    __slots__ = ("_answers", "_left", "_reply", "outcomes", "received_ns")
+    __slots__ = ("_answers", "_left", "_reply", "may_wait", "outcomes", "received_ns")
 
-    def __init__(self, answers: ProduceAnswers, reply: Reply, partitions: int) -> None:
+    def __init__(self, answers: ProduceAnswers, reply: Reply, partitions: int, acks: int) -> None:
         self.connection = None
+        self.may_wait = acks != ACKS_NONE
+        """Whether it may wait for a partition on the move: nobody could be told later how that ended without acknowledgements."""
         self.is_answered = False
         self._answers = answers
         self._reply = reply
@@ -60,6 +63,10 @@ class ProducePending(PendingAnswer):
         """A partition is durable or refused, or the handler has seen all; returns whether that was the last thing to wait for."""
         self._left -= 1
         return self._left == 0
+
+    def wait_for_one_more(self) -> None:
+        """Somebody works on the request again, and tells by `settle_one` when that is over."""
+        self._left += 1
 
     def respond(self) -> Response:
         """The response frame, counted as answered. To be called once."""
@@ -88,11 +95,11 @@ class ProducePending(PendingAnswer):
 class WaitingOutcome(PartitionOutcome):
     """A partition's outcome, as what its append tells when it is settled."""
 
-    __slots__ = ("_request", "is_settled")
+    __slots__ = ("is_settled", "request")
 
     def __init__(self, topic: str | bytes, index: int, request: ProducePending) -> None:
         PartitionOutcome.__init__(self, topic, index)
-        self._request = request
+        self.request = request
         self.is_settled = False
 
     def settled(self, error: BaseException | None) -> None:
@@ -102,7 +109,7 @@ class WaitingOutcome(PartitionOutcome):
         self.is_settled = True
         if error is not None:
             self.error = storage_error(error)
-        request = self._request
+        request = self.request
         if request.settle_one():
             request.answer(request.respond())
 
@@ -133,11 +140,11 @@ class ProduceHandler:
         version = header.api_version
         one = walk_one_partition(version, frame, header.body_position)
         if one is not None and one.acks in ACKS:
-            request = ProducePending(self._answers, reply, 1)
+            request = ProducePending(self._answers, reply, 1, one.acks)
             self._append(request, one.topic, one.partition, one.records, version, self._clock.wall_ms())
             return self._await_durability(request, one.acks, one.timeout_ms, reply)
         walk, _ = walk_produce(version, memoryview(frame), header.body_position)
-        request = ProducePending(self._answers, reply, len(walk.partitions))
+        request = ProducePending(self._answers, reply, len(walk.partitions), walk.acks)
         refusal = _refusal_of_all(walk)
         now_ms = self._clock.wall_ms()
         for name, topic_id, index, records in walk.partitions:
@@ -160,7 +167,40 @@ class ProduceHandler:
         outcome = WaitingOutcome(topic, index, request)
         request.outcomes.append(outcome)
         try:
-            partition = self._partitions.find(topic, index)
+            self._try(outcome, records, version, now_ms)
+        except PartitionInTransitError as transit:
+            again = partial(self._try_again, outcome, records, version, self._telemetry.request)
+            if not request.may_wait or not self._partitions.parking.park(
+                transit.key, again, 0 if records is None else len(records)
+            ):
+                outcome.settled(transit)
+
+    def _try_again(
+        self, outcome: WaitingOutcome, records: memoryview | None, version: int, span: Span | None
+    ) -> None:
+        """The partition has settled, or is not waited for any more. `span`: the request's own, since whatever runs now is another's."""
+        request = outcome.request
+        if outcome.is_settled or request.connection is None:
+            return  # its time is over, or its client is gone: who repeats it must not find it appended
+        request.wait_for_one_more()  # a repeat is settled before its offset is known here
+        running, self._telemetry.request = self._telemetry.request, span
+        try:
+            self._try(outcome, records, version, self._clock.wall_ms())
+        except PartitionInTransitError as transit:
+            outcome.settled(transit)
+        finally:
+            self._telemetry.request = running
+        if request.settle_one():
+            request.answer(request.respond())
+
+    def _try(self, outcome: WaitingOutcome, records: memoryview | None, version: int, now_ms: int) -> None:
+        """Append, or settle the outcome with what is against it.
+
+        Raises:
+            PartitionInTransitError: nothing was done, and nothing said.
+        """
+        try:
+            partition = self._partitions.find(outcome.topic, outcome.index)
             if partition.is_internal:
                 # What a client writes there its coordinator could not read back; Kafka lets one client id pass, which anybody may use.
                 raise PartitionError(
@@ -170,11 +210,13 @@ class ProduceHandler:
             if self._telemetry.request is not None:
                 self._append_traced(self._telemetry.request, partition, records, version, now_ms, outcome)
             else:
-                batch = self._validator.validate(records, version, config, now_ms)
-                outcome.base_offset = partition.append(batch, now_ms, outcome.settled)
-        except PartitionError as error:
-            outcome.settled(error)
-        except S3StreamError as error:
+                batch, min_timestamp = self._validator.validate(records, version, config, now_ms)
+                outcome.base_offset = partition.append(
+                    batch, now_ms, outcome.settled, min_timestamp=min_timestamp
+                )
+        except PartitionInTransitError:
+            raise
+        except (PartitionError, S3StreamError) as error:
             outcome.settled(error)
         else:
             outcome.log_start_offset = partition.log_start_offset
@@ -192,9 +234,9 @@ class ProduceHandler:
     ) -> None:
         """What `_append` does, with a span for each of its two steps."""
         began_ns = self._clock.monotonic_ns()
-        batch = self._validator.validate(records, version, partition.config, now_ms)
+        batch, min_timestamp = self._validator.validate(records, version, partition.config, now_ms)
         validated_ns = self._clock.monotonic_ns()
-        outcome.base_offset = partition.append(batch, now_ms, outcome.settled)
+        outcome.base_offset = partition.append(batch, now_ms, outcome.settled, min_timestamp=min_timestamp)
         identity = partition.identity
         about = partition_attributes(
             identity.topic, identity.index, outcome.base_offset, batch.record_count, len(records or b"")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ponor_kafka.compression import Codec
 from ponor_kafka.errors import ErrorCode, KafkaWireError
@@ -42,6 +42,13 @@ _LEVELED: Final = bytes((Codec.GZIP, Codec.LZ4, Codec.ZSTD))
 """In the order of `TopicConfig.compression_levels`."""
 
 
+class ValidBatch(NamedTuple):
+    """What may be appended. None of the batch's records has a timestamp below `min_timestamp`, -1 ("none") among them; `INT64_MIN` where nobody knows."""
+
+    batch: BatchView
+    min_timestamp: int
+
+
 class BatchValidator:
     """Rules that are the same for every partition of this broker."""
 
@@ -51,7 +58,7 @@ class BatchValidator:
 
     def validate(
         self, records: memoryview | None, version: int, config: TopicConfig, now_ms: int
-    ) -> BatchView:
+    ) -> ValidBatch:
         """The one batch of a partition's records, as it is to be appended: in place, or a new one under the topic's codec.
 
         Raises:
@@ -82,9 +89,11 @@ class BatchValidator:
             )
         if config.is_log_append_time:
             batch.set_log_append_time(now_ms)
-        else:
-            batch.set_create_time(walk.max_timestamp)
-        return batch
+            return ValidBatch(batch, now_ms)
+        # Where the producer claimed one time for all records, the walk saw that and not the times that they have from here on.
+        min_timestamp = INT64_MIN if batch.attributes & TIMESTAMP_TYPE_BIT else walk.min_timestamp
+        batch.set_create_time(walk.max_timestamp)
+        return ValidBatch(batch, min_timestamp)
 
     def _walk(self, batch: BatchView, config: TopicConfig, now_ms: int) -> tuple[Buffer, RecordWalk]:
         """Every record's bytes, key and time; the records uncompressed, which may lie in the scratch buffer."""

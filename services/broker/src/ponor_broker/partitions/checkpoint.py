@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from ponor_broker.partitions import meta_entry
-from ponor_broker.partitions.errors import PartitionCorruptError
-from ponor_broker.partitions.meta_entry import MetaKey
+from ponor_partition import meta_entry
+from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.meta_entry import MetaKey
 
 NO_TIMESTAMP: Final = -1
 

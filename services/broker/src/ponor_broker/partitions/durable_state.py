@@ -12,16 +12,16 @@ from typing import Final
 
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
+from ponor_partition import meta_entry
+from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.log_meta import Content
+from ponor_partition.meta_entry import MetaKey, MetaValues
 from ponor_runtime.clock import Clock
 from s3stream.errors import S3StreamError
 from s3stream.records import StreamRecord
 
-from ponor_broker.partitions import meta_entry
 from ponor_broker.partitions.checkpoint import PartitionCheckpoint
-from ponor_broker.partitions.errors import PartitionCorruptError
 from ponor_broker.partitions.leader_epochs import LeaderEpochs
-from ponor_broker.partitions.log_meta import Content
-from ponor_broker.partitions.meta_entry import MetaKey, MetaValues
 from ponor_broker.partitions.meta_stream import MetaStream
 from ponor_broker.partitions.partition_log import PartitionLog, observe
 from ponor_broker.partitions.partition_state import PartitionState
@@ -162,6 +162,15 @@ class DurableState:
             )
             observe(self._meta.put(meta_entry.PARTITION, written.snapshot()))
             self.checkpoint = written
+
+    def write_whole(self, confirmed_offset: int) -> None:
+        """Write everything again behind what there is, with a clean checkpoint: the next open has to read nothing that lies before.
+
+        Raises:
+            S3StreamError: as `write_checkpoint`.
+        """
+        self.write_checkpoint(confirmed_offset, clean=True)
+        self._meta.rewrite(self._snapshots(confirmed_offset))
 
     def advance_start(self, start_offset: int, confirmed_offset: int) -> asyncio.Future[None]:
         """The log begins at `start_offset` from now on. The future resolves when a later open will find it so.

@@ -19,6 +19,8 @@ from s3stream.errors import (
     StreamNotFoundError,
 )
 
+from ponor_broker.partitions.identity import PartitionKey
+
 
 class RecordError(NamedTuple):
     """What is wrong with one record of a refused batch; `record` counts from 0."""
@@ -36,8 +38,15 @@ class PartitionError(Exception):
         self.record_errors = record_errors
 
 
-class PartitionCorruptError(Exception):
-    """State on a Meta or Data stream breaks its format; the message names stream, key and rule."""
+class PartitionInTransitError(PartitionError):
+    """Which broker serves the partition is about to be known: who can wait for a moment should, others are told NOT_LEADER_OR_FOLLOWER.
+
+    `key` is the topic id and the number, for `TransitParking`.
+    """
+
+    def __init__(self, key: PartitionKey, message: str) -> None:
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+        self.key = key
 
 
 def storage_error(error: BaseException) -> PartitionError:

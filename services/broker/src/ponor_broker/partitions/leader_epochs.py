@@ -11,9 +11,9 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import Final
 
-from ponor_broker.partitions import meta_entry
-from ponor_broker.partitions.errors import PartitionCorruptError
-from ponor_broker.partitions.meta_entry import MetaKey
+from ponor_partition import meta_entry
+from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.meta_entry import MetaKey
 
 _HEADER: Final = struct.Struct(">BI")
 _ENTRY: Final = struct.Struct(">iq")

@@ -7,6 +7,7 @@ Everything in it may be late without harm, and it has no other work than what it
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final
 
@@ -24,7 +25,8 @@ from ponor_broker.partitions.topics import INTERNAL_TOPICS
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 TIME_STREAMS_PER_ROUND_MAX: Final = 500
 PARTITIONS_PER_TURN: Final = 100
-"""After so many others get the loop: after a start every partition is looked at."""
+"""So many are cared for at once: their new log starts share syncs of the log and operations of the session. Waiting for each in turn, a thousand partitions under load took minutes,
+in which the bucket grew. After each turn others get the loop: after a start every partition is looked at."""
 
 
 class PartitionMaintenance:
@@ -59,22 +61,27 @@ class PartitionMaintenance:
     async def round(self) -> None:
         """Look at every partition that is due, once."""
         due = self._schedule.take_due(self._clock.wall_ms())
-        serving = [partition for partition in due if partition.is_serving]
-        if len(serving) < len(due):
+        writable = [partition for partition in due if partition.is_writable]
+        if len(writable) < len(due):
             for partition in due:
-                if not partition.is_serving:
-                    self._schedule.forget(partition)
+                if not partition.is_writable:
+                    self._schedule.forget(partition)  # one that stays after all calls again
             self._partitions.notice_failures()
-        await self._add_time_streams(serving)
-        for number, partition in enumerate(serving, 1):
-            if number % PARTITIONS_PER_TURN == 0:
-                await self._clock.sleep(0)
-            try:
-                await self._care_for(partition)
-            except S3StreamError as error:
-                if partition.is_serving:
-                    LOG.warning("maintenance of %s will be tried again: %s", partition.identity, error)
-                    self._schedule.touch(partition)
+        await self._add_time_streams(writable)
+        for first in range(0, len(writable), PARTITIONS_PER_TURN):
+            turn = writable[first : first + PARTITIONS_PER_TURN]
+            await asyncio.gather(*(self._care_for_one(partition) for partition in turn))
+            await self._clock.sleep(0)
+
+    async def _care_for_one(self, partition: Partition) -> None:
+        if not partition.is_writable:
+            return
+        try:
+            await self._care_for(partition)
+        except S3StreamError as error:
+            if partition.is_writable:
+                LOG.warning("maintenance of %s will be tried again: %s", partition.identity, error)
+                self._schedule.touch(partition)
 
     async def _care_for(self, partition: Partition) -> None:
         partition.producers.expire(self._clock.wall_ms() - self._producer_expiration_ms)

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.meta_entry import MetaEntry, MetaKey, MetaValues, decode_entry, fold, fold_entry
 from s3stream.records import StreamRecord
 
-from ponor_broker.partitions.errors import PartitionCorruptError
-from ponor_broker.partitions.meta_entry import MetaEntry, MetaKey, MetaValues, decode_entry, fold, fold_entry
 from ponor_broker.partitions.stream_port import PartitionStream
 from ponor_broker.partitions.stream_reading import fetch
 
@@ -114,6 +114,11 @@ class MetaStream:
     def wants_trim(self) -> bool:
         """Whether a rewrite waits for being in committed objects, so that what it replaced may go."""
         return self._compaction is not None
+
+    @property
+    def needed_from(self) -> int:
+        """The offset below which a replay needs nothing."""
+        return min(self._first_offsets.values(), default=self._stream.start_offset)
 
     def rewrite(self, snapshots: Mapping[MetaKey, bytes]) -> None:
         """Append the whole value of every key again, from its owner where it has one, as it is where not.

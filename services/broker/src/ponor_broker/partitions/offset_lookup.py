@@ -32,8 +32,7 @@ async def first_at_or_after(partition: Partition, timestamp: int) -> TimestampOf
     """
     if partition.max_timestamp[0] < timestamp:
         return None
-    start = await partition.log.offset_before_time(timestamp)
-    offset = max(partition.log_start_offset, start or 0)
+    offset = max(partition.log_start_offset, await partition.log.offset_before_time(timestamp))
     while offset < partition.high_watermark:
         for record in await partition.read(offset, SCAN_BYTES):
             batch = BatchView(memoryview(record.payload))
@@ -52,7 +51,10 @@ async def largest(partition: Partition) -> TimestampOffset | None:
         As `first_at_or_after`.
     """
     timestamp, batch_offset = partition.max_timestamp
-    if batch_offset < partition.log_start_offset:  # it was deleted: the largest of what is left
+    is_cleaned = bool(partition.log.log_meta.segment_of(batch_offset).suffix)
+    if (
+        batch_offset < partition.log_start_offset or is_cleaned
+    ):  # it may be deleted: the largest of what is left
         timestamp, batch_offset = await _largest_batch(partition)
         if batch_offset < 0:
             return None
@@ -104,7 +106,7 @@ async def _scan_headers(partition: Partition, offset: int, end: int) -> tuple[in
     while offset < end:
         for record in await partition.read(offset, SCAN_BYTES):
             batch = BatchView(memoryview(record.payload))
-            timestamp = batch.max_timestamp
+            timestamp = batch.max_timestamp if batch.record_count else -1
             if batch.base_offset < partition.log_start_offset:
                 timestamp = _largest_record(batch, timestamp, partition.log_start_offset).timestamp
             if timestamp > best[0]:

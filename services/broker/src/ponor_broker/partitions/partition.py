@@ -8,9 +8,7 @@ log's and the object store's), so the high watermark is the confirmed end and th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
@@ -18,17 +16,19 @@ from ponor_kafka.plain_produce import stamped_copy
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView, stamp
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
-from s3stream.errors import AppendBackpressureError, StreamClosedError
-from s3stream.records import StreamRecord
+from s3stream.records import TIMESTAMP_MIN, StreamRecord
 
 from ponor_broker.partitions.durable_state import DurableState, producer_batch
 from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.identity import PartitionId
 from ponor_broker.partitions.in_flight import InFlightAppends, OnSettled
 from ponor_broker.partitions.leader_epochs import LeaderEpochs
 from ponor_broker.partitions.log_start import LogStart
 from ponor_broker.partitions.meta_stream import MetaStream
 from ponor_broker.partitions.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.producer_state import ProducerBatch, ProducerStates
+from ponor_broker.partitions.service_state import ServiceState
+from ponor_broker.partitions.stream_port import PartitionStream
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import INTERNAL_TOPICS
 
@@ -47,18 +47,6 @@ class AppendResult(NamedTuple):
     """What a durable append tells."""
 
     base_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionId:
-    """Which partition: the topic's id (16 bytes) and name, and the number."""
-
-    topic_id: bytes
-    topic: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.index}"
 
 
 class Partition:
@@ -90,11 +78,15 @@ class Partition:
         """Producer state, timestamps and watchers have seen the appends below; the log itself may be a moment ahead."""
         self._start = LogStart(state)
         self._in_flight: InFlightAppends | None = None  # made by the first append: most partitions rest
-        self._drained: asyncio.Future[None] | None = None  # what `seal` waits for
+        self._drained: asyncio.Future[None] | None = None
+        self.bytes_in = 0
+        """Produced since it opened here; counted up by whoever takes a batch, for `load_report`."""
+        self.bytes_out = 0
+        """Fetched since it opened here; counted up by whoever answers."""
         self._watchers: dict[Watcher, None] = {}
         self._attend: Callable[[Partition], None] = _nobody
-        self._closed = False
-        self._failure: BaseException | None = None
+        self.service = ServiceState(identity)
+        """Changed by `partition_closing`, and by a failure."""
 
     @property
     def producers(self) -> ProducerStates:
@@ -137,15 +129,27 @@ class Partition:
 
     @property
     def is_serving(self) -> bool:
-        """Neither closed nor failed."""
-        return not self._closed and self._failure is None
+        """Whether it can be read: neither closed nor failed, and no other broker may lead it."""
+        return not self.service.refuses_reads
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether it can be changed as well."""
+        return not self.service.refuses_appends
 
     def apply_config(self, config: TopicConfig) -> None:
         """The topic's settings changed: they hold for everything that happens from now on."""
         self.config = config
-        self.plain_bytes_max = -1 if self.is_internal else config.plain_bytes_max
-        self.log.apply_rules(RollRules(config.segment_bytes, config.segment_ms))
+        self.log.apply_rules(RollRules(config.segment_bytes, config.roll_ms))
+        self.service_changed()
+
+    def service_changed(self, *, wake: bool = False) -> None:
+        """Settings or `service` are other ones: housekeeping looks again, and those who wait for data too where they must."""
+        has_plain = self.is_writable and not self.is_internal
+        self.plain_bytes_max = self.config.plain_bytes_max if has_plain else -1
         self._attend(self)
+        if wake:
+            self._wake(0)
 
     def attend(self, callback: Callable[[Partition], None]) -> None:
         """Call back, for housekeeping, when settings or data changed or the partition stops serving; and now."""
@@ -170,18 +174,21 @@ class Partition:
 
     # Appends
 
-    def append(self, batch: BatchView, now_ms: int, on_settled: OnSettled) -> int:
+    def append(
+        self, batch: BatchView, now_ms: int, on_settled: OnSettled, *, min_timestamp: int = TIMESTAMP_MIN
+    ) -> int:
         """Take one validated batch, stamp base offset and leader epoch into it in place, and return the base offset.
 
         A repeated batch of an idempotent producer is not appended: offset and outcome are its first append's, and `on_settled` is called
-        within this call if that is durable already.
+        within this call if that is durable already. No record has a timestamp below `min_timestamp`.
 
         Raises:
+            PartitionInTransitError: it moves; the batch may be given again in a moment.
             PartitionError: the producer's epoch or sequence is refused.
             S3StreamError: the storage did not take it; nothing changed.
         """
-        if self._closed or self._failure is not None:
-            self._check_serving()
+        if self.service.refuses_appends:
+            self.service.check_appends()
         producer: ProducerBatch | None = None
         if batch.producer_id != NO_PRODUCER_ID:
             producer = producer_batch(batch)
@@ -201,6 +208,7 @@ class Partition:
             base_offset,
             batch.last_offset_delta + 1,
             batch.max_timestamp,
+            min_timestamp,
             producer,
             now_ms,
             on_settled,
@@ -214,6 +222,7 @@ class Partition:
         size_bytes: int,
         count: int,
         max_timestamp: int,
+        min_timestamp: int,
         producer: ProducerBatch | None,
         now_ms: int,
         on_settled: OnSettled,
@@ -222,8 +231,8 @@ class Partition:
 
         None, and nothing was done, where the producer's state machine has to judge: the batch is not the one that must follow.
         """
-        if self._closed or self._failure is not None:
-            self._check_serving()
+        if self.service.refuses_appends:
+            self.service.check_appends()
         if producer is not None and not self._state.producers.is_next(producer):
             return None
         log = self.log
@@ -235,7 +244,7 @@ class Partition:
         else:
             payload = memoryview(frame)[position : position + size_bytes]
             stamp(payload, base_offset, self.leader_epoch)
-        self._take(payload, base_offset, count, max_timestamp, producer, now_ms, on_settled)
+        self._take(payload, base_offset, count, max_timestamp, min_timestamp, producer, now_ms, on_settled)
         return base_offset
 
     def _take(
@@ -244,6 +253,7 @@ class Partition:
         base_offset: int,
         count: int,
         max_timestamp: int,
+        min_timestamp: int,
         producer: ProducerBatch | None,
         now_ms: int,
         on_settled: OnSettled,
@@ -252,12 +262,14 @@ class Partition:
         state, end_offset = self._state, base_offset + count
         if state.epochs_are_dirty:
             state.persist_epochs()
-        self.log.append(payload, base_offset, count, max_timestamp, self._settle)
+        self.log.append(payload, base_offset, count, max_timestamp, min_timestamp, self._settle)
         if producer is not None:
             state.producers.append(producer, base_offset, end_offset, now_ms)
         if self._in_flight is None:
             self._in_flight = InFlightAppends()
-        self._in_flight.append((base_offset, end_offset, max_timestamp, len(payload), on_settled))
+        size_bytes = len(payload)
+        self.bytes_in += size_bytes
+        self._in_flight.append((base_offset, end_offset, max_timestamp, size_bytes, on_settled))
 
     def append_batch(self, batch: bytearray) -> asyncio.Future[AppendResult]:
         """`append` for the broker's own batches, which are well-formed; resolves when durable, in the order of the calls.
@@ -265,6 +277,7 @@ class Partition:
         Raises:
             S3StreamError: the storage did not take it; nothing changed.
         """
+        self.service.check_changes()
         result: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
 
         def settled(error: BaseException | None) -> None:
@@ -277,12 +290,6 @@ class Partition:
 
         base_offset = self.append(BatchView(memoryview(batch)), self._clock.wall_ms(), settled)
         return result
-
-    def _check_serving(self) -> None:
-        if self._failure is not None:
-            raise StreamClosedError(f"{self.identity} failed: {self._failure}") from self._failure
-        if self._closed:
-            raise StreamClosedError(f"{self.identity} is closed on this broker")
 
     def _check_sequence(self, producer: ProducerBatch) -> None:
         try:
@@ -305,7 +312,7 @@ class Partition:
         in_flight = self._in_flight
         assert in_flight is not None, "told of an append that nobody made"
         base_offset, end_offset, max_timestamp, size_bytes, on_settled = in_flight.popleft()
-        if failure is None and self._failure is None:
+        if failure is None and self.service.failure is None:
             assert base_offset >= self._settled_offset, (
                 f"{self.identity}: append {base_offset} was confirmed out of order"
             )
@@ -318,7 +325,7 @@ class Partition:
             if self._watchers:
                 self._wake(size_bytes)
         else:
-            failure = failure or self._failure
+            failure = failure or self.service.failure
             assert failure is not None
             self.producers.roll_back(base_offset)
             self._fail(failure)
@@ -330,10 +337,9 @@ class Partition:
 
     def _fail(self, failure: BaseException) -> None:
         """A stream is dead after a failed append: the partition answers NOT_LEADER until it is opened again."""
-        if self._failure is None:
-            self._failure = failure
-            self._attend(self)
-            self._wake(0)
+        if self.service.failure is None:
+            self.service.fail(failure)
+            self.service_changed(wake=True)
 
     # Reads
 
@@ -343,8 +349,8 @@ class Partition:
         Raises:
             PartitionError: OFFSET_OUT_OF_RANGE.
         """
-        if self._closed or self._failure is not None:
-            self._check_serving()
+        if self.service.refuses_reads:
+            self.service.check_reads()
         log = self.log
         if self.log_start_offset <= offset < log.confirmed_offset:
             return log.read_cached(offset, max_bytes)
@@ -413,7 +419,7 @@ class Partition:
         Raises:
             S3StreamError: the storage did not take it.
         """
-        self._check_serving()
+        self.service.check_changes()
         assert offset <= self._settled_offset, f"{self.identity}: {offset} is not readable yet"
         await self._start.advance(offset, self._settled_offset)
 
@@ -437,7 +443,7 @@ class Partition:
 
     def before_upload(self) -> None:
         """The hook of the Data stream; see `DurableState.before_upload`."""
-        if self.is_serving:
+        if self.is_writable:
             self._state.before_upload(self._settled_offset)
             self._attend(self)
 
@@ -457,38 +463,33 @@ class Partition:
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether appends are not durable yet; then `seal` waits."""
+        """Whether appends are not durable yet."""
         return bool(self._in_flight)
 
-    async def seal(self) -> None:
-        """Refuse requests from now on, wait for appends, persist everything. The streams stay open. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        self._attend(self)
-        self._wake(0)
+    async def drained(self) -> None:
+        """Return when every append that was taken is durable, or will never be. To be called once `service` refuses appends."""
         if self._in_flight:
-            self._drained = asyncio.get_running_loop().create_future()
-            await self._drained
-        if self._failure is None:
-            # Refused (the cache is full): the next open then reads more batch headers, and loses nothing.
-            with contextlib.suppress(AppendBackpressureError):
-                self._state.persist_epochs()
-                self._state.write_checkpoint(self._settled_offset, clean=True)
+            if self._drained is None or self._drained.done():
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
 
-    async def close(self) -> None:
-        """`seal`, then close all streams, the Meta stream last."""
-        await self.seal()
-        await self.log.close()
-        await self._meta.close()
+    def write_clean_checkpoint(self, *, whole: bool = False) -> None:
+        """Say all that the next open has to know: it has nothing to learn from the data then. `whole`: in one place, so that it reads little.
 
-    def abandon(self) -> None:
-        """The streams are gone (the topic was deleted): refuse requests and forget the streams, without a word to the controller."""
-        self._closed = True
-        self._attend(self)
-        self._wake(0)
-        for stream in (*self.log.streams.values(), self._meta.stream):
-            stream.abandon()
+        Raises:
+            S3StreamError: the storage did not take it; the next open reads more, and loses nothing.
+        """
+        assert not self._in_flight, f"{self.identity}: appends are under way"
+        self._state.persist_epochs()
+        if whole:
+            self._state.write_whole(self._settled_offset)
+        else:
+            self._state.write_checkpoint(self._settled_offset, clean=True)
+
+    @property
+    def streams(self) -> list[PartitionStream]:
+        """Every open stream, the Meta stream last."""
+        return [*self.log.streams.values(), self._meta.stream]
 
 
 def _nobody(_: Partition) -> None:

@@ -6,25 +6,26 @@ What lives here: the mapping between Kafka offsets and stream offsets, rolls, th
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
+from ponor_partition.log_meta import DATA, OPEN_END, TIME, Content, LogMeta, Segment, StreamName
 from ponor_runtime.identity import StreamId
+from s3stream.errors import OffsetOutOfRangeError
 from s3stream.records import StreamRecord
 
+from ponor_broker.partitions import time_index
 from ponor_broker.partitions.errors import PartitionError
-from ponor_broker.partitions.log_meta import DATA, OPEN_END, TIME, Content, LogMeta, Segment, StreamName
 from ponor_broker.partitions.meta_stream import MetaStream
 from ponor_broker.partitions.stream_port import PartitionStream
 from ponor_broker.partitions.stream_reading import fetch
+from ponor_broker.partitions.stream_trims import StreamTrims
+from ponor_broker.partitions.time_index import TIME_ENTRY
 
 OnDurable: TypeAlias = Callable[[BaseException | None], None]
 TIME_MAX_MS: Final = (1 << 63) - 1
-TIME_ENTRY: Final = struct.Struct(">qq")
-"""Largest timestamp so far, Kafka base offset of the batch that brought it; one Time stream record of count 1 each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class PartitionLog:
         self.active_max_timestamp = -1
         self.active_max_timestamp_offset = -1
         self._roll_due_ms = self._age_limit_ms()
+        self.trims = StreamTrims(log_meta, streams, meta.stream)
+        """How far the streams may be trimmed."""
 
     @property
     def streams(self) -> dict[StreamName, PartitionStream]:
@@ -92,16 +95,23 @@ class PartitionLog:
         base_offset: int,
         count: int,
         max_timestamp: int,
+        min_timestamp: int,
         on_durable: OnDurable,
     ) -> None:
-        """Append a batch that carries `end_offset` as its `base_offset`; `on_durable` as in `s3stream.stream.Stream.append_nowait`.
+        """Append a batch that carries `end_offset` as its `base_offset`; `min_timestamp` and `on_durable` as in `s3stream.stream.Stream.append_nowait`.
 
         Raises:
             s3stream.errors.S3StreamError: it was not taken.
             PartitionError: MESSAGE_TOO_LARGE: it will never be taken, the log cache is smaller.
         """
         try:
-            self._data.append_nowait(batch, count=count, max_timestamp=max_timestamp, on_durable=on_durable)
+            self._data.append_nowait(
+                batch,
+                count=count,
+                max_timestamp=max_timestamp,
+                min_timestamp=min_timestamp,
+                on_durable=on_durable,
+            )
         except ValueError as error:
             raise PartitionError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
         self.active_bytes += len(batch)  # `note_content`, without a call
@@ -179,7 +189,7 @@ class PartitionLog:
         """Whether segments and Data stream begin at the log start."""
         if self.log_meta.segment_of(start_offset) is not self.log_meta.segments[0]:
             return False
-        return self._data.start_offset >= self.log_meta.segment_of(start_offset).stream_offset(start_offset)
+        return not self.trims.due(start_offset)
 
     async def trim(self, start_offset: int) -> None:
         """Give up what segments and streams hold below the log start, so that objects become garbage.
@@ -188,12 +198,8 @@ class PartitionLog:
             s3stream.errors.S3StreamError: to be tried again.
         """
         self.drop_before(start_offset)
-        segment = self.log_meta.segment_of(start_offset)
-        await self._streams[segment.data_stream].trim(segment.stream_offset(start_offset))
-        time = segment.slice(TIME)
-        if time is not None:  # entries that are not uploaded yet go the next time: they are worth no upload
-            stream = self._streams[TIME]
-            await stream.trim(min(time.start, stream.committed_offset))
+        for stream, offset in self.trims.due(start_offset):
+            await stream.trim(offset)
 
     # Reads
 
@@ -218,7 +224,12 @@ class PartitionLog:
         """
         segment = self.log_meta.segment_of(offset)
         stream = self._streams[segment.data_stream]
-        return self._within(segment, await fetch(stream, segment.stream_offset(offset), max_bytes))
+        try:
+            return self._within(segment, await fetch(stream, segment.stream_offset(offset), max_bytes))
+        except OffsetOutOfRangeError:
+            if self.log_meta.segment_of(offset) is segment:
+                raise
+        return await self.read(offset, max_bytes)  # a cleaned one took its place, and its slice was trimmed
 
     def place_of(self, offset: int) -> tuple[StreamId, int]:
         """Stream and offset within it where the record of a Kafka offset lies."""
@@ -234,7 +245,12 @@ class PartitionLog:
         """Only what belongs to the segment, or to segments that go on in the same stream at the same distance."""
         end = segment.data.end
         after = self.log_meta.segment_after(segment)
-        while after is not None and after.data_stream == segment.data_stream and after.data.start == end:
+        while (
+            after is not None
+            and after.data_stream == segment.data_stream
+            and after.data.start == end
+            and after.base_offset == segment.kafka_offset(end)
+        ):
             end = after.data.end
             after = self.log_meta.segment_after(after)
         if end == OPEN_END or not records or records[-1].end_offset <= end:
@@ -256,32 +272,46 @@ class PartitionLog:
         """Whether the Time stream was made."""
         return TIME in self._streams
 
-    def add_time_stream(self, stream: PartitionStream) -> None:
-        """The Time stream was made and opened."""
-        change = LogMeta.stream_change(TIME, stream.stream_id)
+    def add_stream(self, name: StreamName, stream: PartitionStream) -> None:
+        """One of the partition's streams that come later was made and opened."""
+        change = LogMeta.stream_change(name, stream.stream_id)
         observe(self._meta.change(self.log_meta.key, change))
         self.log_meta.apply_change(change)
-        self._streams[TIME] = stream
+        self._streams[name] = stream
 
-    async def offset_before_time(self, timestamp: int) -> int | None:
-        """A Kafka offset at or below the first record whose timestamp is not below `timestamp`; None: start at the log start.
+    async def offset_before_time(self, timestamp: int) -> int:
+        """A Kafka offset at or below the first record whose timestamp is not below `timestamp`.
 
-        Binary search over the Time stream: its offsets count entries, whose timestamps rise.
+        Raises:
+            s3stream.errors.S3StreamError: to be tried again.
         """
-        stream = self._streams.get(TIME)
-        if stream is None:
-            return None
-        low, high = stream.start_offset, stream.confirmed_offset
-        found: int | None = None
-        while low < high:
-            middle = (low + high) // 2
-            records = stream.fetch_cached(middle, 1) or await fetch(stream, middle, 1)
-            known_timestamp, offset = TIME_ENTRY.unpack(records[0].payload)
-            if known_timestamp < timestamp:
-                found, low = offset, middle + 1
-            else:
-                high = middle
-        return found
+        return await time_index.offset_before(self.log_meta, self._streams, timestamp)
+
+    # Compaction
+
+    def clean(self, cleaned: Segment) -> asyncio.Future[None]:
+        """Let a cleaned segment, whose data is durable, take the place of those of the same offsets; the future resolves when that is durable too.
+
+        What they lay in is not trimmed before: a crash in between finds the old list, and has to find what it names.
+
+        Raises:
+            s3stream.errors.S3StreamError: the Meta stream took no change.
+        """
+        change = LogMeta.clean_change(cleaned)
+        durable = self._meta.change(self.log_meta.key, change)
+        self.trims.hold_until(durable)
+        self.log_meta.apply_change(change)
+        return durable
+
+    def note_cleaned_to(self, offset: int) -> None:
+        """A pass of the cleaner ended there.
+
+        Raises:
+            s3stream.errors.S3StreamError: the Meta stream took no change.
+        """
+        change = LogMeta.cleaned_to_change(offset)
+        observe(self._meta.change(self.log_meta.key, change))
+        self.log_meta.apply_change(change)
 
     async def close(self) -> None:
         """Close the streams of the log; the Meta stream stays open."""

@@ -1,7 +1,7 @@
 """Which partitions this broker serves: it follows the image, opens what it leads, closes what it does not.
 
 What lives here: the reconciliation loop and the look-up of open partitions. The image is the wish; the controller's stream epochs decide:
-a partition serves only after its streams were opened at its leader epoch. How a partition opens is `partition_opener`.
+a partition serves only after its streams were opened at its leader epoch. How partitions come and go is `arrivals` and `departures`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Final, TypeAlias
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.errors import ErrorCode
 from ponor_metadata.rows import PartitionRow
-from ponor_runtime.clock import Clock
 from ponor_runtime.identity import NodeId
 from ponor_runtime.tasks import BackgroundTasks
-from s3stream.errors import S3StreamError, StreamFencedError, StreamNotFoundError
+from s3stream.errors import S3StreamError
 
-from ponor_broker.partitions.errors import PartitionCorruptError, PartitionError
-from ponor_broker.partitions.partition import Partition, PartitionId
-from ponor_broker.partitions.partition_opener import OpenRequest, PartitionOpener
+from ponor_broker.partitions import partition_closing
+from ponor_broker.partitions.arrivals import Arrivals
+from ponor_broker.partitions.departures import Departures
+from ponor_broker.partitions.errors import PartitionError, PartitionInTransitError
+from ponor_broker.partitions.identity import PartitionKey
+from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_configs import TopicConfigs
 from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics
+from ponor_broker.partitions.transit_parking import TransitParking
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 
-OPEN_BATCH_MAX: Final = 500
-"""Partitions that are opened together: two streams each, as many as one operation takes."""
-OPENS_IN_FLIGHT_MAX: Final = 4
-RETRY_S: Final = 0.2
-RETRY_S_MAX: Final = 5.0
 _CONFIG_RECORDS: Final = frozenset({"topic_configs_set", "broker_configs_set"})
-_PARTITION_RECORDS: Final = frozenset({"partition_changed", "topic_deleted"})
+_PARTITION_RECORDS: Final = frozenset(
+    {"partition_changed", "partition_move_begun", "partition_move_cancelled", "topic_deleted"}
+)
 _RELEVANT: Final = frozenset(
     {
         "partition_changed",
@@ -46,7 +46,6 @@ _RELEVANT: Final = frozenset(
     }
 )
 
-PartitionKey: TypeAlias = tuple[bytes, int]
 PartitionCallback: TypeAlias = Callable[[Partition], None]
 
 
@@ -57,33 +56,37 @@ class PartitionManager:
         self,
         topics: Topics,
         admin: TopicAdmin,
-        opener: PartitionOpener,
         configs: TopicConfigs,
+        arrivals: Arrivals,
+        departures: Departures,
+        parking: TransitParking,
         *,
         node_id: NodeId,
-        clock: Clock,
         tasks: BackgroundTasks,
     ) -> None:
         self.topics = topics
         self._admin = admin
-        self._opener = opener
         self._configs = configs
+        self._arrivals = arrivals
+        self.departures = departures
+        self.parking = parking
         self._node_id = node_id
-        self._clock = clock
         self._tasks = tasks
         self._open: dict[PartitionKey, Partition] = {}
         self._open_by_name: dict[tuple[str, int], Partition] = {}
-        self._opening: dict[PartitionKey, int] = {}  # leader epoch of the attempt
         self._closing: dict[PartitionKey, asyncio.Task[None]] = {}
         self._opened_callbacks: dict[str, list[PartitionCallback]] = {}
         self._closed_callbacks: dict[str, list[PartitionCallback]] = {}
         self._stale: dict[PartitionKey, None] = {}  # to be compared with the image
         self._all_stale = True
         self._changed = asyncio.Event()
-        self._settled = asyncio.Event()
-        self._open_slots = asyncio.Semaphore(OPENS_IN_FLIGHT_MAX)
         self._stopping = False
         self._is_fenced = False
+        departures.on_sealed = self._tell_closed
+        departures.on_kept = self._tell_opened
+        departures.on_undecided = self._note_stale
+        arrivals.on_opened = self._serve
+        arrivals.on_undecided = self._note_stale
 
     def fence(self, is_fenced: bool) -> None:
         """Serve nothing, or serve again: what is open stays open meanwhile, and appends under way end as they end."""
@@ -95,7 +98,7 @@ class PartitionManager:
         return len(self._open)
 
     def get(self, name: str | bytes, index: int) -> Partition | None:
-        """An open partition by topic name or topic id."""
+        """An open partition by topic name or topic id; it may be on its way out."""
         if self._is_fenced:
             return None
         if isinstance(name, str):
@@ -106,7 +109,8 @@ class PartitionManager:
         """The partition, serving.
 
         Raises:
-            PartitionError: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, or NOT_LEADER_OR_FOLLOWER while it opens or is led elsewhere.
+            PartitionInTransitError: in a moment it serves, or is led elsewhere.
+            PartitionError: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, or NOT_LEADER_OR_FOLLOWER where it is led elsewhere.
         """
         partition = self.get(topic, index)
         if partition is not None and partition.is_serving:
@@ -117,9 +121,34 @@ class PartitionManager:
         """Every open partition."""
         return list(self._open.values())
 
-    def is_opening(self, topic_id: bytes, index: int) -> bool:
-        """Whether this broker is about to serve the partition."""
-        return (topic_id, index) in self._opening
+    async def find_settled(self, topic: str | bytes, index: int) -> Partition:
+        """`find`, but for those who can wait: a partition on the move is waited for, as long as requests are parked.
+
+        Raises:
+            PartitionError: as `find`.
+        """
+        try:
+            return self.find(topic, index)
+        except PartitionInTransitError as transit:
+            settled = asyncio.Event()
+            place = self.parking.park(transit.key, settled.set)
+            if place is None:
+                raise
+            try:
+                await settled.wait()
+            finally:
+                place.leave()
+        return self.find(topic, index)
+
+    def _is_in_transit(self, key: PartitionKey) -> bool:
+        """Whether it is about to be known who serves a partition that is not served here."""
+        if self._is_fenced or self._stopping:
+            return False
+        if key in self.departures or self._wish(key) is not None:
+            return True
+        move = self.topics.image.moves.get(key)
+        # Elected, as another broker or the controller may have told the client, before this image shows it.
+        return move is not None and move.target_id == self._node_id
 
     def _absence(self, topic: str | bytes, index: int) -> PartitionError:
         by_id = isinstance(topic, bytes)
@@ -132,6 +161,8 @@ class PartitionManager:
             return PartitionError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {row.name} has no partition {index}"
             )
+        if self._is_in_transit((row.topic_id, index)):
+            raise PartitionInTransitError((row.topic_id, index), f"{row.name}-{index} is on the move")
         why = "this broker hears no controller" if self._is_fenced else "it is not open on this broker"
         return PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{row.name}-{index} is not served: {why}")
 
@@ -169,6 +200,9 @@ class PartitionManager:
             self._apply_configs(batch)
         if not kinds.isdisjoint(_PARTITION_RECORDS):
             self._note_changes(batch)
+        if "stream_closed" in kinds:
+            for key in self._arrivals.freed_by(batch):
+                self._note_stale(key)
         return not kinds.isdisjoint(_RELEVANT)
 
     def _note_changes(self, batch: RecordBatch) -> None:
@@ -176,10 +210,18 @@ class PartitionManager:
         for record in batch.records:
             if record.HasField("partition_changed"):
                 changed = record.partition_changed
+                self._arrivals.elected(changed)
                 self._note_stale((changed.topic_id, changed.partition))
+            elif record.HasField("partition_move_begun"):
+                begun = record.partition_move_begun
+                self._note_stale((begun.topic_id, begun.partition))
+            elif record.HasField("partition_move_cancelled"):
+                cancelled = record.partition_move_cancelled
+                self._note_stale((cancelled.topic_id, cancelled.partition))
             elif record.HasField("topic_deleted"):
                 topic_id = record.topic_deleted.topic_id
-                for key in [key for key in self._open if key[0] == topic_id]:
+                known = [*self._open, *self._arrivals.waiting, *self.parking.partitions]
+                for key in [key for key in known if key[0] == topic_id]:
                     self._note_stale(key)
 
     def _note_stale(self, key: PartitionKey) -> None:
@@ -220,26 +262,36 @@ class PartitionManager:
 
     async def wait_settled(self) -> None:
         """Until every partition that the image gives this broker has been opened, or refused, once."""
-        await self._settled.wait()
+        await self._arrivals.wait_settled()
 
     def _reconcile(self) -> None:
-        requests: list[OpenRequest] = []
+        wanted: list[PartitionRow] = []
         for key in self._take_stale():
             row = self._wish(key)
-            partition = self._open.get(key)
-            if partition is not None and (
-                row is None or row.leader_epoch != partition.leader_epoch or not partition.is_serving
-            ):
-                self._begin_close(key, partition, is_deleted=self.topics.image.topics.get(key[0]) is None)
-            if row is None or key in self._open or key in self._opening or key in self._closing:
-                continue  # what opens or closes is looked at again afterwards
-            requests.extend(self._request(row))
-        for at in range(0, len(requests), OPEN_BATCH_MAX):
-            batch = requests[at : at + OPEN_BATCH_MAX]
-            for request in batch:
-                self._opening[request.identity.topic_id, request.identity.index] = request.leader_epoch
-            self._tasks.spawn(self._open_batch(batch), "open partitions")
-        self._note_settled()
+            self._compare(key, row)
+            if row is None:
+                self._arrivals.forget(key)
+                if not self._is_in_transit(key):
+                    self.parking.settled(key)
+            elif not (key in self._open or key in self._arrivals or key in self._closing):
+                wanted.append(row)  # what opens or closes is looked at again afterwards
+        self._arrivals.begin(wanted)
+
+    def _compare(self, key: PartitionKey, row: PartitionRow | None) -> None:
+        """Let an open partition begin to leave, stay after all, or end, as the image says; `row` is None where it is not wanted here."""
+        partition = self._open.get(key)
+        if partition is None:
+            return
+        move = self.topics.image.moves.get(key)
+        if row is None or row.leader_epoch != partition.leader_epoch:
+            self._begin_close(key, partition, is_deleted=self.topics.image.topics.get(key[0]) is None)
+        elif key in self.departures:
+            if move is None:
+                self.departures.cancelled(key)
+        elif not partition.is_serving:
+            self._begin_close(key, partition, is_deleted=False)
+        elif move is not None:
+            self.departures.begin(partition, move)
 
     def _take_stale(self) -> Sequence[PartitionKey]:
         stale, self._stale = self._stale, {}
@@ -254,90 +306,30 @@ class PartitionManager:
         row = self.topics.partition(*key)
         return row if row is not None and row.leader_id == self._node_id else None
 
-    def _request(self, row: PartitionRow) -> list[OpenRequest]:
-        topic = self.topics.image.topics.get(row.topic_id)
-        if topic is None or topic.tenant_id != self.topics.tenant_id:
-            return []
-        return [
-            OpenRequest(PartitionId(row.topic_id, topic.name, row.partition), row.leader_epoch, topic.configs)
-        ]
-
-    def _note_settled(self) -> None:
-        if not self._opening:
-            self._settled.set()
-
-    # Opening
-
-    async def _open_batch(self, requests: list[OpenRequest]) -> None:
-        pause_s = RETRY_S
-        while requests and not self._stopping:
-            async with self._open_slots:
-                requests = await self._attempt(requests)
-            requests = self._still_wanted(requests)
-            if requests:
-                await self._clock.sleep(pause_s)
-                pause_s = min(pause_s * 2, RETRY_S_MAX)
-        self._note_settled()
-
-    async def _attempt(self, requests: list[OpenRequest]) -> list[OpenRequest]:
-        """One try for all; where that fails, one by one, so that a single bad partition holds up no other. Returns what is left."""
-        try:
-            self._serve(await self._opener.open(requests))
-        except (S3StreamError, PartitionCorruptError, PartitionError) as error:
-            if len(requests) == 1:
-                return self._refused(requests[0], error)
-        else:
-            return []
-        left: list[OpenRequest] = []
-        for request in self._still_wanted(requests):
-            left.extend(await self._attempt([request]))
-        return left
-
-    def _refused(self, request: OpenRequest, error: Exception) -> list[OpenRequest]:
-        key = (request.identity.topic_id, request.identity.index)
-        LOG.warning(
-            "partition %s cannot be opened at epoch %d: %s", request.identity, request.leader_epoch, error
-        )
-        if isinstance(error, StreamFencedError | StreamNotFoundError | PartitionCorruptError):
-            # Another owner, a deletion that the image will show, or damage that only a person can mend: no use in trying again.
-            self._opening.pop(key, None)
-            return []
-        return [request]
-
-    def _still_wanted(self, requests: list[OpenRequest]) -> list[OpenRequest]:
-        left = []
-        for request in requests:
-            key = (request.identity.topic_id, request.identity.index)
-            row = self.topics.partition(*key)
-            if (
-                row is not None
-                and row.leader_id == self._node_id
-                and row.leader_epoch == request.leader_epoch
-            ):
-                left.append(request)
-            else:
-                self._opening.pop(key, None)
-                self._note_stale(key)
-        return left
+    # Opening and closing
 
     def _serve(self, partitions: Sequence[Partition]) -> None:
         for partition in partitions:
             identity = partition.identity
-            key = (identity.topic_id, identity.index)
-            self._opening.pop(key, None)
+            key = identity.key
             self._open[key] = partition
             self._open_by_name[identity.topic, identity.index] = partition
             self._apply_config(partition)  # the image may have moved on while it opened
             self._note_stale(key)
-            for callback in self._opened_callbacks.get(identity.topic, ()):
-                callback(partition)
+            self._tell_opened(partition)
 
-    # Closing
+    def _tell_opened(self, partition: Partition) -> None:
+        """It serves: for the first time, or again, after its move was taken back."""
+        for callback in self._opened_callbacks.get(partition.identity.topic, ()):
+            callback(partition)
+        self.parking.settled(partition.identity.key)
 
     def _begin_close(self, key: PartitionKey, partition: Partition, *, is_deleted: bool) -> None:
         self._forget(key, partition)
+        if self.departures.ended(key, is_deleted=is_deleted):
+            return  # its streams are closed
         if is_deleted:
-            partition.abandon()  # its streams are gone: there is nothing to wait for
+            partition_closing.abandon(partition)  # its streams are gone: there is nothing to wait for
         else:
             self._closing[key] = self._tasks.spawn(self._close(key, partition), f"close {partition.identity}")
 
@@ -346,12 +338,16 @@ class PartitionManager:
         name_key = (partition.identity.topic, partition.identity.index)
         if self._open_by_name.get(name_key) is partition:
             del self._open_by_name[name_key]
+        if not partition.service.is_sealed:  # else they were told when it began to leave
+            self._tell_closed(partition)
+
+    def _tell_closed(self, partition: Partition) -> None:
         for callback in self._closed_callbacks.get(partition.identity.topic, ()):
             callback(partition)
 
     async def _close(self, key: PartitionKey, partition: Partition) -> None:
         try:
-            await partition.close()
+            await partition_closing.close(partition)
         except S3StreamError as error:
             LOG.warning("partition %s was not closed cleanly: %s", partition.identity, error)
         finally:
@@ -360,8 +356,11 @@ class PartitionManager:
 
     async def close(self) -> None:
         """Persist and seal every partition; their streams are closed by the stream client, all together."""
+        await self.departures.close()
         self._stopping = True
+        self._arrivals.stop()
         self._changed.set()
+        self.parking.settle_all()
         partitions = list(self._open.items())
         for key, partition in partitions:
             self._forget(key, partition)
@@ -370,5 +369,6 @@ class PartitionManager:
         waiting = [partition for _, partition in partitions if partition.has_in_flight]
         for _, partition in partitions:
             if not partition.has_in_flight:
-                await partition.seal()  # at once; a task for each of ten thousand would not be
-        await asyncio.gather(*(partition.seal() for partition in waiting))
+                # At once; a task for each of ten thousand would not be.
+                await partition_closing.seal(partition)
+        await asyncio.gather(*(partition_closing.seal(partition) for partition in waiting))

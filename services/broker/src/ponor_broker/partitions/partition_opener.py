@@ -12,16 +12,18 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from ponor_partition import meta_entry
+from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.log_meta import CLEANED, DATA, TIME, LogMeta, StreamName
+from ponor_partition.meta_entry import MetaKey, MetaValues
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamEpoch, StreamId
+from s3stream.errors import S3StreamError
 
-from ponor_broker.partitions import meta_entry
 from ponor_broker.partitions.durable_state import RECOVER_BYTES, DurableState
-from ponor_broker.partitions.errors import PartitionCorruptError
-from ponor_broker.partitions.log_meta import DATA, TIME, LogMeta
-from ponor_broker.partitions.meta_entry import MetaKey, MetaValues
+from ponor_broker.partitions.identity import PartitionId
 from ponor_broker.partitions.meta_stream import REPLAY_BYTES, MetaStream
-from ponor_broker.partitions.partition import Partition, PartitionId
+from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.stream_port import PartitionStream, StreamSource
 from ponor_broker.partitions.topic_config import TopicConfig
@@ -83,11 +85,13 @@ class PartitionOpener:
             PartitionCorruptError: what the Meta stream says makes no sense.
         """
         first_streams = await self._first_streams(requests)
-        metas = await self._open_first_streams(requests, first_streams)
+        opened_before = [self._topics.opened_streams(request.identity.key) for request in requests]
+        metas = await self._open_first_streams(requests, first_streams, opened_before)
         values = await self._replay(metas)
         log_metas = [_log_meta(value) for value in values]
         await self._begin_logs(requests, metas, log_metas, first_streams)
         opened = await self._open_log_streams(requests, log_metas)
+        await self._close_strangers(requests, metas, log_metas, opened_before)
         partitions: list[Partition] = []
         for some in _turns(list(zip(requests, metas, values, log_metas, opened, strict=True))):
             partitions.extend(self._build(*parts) for parts in some)
@@ -106,11 +110,22 @@ class PartitionOpener:
             for stream_id, partition in zip(stream_ids, partitions, strict=True)
         ]
         streams = await self._open_streams(wanted)
-        for partition, stream in zip(partitions, streams, strict=True):
-            if partition.is_serving:
-                partition.log.add_time_stream(stream)
-            else:
-                await stream.close()
+        await _add_streams(
+            [(partition, TIME, stream) for partition, stream in zip(partitions, streams, strict=True)]
+        )
+
+    async def add_cleaned_streams(self, partition: Partition) -> None:
+        """Make and open the `.cleaned` twins of a partition's streams, as far as it has none: before it is cleaned for the first time.
+
+        Raises:
+            s3stream.errors.S3StreamError: to be tried again; what was made for nothing goes with the topic.
+        """
+        names = [name + CLEANED for name in (DATA, TIME) if name + CLEANED not in partition.log.streams]
+        if not names:
+            return
+        stream_ids = await self._streams.create_streams([_tags(partition.identity, name) for name in names])
+        opened = await self._open_streams([(one, partition.leader_epoch) for one in stream_ids])
+        await _add_streams([(partition, name, stream) for name, stream in zip(names, opened, strict=True)])
 
     async def _first_streams(self, requests: Sequence[OpenRequest]) -> list[_FirstStreams]:
         """The Meta stream of each; for a partition that never had one it is made and put under its key, and its Data stream beside it.
@@ -137,15 +152,26 @@ class PartitionOpener:
         ]
 
     async def _open_first_streams(
-        self, requests: Sequence[OpenRequest], streams: Sequence[_FirstStreams]
+        self,
+        requests: Sequence[OpenRequest],
+        streams: Sequence[_FirstStreams],
+        opened_before: Sequence[Sequence[StreamId]],
     ) -> list[MetaStream]:
-        """One operation for Meta streams and new Data streams; returns the former."""
+        """One operation for Meta streams, new Data streams, and all that the image knows of partitions that were open before: what their log
+        metas will name is open by then. Returns the Meta streams.
+        """
         epochs = [request.leader_epoch for request in requests]
         wanted = [(first.meta_id, epoch) for first, epoch in zip(streams, epochs, strict=True)]
         wanted += [
             (first.data_id, epoch)
             for first, epoch in zip(streams, epochs, strict=True)
             if first.data_id is not None
+        ]
+        wanted += [
+            (stream_id, request.leader_epoch)
+            for request, first, before in zip(requests, streams, opened_before, strict=True)
+            for stream_id in before
+            if stream_id != first.meta_id
         ]
         return [MetaStream(stream) for stream in (await self._open_streams(wanted))[: len(requests)]]
 
@@ -196,6 +222,20 @@ class PartitionOpener:
         opened = iter(await self._open_streams(wanted))
         return [{name: next(opened) for name in log_meta.streams} for log_meta in log_metas]
 
+    async def _close_strangers(
+        self,
+        requests: Sequence[OpenRequest],
+        metas: Sequence[MetaStream],
+        log_metas: Sequence[LogMeta],
+        opened_before: Sequence[Sequence[StreamId]],
+    ) -> None:
+        """Streams that somebody opened for a partition and could not write into its log meta any more: nearly always none."""
+        for request, meta, log_meta, before in zip(requests, metas, log_metas, opened_before, strict=True):
+            known = {meta.stream.stream_id, *log_meta.streams.values()}
+            strangers = [(one, request.leader_epoch) for one in before if one not in known]
+            for stream in await self._open_streams(strangers) if strangers else ():
+                await stream.close()
+
     async def _open_streams(self, wanted: Sequence[tuple[StreamId, int]]) -> Sequence[PartitionStream]:
         return await self._streams.open_streams(
             [(stream_id, StreamEpoch(epoch)) for stream_id, epoch in wanted]
@@ -221,7 +261,7 @@ class PartitionOpener:
         streams: dict[str, PartitionStream],
     ) -> Partition:
         config = self._config.resolve(request.configs)
-        log = PartitionLog(meta, log_meta, streams, RollRules(config.segment_bytes, config.segment_ms))
+        log = PartitionLog(meta, log_meta, streams, RollRules(config.segment_bytes, config.roll_ms))
         state = DurableState(meta, log, producers_max=self._producers_max)
         state.restore(values)
         return Partition(
@@ -232,6 +272,26 @@ class PartitionOpener:
         data = partition.log.streams[partition.log.log_meta.active.data_stream]
         self._streams.on_upload(data.stream_id, partition.before_upload)
         partition.attend(self._attend)
+
+
+async def _add_streams(opened: Sequence[tuple[Partition, StreamName, PartitionStream]]) -> None:
+    """Give partitions streams that were opened for them. What a partition does not take is closed: an open stream that nobody knows
+    would keep the partition from ever being led elsewhere.
+
+    Raises:
+        s3stream.errors.S3StreamError: the first refusal, after all of them were dealt with.
+    """
+    refusal: S3StreamError | None = None
+    for partition, name, stream in opened:
+        try:
+            if partition.is_writable:
+                partition.log.add_stream(name, stream)
+                continue
+        except S3StreamError as error:
+            refusal = refusal or error
+        await stream.close()
+    if refusal is not None:
+        raise refusal
 
 
 def _log_meta(values: MetaValues) -> LogMeta:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ponor_broker.partitions.meta_entry import MetaKey
+from ponor_partition.meta_entry import MetaKey
 
 
 class PartitionState(Protocol):

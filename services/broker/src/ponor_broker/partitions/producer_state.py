@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
+from ponor_partition import meta_entry
+from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.meta_entry import MetaKey
 
-from ponor_broker.partitions import meta_entry
-from ponor_broker.partitions.errors import PartitionCorruptError, PartitionError
-from ponor_broker.partitions.meta_entry import MetaKey
+from ponor_broker.partitions.errors import PartitionError
 
 BATCHES_RETAINED: Final = 5
 """Kafka's window: clients keep at most five requests of a connection in flight."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import StreamEpoch, StreamId
+from s3stream.ports import StreamState
 from s3stream.records import StreamRecord
 
 
@@ -32,7 +33,9 @@ class PartitionStream(Protocol):
     @property
     def committed_offset(self) -> int: ...
 
-    def append(self, payload: Buffer, *, count: int, max_timestamp: int) -> asyncio.Future[None]: ...
+    def append(
+        self, payload: Buffer, *, count: int, max_timestamp: int, min_timestamp: int = ...
+    ) -> asyncio.Future[None]: ...
 
     def append_nowait(
         self,
@@ -40,6 +43,7 @@ class PartitionStream(Protocol):
         *,
         count: int,
         max_timestamp: int,
+        min_timestamp: int = ...,
         on_durable: Callable[[BaseException | None], None],
     ) -> None: ...
 
@@ -48,6 +52,12 @@ class PartitionStream(Protocol):
     async def fetch(self, start_offset: int, max_bytes: int) -> list[StreamRecord]: ...
 
     async def trim(self, new_start_offset: int) -> None: ...
+
+    def refuse_appends(self) -> None: ...
+
+    def accept_appends(self) -> None: ...
+
+    def end(self) -> StreamState: ...
 
     async def close(self) -> None: ...
 
@@ -66,5 +76,7 @@ class StreamSource(Protocol):
     async def read_together(
         self, parts: Sequence[tuple[StreamId, int]], max_bytes: int
     ) -> list[list[StreamRecord]]: ...
+
+    async def force_upload(self, *, at_once: bool = False) -> None: ...
 
     def on_upload(self, stream_id: StreamId, hook: Callable[[], None]) -> None: ...

@@ -30,6 +30,12 @@ class TopicConfig:
     """Size of a partition above which its oldest segments go; -1: no bound."""
     delete_retention_ms: int = 86_400_000
     """How long compaction keeps a tombstone."""
+    min_cleanable_ratio: float = 0.5
+    """Share of a compacted partition that must be uncleaned before it is cleaned."""
+    min_compaction_lag_ms: int = 0
+    """Records younger than this are not touched by compaction."""
+    max_compaction_lag_ms: int = (1 << 63) - 1
+    """Age above which a record is cleaned whatever the ratio."""
     compression: str = "producer"
     """producer, uncompressed, gzip, snappy, lz4 or zstd."""
     gzip_level: int = -1
@@ -46,17 +52,24 @@ class TopicConfig:
         return min(self.message_bytes_max, self.segment_bytes)
 
     @property
+    def roll_ms(self) -> int:
+        """Age above which a segment takes nothing more. Compaction leaves the active segment alone, so its longest lag is a bound too (KIP-354)."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
+
+    @property
     def compression_levels(self) -> tuple[int, int, int]:
         """Levels of gzip, lz4 and zstd."""
         return self.gzip_level, self.lz4_level, self.zstd_level
 
     def resolve(self, configs: Mapping[str, str]) -> TopicConfig:
         """These defaults with a topic's own settings over them. The very object when nothing differs: thousands of topics share it."""
-        changes: dict[str, int | bool | str] = {
+        changes: dict[str, int | float | bool | str] = {
             field: int(configs[name]) for name, field in WHOLE_NUMBERS.items() if name in configs
         }
         if "internal.segment.bytes" in configs:  # Kafka's tests, and ours, need segments below a MiB
             changes["segment_bytes"] = int(configs["internal.segment.bytes"])
+        if "min.cleanable.dirty.ratio" in configs:
+            changes["min_cleanable_ratio"] = float(configs["min.cleanable.dirty.ratio"])
         if "message.timestamp.type" in configs:
             changes["is_log_append_time"] = configs["message.timestamp.type"] == "LogAppendTime"
         if "compression.type" in configs:
@@ -67,7 +80,7 @@ class TopicConfig:
             changes["deletes_old"] = "delete" in policies
         if all(getattr(self, field) == value for field, value in changes.items()):
             return self
-        return replace(self, **changes)  # type: ignore[arg-type]  # int, bool or str by field
+        return replace(self, **changes)  # type: ignore[arg-type]  # int, float, bool or str by field
 
 
 WHOLE_NUMBERS: Mapping[str, str] = {
@@ -75,7 +88,9 @@ WHOLE_NUMBERS: Mapping[str, str] = {
     "compression.lz4.level": "lz4_level",
     "compression.zstd.level": "zstd_level",
     "delete.retention.ms": "delete_retention_ms",
+    "max.compaction.lag.ms": "max_compaction_lag_ms",
     "max.message.bytes": "message_bytes_max",
+    "min.compaction.lag.ms": "min_compaction_lag_ms",
     "message.timestamp.before.max.ms": "timestamp_before_ms_max",
     "message.timestamp.after.max.ms": "timestamp_after_ms_max",
     "retention.bytes": "retention_bytes",

@@ -10,10 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from ponor_metadata.rows import NodeRole, NodeRow, PartitionRow, TopicRow
-from ponor_metadata.tables import PARTITIONS_LED_BY, PARTITIONS_OF, TOPICS_NAMED, TOPICS_OF_TENANT
+from ponor_metadata.rows import NO_LEADER, NodeRole, NodeRow, PartitionRow, StreamRow, TopicRow
+from ponor_metadata.tables import (
+    PARTITIONS_LED_BY,
+    PARTITIONS_OF,
+    STREAMS_OF_PARTITION,
+    TOPICS_NAMED,
+    TOPICS_OF_TENANT,
+)
 from ponor_metadata.view import View
 from ponor_runtime.identity import DEFAULT_TENANT, NodeId, StreamId, TenantId
+
+from ponor_broker.partitions.identity import PartitionKey
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Names that Kafka keeps for itself and marks as internal in Metadata."""
@@ -91,6 +99,16 @@ class Topics:
         row = self.image.keys.get(meta_stream_key(topic_id, index))
         return None if row is None else decode_stream_id(row.value)
 
+    def opened_streams(self, key: PartitionKey) -> list[StreamId]:
+        """Streams of a partition that were open at some time, by id."""
+        rows = self.image.streams.find(STREAMS_OF_PARTITION, (key[0].hex(), str(key[1])))
+        return [row.stream_id for row in rows if row.stream_epoch >= 0]
+
+    def streams_open_at(self, key: PartitionKey, node_id: NodeId) -> list[StreamRow]:
+        """Streams of a partition that are open at a broker, by id."""
+        rows = self.image.streams.find(STREAMS_OF_PARTITION, (key[0].hex(), str(key[1])))
+        return [row for row in rows if row.open and row.node_id == node_id]
+
     # What group coordination asks
 
     def topic_id(self, name: str) -> UUID | None:
@@ -113,6 +131,11 @@ class Topics:
         row = self.by_name(topic)
         partition = None if row is None else self.partition(row.topic_id, index)
         return None if partition is None else self.broker(partition.leader_id)
+
+
+def shown_replicas(row: PartitionRow) -> list[int]:
+    """Replicas, and ISR, as clients are told: the leader alone. `row.replicas` says where a partition that moves goes to."""
+    return [] if row.leader_id == NO_LEADER else [row.leader_id]
 
 
 def meta_stream_key(topic_id: bytes, index: int) -> str:

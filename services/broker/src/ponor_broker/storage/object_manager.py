@@ -15,12 +15,20 @@ from ponor_metadata.errors import MetadataLagError, SessionClosedError
 from ponor_metadata.read_index import find_pieces
 from ponor_metadata.session import SessionClient
 from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.view import View
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ObjectId, StreamId
-from s3stream.errors import CommitRefusedError, PreparedExpiredError, StorageFailedError
-from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, StreamRange, UploadedObject
+from s3stream.errors import (
+    CommitRefusedError,
+    PreparedExpiredError,
+    S3StreamError,
+    StorageFailedError,
+    WalNotHeldError,
+)
+from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, StreamRange, UploadedObject, WalName
 
 from ponor_broker.storage.refusals import storage_error_of
+from ponor_broker.storage.wal_manager import wire_wal
 
 LAG_WAIT_MS = 1_000
 """How long a look-up waits for an image that does not reach the offset yet; then the caller asks again."""
@@ -54,16 +62,25 @@ class ControllerObjectManager:
         )
 
     async def commit_upload(
-        self, stream_set_object: UploadedObject | None, stream_objects: Sequence[UploadedObject]
+        self,
+        stream_set_object: UploadedObject | None,
+        stream_objects: Sequence[UploadedObject],
+        *,
+        trim_sequence: int = 0,
+        recovered: WalName | None = None,
     ) -> None:
-        body = wire.CommitUpload(stream_objects=[_stream_object(uploaded) for uploaded in stream_objects])
+        body = wire.CommitUpload(
+            stream_objects=[_stream_object(uploaded) for uploaded in stream_objects],
+            trim_sequence=trim_sequence,
+        )
         if stream_set_object is not None:
             body.stream_set_object.CopyFrom(_stream_set_object(stream_set_object))
+        if recovered is not None:
+            body.recovered.CopyFrom(wire_wal(recovered))
         try:
             result = await self._submit(Operation(commit_upload=body))
         except OperationError as error:
-            refusal = PreparedExpiredError if error.code in _LEASE_IS_OVER else CommitRefusedError
-            raise refusal(str(error)) from error
+            raise _commit_refusal(error) from error
         self._committed_index = max(self._committed_index, result.commit_index)
 
     async def find_objects(
@@ -81,6 +98,7 @@ class ControllerObjectManager:
     def _find(
         self, stream_id: StreamId, start_offset: int, end_offset: int, pieces_max: int
     ) -> list[ObjectPiece]:
+        image = self._subscription.image
         return [
             ObjectPiece(
                 piece.object_id,
@@ -89,10 +107,9 @@ class ControllerObjectManager:
                 piece.size_bytes,
                 piece.start_offset,
                 piece.end_offset,
+                _range_count(image, piece.object_id),
             )
-            for piece in find_pieces(
-                self._subscription.image, stream_id, start_offset, end_offset, limit=pieces_max
-            )
+            for piece in find_pieces(image, stream_id, start_offset, end_offset, limit=pieces_max)
         ]
 
     async def _submit(self, operation: Operation) -> OperationResult:
@@ -100,6 +117,20 @@ class ControllerObjectManager:
             return await self._session.submit(operation)
         except SessionClosedError as error:
             raise StorageFailedError(str(error)) from error
+
+
+def _range_count(image: View, object_id: ObjectId) -> int:
+    """Ranges in an object; a stream object has one."""
+    row = image.stream_set_objects.get(object_id)
+    return 1 if row is None else len(row.ranges.decoded)
+
+
+def _commit_refusal(error: OperationError) -> S3StreamError:
+    if error.code in _LEASE_IS_OVER:
+        return PreparedExpiredError(str(error))
+    if error.code == error_pb2.ERROR_CODE_WAL_NOT_HELD:
+        return WalNotHeldError(str(error))
+    return CommitRefusedError(str(error))
 
 
 def _range(part: StreamRange) -> wire.UploadedRange:

@@ -15,6 +15,7 @@ from s3stream.errors import (
     StreamFencedError,
     StreamNotClosedError,
     StreamNotFoundError,
+    WalNotHeldError,
 )
 
 _ERRORS: Final[dict[int, type[S3StreamError]]] = {
@@ -22,6 +23,7 @@ _ERRORS: Final[dict[int, type[S3StreamError]]] = {
     error_pb2.ERROR_CODE_STREAM_FENCED: StreamFencedError,
     error_pb2.ERROR_CODE_STREAM_NOT_OPENED: StreamClosedError,
     error_pb2.ERROR_CODE_STREAM_NOT_CLOSED: StreamNotClosedError,
+    error_pb2.ERROR_CODE_WAL_NOT_HELD: WalNotHeldError,
 }
 
 

@@ -16,9 +16,10 @@ from ponor_metadata.tables import STREAMS_OPEN_AT
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId, StreamEpoch, StreamId
 from s3stream.errors import StreamClosedError
-from s3stream.ports import StreamState
+from s3stream.ports import StreamState, WalName
 
 from ponor_broker.storage.refusals import storage_error_of
+from ponor_broker.storage.wal_manager import wire_wal
 
 
 class ControllerStreamManager:
@@ -49,8 +50,12 @@ class ControllerStreamManager:
             for state in result.streams_opened.streams
         ]
 
-    async def close_streams(self, streams: Sequence[StreamState]) -> None:
+    async def close_streams(
+        self, streams: Sequence[StreamState], *, recovered: WalName | None = None
+    ) -> None:
         body = wire.CloseStreams(streams=[_wire_state(state) for state in streams])
+        if recovered is not None:
+            body.recovered.CopyFrom(wire_wal(recovered))
         await self._submit(Operation(close_streams=body))
 
     async def trim_streams(self, streams: Sequence[tuple[StreamId, StreamEpoch, int]]) -> None:

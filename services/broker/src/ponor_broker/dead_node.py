@@ -1,0 +1,215 @@
+"""Standing in for a broker that will not come back, with its write-ahead log in hand: `ponor broker recover`.
+
+What lives here: the composition of a broker without clients. It registers under the dead node's id, which ends the rights of whatever is left of that node,
+recovers the log as the node's own start would, gives the partitions away, and leaves. Only a log in a file needs this: one in the object store is recovered by any
+broker, without being asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final
+
+from ponor.controller.v1.session_service_pb2 import ElectMoved, Operation, PartitionName
+from ponor_journal.errors import JournalIdentityError
+from ponor_metadata.rows import MoveRow, NodeRow, StreamRow, WalKind
+from ponor_metadata.tables import MOVES_FROM, PARTITION_TAG, PARTITIONS_LED_BY, STREAMS_OPEN_AT, TOPIC_TAG
+from ponor_rpc.errors import OperationError
+from ponor_runtime.object_store import ObjectStore
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+from s3stream.errors import WalCorruptError
+from s3stream.ports import StreamState
+from s3stream.recovery import STREAMS_PER_CALL_MAX, RecoveryReport
+from s3stream.settings import StorageSettings
+
+from ponor_broker.drain import Drain
+from ponor_broker.node import Node
+from ponor_broker.storage.start import StoragePorts, start_on_file
+
+LOG: Final = logging.getLogger("ponor.broker")
+LOOK_S: Final = 0.1
+MOVES_PER_CALL_MAX: Final = 1_000
+CURRENT_MS_MAX: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class UnclosedEnd:
+    """A stream that was closed where its committed data end: what was acknowledged behind is lost. `offset` is the stream's own."""
+
+    topic: str
+    partition: int
+    kind: str
+    stream_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RescueReport:
+    """What became of a dead node.
+
+    `recovered` is None when the log could not be used, and then `reason` says why and `open_ends` what may be lost. `partitions_left` are still its own, because
+    no other broker took them.
+    """
+
+    recovered: RecoveryReport | None
+    reason: str
+    open_ends: tuple[UnclosedEnd, ...]
+    partitions_left: int
+
+
+async def rescue(
+    runtime: Runtime,
+    settings: StorageSettings,
+    dead: NodeRow,
+    *,
+    controllers: tuple[str, ...],
+    store: ObjectStore,
+    wal: PurePath | None,
+    accept_loss: bool,
+    ms_max: int,
+) -> RescueReport:
+    """Recover a dead node's log, close its streams, have its partitions moved to live brokers, and leave in its name.
+
+    Args:
+        runtime: the world.
+        settings: of the storage; sizes of the log must be the node's own.
+        dead: the node, as the metadata know it; clients go on being sent to its address until its partitions have moved.
+        controllers: of the cluster.
+        store: of the cluster.
+        wal: the directory of its write-ahead log; None: it is gone.
+        accept_loss: close what the log cannot tell of where the committed data end.
+        ms_max: how long the partitions may take to move.
+
+    Raises:
+        WalCorruptError, JournalIdentityError: the log is damaged, new, or another node's; nothing was closed.
+        BlockingIOError: a process has the directory: the node is not dead.
+    """
+    tasks = BackgroundTasks(runtime.fail_stop)
+    node = Node(
+        runtime,
+        node_id=dead.node_id,
+        controllers=controllers,
+        wal=WalKind.FILE,
+        kafka_host=dead.kafka_host,
+        kafka_port=dead.kafka_port,
+    )
+    node.start(tasks)
+    try:
+        await node.register()
+        ports = StoragePorts.of(node, store, settings)
+        recovered, reason = await _recover(
+            runtime, settings, node, ports, wal, tasks, accept_loss=accept_loss
+        )
+        lost = await _close_at_committed_ends(node, ports) if recovered is None else ()
+        await _give_away(runtime, node, tasks, ms_max)
+        return RescueReport(recovered, reason, lost, len(_led(node)))
+    finally:
+        node.part()
+        await node.close()
+        await tasks.close()
+
+
+async def _recover(
+    runtime: Runtime,
+    settings: StorageSettings,
+    node: Node,
+    ports: StoragePorts,
+    wal: PurePath | None,
+    tasks: BackgroundTasks,
+    *,
+    accept_loss: bool,
+) -> tuple[RecoveryReport | None, str]:
+    """The log's recovery; or None and why there was none, where a loss is accepted."""
+    if wal is None:
+        assert accept_loss, "a node without a log is recovered only by accepting the loss"
+        return None, "no write-ahead log was given"
+    try:
+        streams = await start_on_file(runtime, settings, node, ports, wal, tasks)
+    except (WalCorruptError, JournalIdentityError) as error:
+        if not accept_loss or isinstance(error, JournalIdentityError):
+            raise
+        return None, str(error)
+    await streams.close()
+    return streams.recovery, ""
+
+
+async def _close_at_committed_ends(node: Node, ports: StoragePorts) -> tuple[UnclosedEnd, ...]:
+    """Close all that the node holds open; a recovery that failed half-way may have moved the ends, so the image is made current first."""
+    await node.subscription.wait_current(CURRENT_MS_MAX)
+    rows = node.subscription.image.streams.find(STREAMS_OPEN_AT, node.node_id)
+    lost = tuple(_open_end(node, row) for row in rows)
+    for end in lost:
+        LOG.warning("LOSS ACCEPTED: %s-%d, %s stream %d, from offset %d on", *_words(end))
+    for at in range(0, len(rows), STREAMS_PER_CALL_MAX):
+        await ports.streams.close_streams([_state(row) for row in rows[at : at + STREAMS_PER_CALL_MAX]])
+    return lost
+
+
+async def _give_away(runtime: Runtime, node: Node, tasks: BackgroundTasks, ms_max: int) -> None:
+    """Let the controllers move everything to live brokers. Its streams are closed, so each move only waits for this node's word."""
+    electing = tasks.spawn(_elect_targets(runtime, node), "elect targets of moves")
+    drain = Drain(node, runtime.clock, runtime.process, ms_max=ms_max)
+    is_empty = await drain.run()
+    electing.cancel()
+    if is_empty or not _led(node):
+        await drain.leave()
+
+
+async def _elect_targets(runtime: Runtime, node: Node) -> None:
+    asked: dict[tuple[bytes, int, int], None] = {}
+    while True:
+        moves = node.subscription.image.moves.find(MOVES_FROM, node.node_id)
+        asked = {_key(move): None for move in moves if _key(move) in asked}
+        new = [move for move in moves if _key(move) not in asked][:MOVES_PER_CALL_MAX]
+        if new:
+            asked.update((_key(move), None) for move in new)
+            await _elect(node, new)
+        else:
+            await runtime.clock.sleep(LOOK_S)
+
+
+async def _elect(node: Node, moves: Sequence[MoveRow]) -> None:
+    names = []
+    for move in moves:
+        row = node.subscription.image.partitions.get((move.topic_id, move.partition))
+        if row is not None:
+            names.append(
+                PartitionName(topic_id=row.topic_id, partition=row.partition, leader_epoch=row.leader_epoch)
+            )
+    try:
+        await node.session.submit(Operation(elect_moved=ElectMoved(partitions=names)))
+    except OperationError as error:
+        LOG.info("the controllers elect the targets of %d moves later by themselves: %s", len(names), error)
+
+
+def _led(node: Node) -> Sequence[object]:
+    return node.subscription.image.partitions.find(PARTITIONS_LED_BY, node.node_id)
+
+
+def _key(move: MoveRow) -> tuple[bytes, int, int]:
+    return move.topic_id, move.partition, move.begun_at_ms
+
+
+def _state(row: StreamRow) -> StreamState:
+    return StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset)
+
+
+def _open_end(node: Node, row: StreamRow) -> UnclosedEnd:
+    tags = row.tags
+    topic_id = bytes.fromhex(tags.get(TOPIC_TAG, ""))
+    topic = node.subscription.image.topics.get(topic_id)
+    return UnclosedEnd(
+        topic.name if topic is not None else topic_id.hex(),
+        int(tags.get(PARTITION_TAG, -1)),
+        tags.get("kind", ""),
+        row.stream_id,
+        row.end_offset,
+    )
+
+
+def _words(end: UnclosedEnd) -> tuple[str, int, str, int, int]:
+    return end.topic, end.partition, end.kind, end.stream_id, end.offset

@@ -1,0 +1,152 @@
+"""This process as a node of the cluster: its registration, its session and its image, and the end of its rights.
+
+What lives here: the two conversations with the controllers, and the watch over the epoch. A process that learns, by either of them, that its epoch is over
+ends in the same turn of the loop: what it has promised so far is durable, and nothing of what it holds may be acknowledged any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from ponor_metadata.controllers import KnownControllers
+from ponor_metadata.errors import SessionClosedError
+from ponor_metadata.rows import NodeRole, NodeRow, WalKind
+from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
+from ponor_metadata.subscription import SubscriptionClient
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeEpoch, NodeId
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+
+INCARNATION_BYTES: Final = 16
+
+
+class Node:
+    """See the module's docstring.
+
+    Attributes:
+        controllers: whom to ask; grows with what the cluster tells.
+        session: how metadata are changed.
+        subscription: how they are followed.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        node_id: NodeId,
+        controllers: tuple[str, ...],
+        wal: WalKind,
+        kafka_host: str,
+        kafka_port: int,
+    ) -> None:
+        self._runtime = runtime
+        self._parting = False
+        self._registered = False
+        self._refusal: OperationError | None = None
+        self.node_id = node_id
+        self.controllers = KnownControllers(controllers)
+        self.subscription = SubscriptionClient(
+            network=runtime.network,
+            clock=runtime.clock,
+            randomness=runtime.randomness,
+            telemetry=runtime.telemetry,
+            addresses=self.controllers,
+        )
+        self.session = SessionClient(
+            network=runtime.network,
+            clock=runtime.clock,
+            randomness=runtime.randomness,
+            telemetry=runtime.telemetry,
+            identity=NodeIdentity(
+                node_id,
+                NodeRole.BROKER,
+                runtime.randomness.token(INCARNATION_BYTES),
+                kafka_host=kafka_host,
+                kafka_port=kafka_port,
+                wal=wal,
+            ),
+            addresses=self.controllers,
+            applied_index=lambda: self.subscription.image.index,
+        )
+        self.session.fenced_listeners.append(self._fenced)
+        self.subscription.listeners.append(lambda _: self._look_for_end())
+        self.subscription.image_listeners.append(lambda _: self._look_for_end())
+
+    @property
+    def epoch(self) -> NodeEpoch:
+        """Under which this process acts; known once `register` returned."""
+        return self.session.node_epoch
+
+    @property
+    def row(self) -> NodeRow | None:
+        """What the image says of this node."""
+        return self.subscription.image.nodes.get(self.node_id)
+
+    def start(self, tasks: BackgroundTasks) -> None:
+        """Begin both conversations."""
+        tasks.spawn(self.subscription.run(), "subscription")
+        tasks.spawn(self._run_session(), "session")
+
+    async def register(self) -> None:
+        """Return when a controller has taken this process in and the image shows it.
+
+        Raises:
+            OperationError: it never will, as things are; the message says why, and what to do.
+            NodeFencedError, SessionClosedError: it never will.
+        """
+        try:
+            await self.session.ready()
+        except SessionClosedError:
+            if self._refusal is not None:
+                raise self._refusal from None
+            raise
+        await self.subscription.wait_for(self.session.registered_index)
+        self._registered = True
+
+    def part(self) -> None:
+        """From now on the end of this epoch is what was asked for, and no reason to stop in haste."""
+        self._parting = True
+
+    async def close(self) -> None:
+        """End both conversations. Idempotent."""
+        await self.subscription.close()
+        await self.session.close()
+
+    async def _run_session(self) -> None:
+        try:
+            await self.session.run()
+        except OperationError as error:
+            if self._registered:
+                raise
+            self._refusal = error  # what a person has to change, not a failure of this process
+
+    def _look_for_end(self) -> None:
+        """The image may know of a fence before the session is told."""
+        row = self.row if self._registered else None
+        if row is None or row.node_epoch < self.epoch:
+            return
+        if row.node_epoch > self.epoch:
+            self._fenced(f"a newer process registered, at epoch {row.node_epoch}")
+        elif row.fenced:
+            self._fenced(f"its epoch {row.node_epoch} was fenced")
+
+    def _fenced(self, reason: str) -> None:
+        if not self._parting:
+            error = NodeFencedError(f"node {self.node_id} must stop: {reason}")
+            self._runtime.fail_stop("the session", error)
+
+
+async def first_of(wanted: asyncio.Future[None], stop: asyncio.Event) -> bool:
+    """Wait for what is wanted or for `stop`; whether it was the first. What is not awaited any more is cancelled."""
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((wanted, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not wanted.done():
+            return False
+        await wanted
+        return True
+    finally:
+        wanted.cancel()
+        stopping.cancel()

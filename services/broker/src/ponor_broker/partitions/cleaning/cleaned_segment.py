@@ -1,0 +1,132 @@
+"""One cleaned segment as it is written to the `.cleaned` streams of a partition.
+
+What lives here: stretched counts, padding, time entries, and the wait until all of it is durable. Stream offsets stay in step with Kafka's: a record covers the
+hole before its batch too, and a hole at the end becomes an empty batch. Kept records 1, 2, 4 of offsets [0, 5) are {0, 2}, {2, 1}, {3, 2}.
+Nothing refers to what is written until `PartitionLog.clean` names it; what is given up before that is garbage, and goes with the next trim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from ponor_kafka.record_batch import BatchView
+from ponor_partition.log_meta import CLEANED, DATA, TIME, Content, Segment, Slice
+from ponor_runtime.clock import Clock
+from s3stream.errors import AppendBackpressureError
+from s3stream.records import RECORD_COUNT_MAX
+
+from ponor_broker.partitions.cleaning.rewriting import padding
+from ponor_broker.partitions.partition_log import PartitionLog, observe
+from ponor_broker.partitions.stream_port import PartitionStream
+from ponor_broker.partitions.time_index import TIME_ENTRY
+
+IN_FLIGHT_BYTES_MAX: Final = 1 << 20
+"""Bytes that are given to the write-ahead log before the cleaner waits for it: producers wait for no more of it than that."""
+TIME_ENTRY_EVERY_BYTES: Final = 256 << 10
+FULL_RETRY_S: Final = 0.25
+FULL_RETRIES_MAX: Final = 240
+
+
+class CleanedSegment:
+    """Takes the batches of the Kafka offsets from `base_offset` on; `count_max` is lower in tests alone."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        clock: Clock,
+        base_offset: int,
+        *,
+        created_ms: int,
+        count_max: int = RECORD_COUNT_MAX,
+    ) -> None:
+        self._clock = clock
+        self._base_offset = base_offset
+        self._created_ms = created_ms
+        self._count_max = count_max
+        self._data: PartitionStream = log.streams[DATA + CLEANED]
+        self._time: PartitionStream = log.streams[TIME + CLEANED]
+        self._data_start = self._data.next_offset
+        self._time_start = self._time.next_offset
+        self._leader_epoch = -1
+        self._end_offset = base_offset
+        self._durable: asyncio.Future[None] | None = None
+        self._in_flight_bytes = 0
+        self._unindexed_bytes = 0
+        self._indexed_timestamp = -1
+        self.content = Content()
+        """Batches that hold records; padding counts with its bytes."""
+
+    async def add(self, batch: BatchView) -> None:
+        """The next batch that stays.
+
+        Raises:
+            S3StreamError: a stream did not take it, or not in time.
+        """
+        assert batch.base_offset >= self._end_offset, (
+            f"batch {batch.base_offset} lies below {self._end_offset}"
+        )
+        self._leader_epoch = batch.leader_epoch
+        await self._pad(batch.base_offset, room=batch.last_offset_delta + 1)
+        await self._append(batch)
+
+    async def finish(self, end_offset: int) -> Segment:
+        """No batch follows below `end_offset`; returns the segment when all of it is durable.
+
+        Raises:
+            S3StreamError: as `add`.
+        """
+        await self._pad(end_offset, room=self._count_max)
+        await self._settled()
+        return Segment(
+            self._base_offset,
+            CLEANED,
+            (
+                (DATA, Slice(self._data_start, self._data.next_offset)),
+                (TIME, Slice(self._time_start, self._time.next_offset)),
+            ),
+            self._created_ms,
+            self.content,
+        )
+
+    async def _pad(self, end_offset: int, *, room: int) -> None:
+        """Empty batches for the hole below `end_offset`, but for what the next record can cover beside its own `room`."""
+        while (hole := end_offset - self._end_offset) > self._count_max - room:
+            await self._append(padding(self._end_offset, min(hole, self._count_max), self._leader_epoch))
+
+    async def _append(self, batch: BatchView) -> None:
+        size_bytes = batch.size_bytes
+        max_timestamp = batch.max_timestamp if batch.record_count else -1
+        count = batch.next_offset - self._end_offset
+        await self._put(self._data, bytes(batch.view), count, max_timestamp)
+        self._end_offset = batch.next_offset
+        largest, largest_offset = self.content.max_timestamp, self.content.max_timestamp_offset
+        if max_timestamp > largest:
+            largest, largest_offset = max_timestamp, batch.base_offset
+        self.content = Content(self.content.size_bytes + size_bytes, largest, largest_offset)
+        self._unindexed_bytes += size_bytes
+        if self._unindexed_bytes >= TIME_ENTRY_EVERY_BYTES and largest > self._indexed_timestamp:
+            await self._put(self._time, TIME_ENTRY.pack(largest, largest_offset), 1, largest)
+            self._unindexed_bytes, self._indexed_timestamp = 0, largest
+        self._in_flight_bytes += size_bytes
+        if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+            await self._settled()
+
+    async def _put(self, stream: PartitionStream, payload: bytes, count: int, max_timestamp: int) -> None:
+        for _ in range(FULL_RETRIES_MAX):
+            try:
+                self._durable = stream.append(payload, count=count, max_timestamp=max_timestamp)
+            except AppendBackpressureError:
+                await self._clock.sleep(FULL_RETRY_S)  # producers come first
+            else:
+                observe(self._durable)
+                return
+        raise AppendBackpressureError(
+            f"stream {stream.stream_id} took nothing of a cleaning for {FULL_RETRIES_MAX * FULL_RETRY_S:.0f} s"
+        )
+
+    async def _settled(self) -> None:
+        """All that was appended is durable: both streams share one write-ahead log, so the last append tells."""
+        if self._durable is not None:
+            await asyncio.shield(self._durable)
+        self._in_flight_bytes = 0

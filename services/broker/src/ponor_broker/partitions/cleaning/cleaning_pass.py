@@ -1,0 +1,246 @@
+"""One cleaning of one partition, from its start to the last segment that may be cleaned.
+
+    learn the newest offset of each dirty key → rewrite the segments from the log's start on, group by group → the partition is clean to there
+
+What lives here: the order of things. A group of segments becomes one, written to the `.cleaned` streams; when that is durable, the list of segments changes, and
+what the group lay in is trimmed by housekeeping. So a crash, a move or an error at any point leaves a log that says the same: at worst a group is
+written again. Where the map of keys does not hold all of them, the pass ends at the record that did not fit, and the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from ponor_kafka.errors import KafkaWireError
+from ponor_kafka.record_batch import BatchView
+from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.log_meta import Segment
+from ponor_runtime.clock import Clock
+from s3stream.errors import AppendBackpressureError
+from s3stream.records import RECORD_COUNT_MAX
+
+from ponor_broker.partitions.cleaning.cleanable import Cleanable, groups
+from ponor_broker.partitions.cleaning.cleaned_segment import CleanedSegment
+from ponor_broker.partitions.cleaning.keeping import Keeper, KeyIndex
+from ponor_broker.partitions.cleaning.offset_map import OffsetMap
+from ponor_broker.partitions.cleaning.pace import Pace
+from ponor_broker.partitions.cleaning.record_scan import ScannedRecord, scan
+from ponor_broker.partitions.cleaning.rewriting import with_records, without_records
+from ponor_broker.partitions.cleaning.transactions import OutcomeScan, TransactionTrail
+from ponor_broker.partitions.partition import Partition
+
+READ_BYTES: Final = 1 << 20
+"""Bytes of a read: with one decompressed batch, all that a pass holds of the log at a time."""
+
+
+class CleaningStoppedError(Exception):
+    """The partition closes, moves, or was changed by somebody else: what was done stays, the rest is for another time."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningLimits:
+    """What a pass may take. `decompressed_bytes_max` bounds one batch."""
+
+    map_bytes_max: int
+    decompressed_bytes_max: int
+
+
+@dataclass(slots=True)
+class CleaningReport:
+    """What a pass did so far."""
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_removed: int = 0
+    cleaned_to: int = 0
+
+
+class CleaningPass:
+    """Runs once. The `.cleaned` streams are open."""
+
+    def __init__(
+        self, partition: Partition, cleanable: Cleanable, limits: CleaningLimits, clock: Clock, pace: Pace
+    ) -> None:
+        self._partition = partition
+        self._log = partition.log
+        self._config = partition.config
+        self._cleanable = cleanable
+        self._limits = limits
+        self._clock = clock
+        self._pace = pace
+        self._offsets: OffsetMap | None = None
+        self.report = CleaningReport(cleaned_to=cleanable.dirty_from)
+
+    @property
+    def map_bytes(self) -> int:
+        """Memory of the map of keys by now."""
+        return 0 if self._offsets is None else self._offsets.size_bytes
+
+    async def run(self) -> None:
+        """Clean. `report` tells how far it came, also after an error.
+
+        Raises:
+            S3StreamError: to be tried again.
+            CleaningStoppedError: likewise, if the partition serves then.
+            PartitionCorruptError: a batch cannot be read; a repetition will not help.
+        """
+        trims = self._log.trims
+        assert not trims.is_cleaning, f"{self._partition.identity} is being cleaned"
+        trims.is_cleaning = True
+        self._pace.begin()
+        try:
+            index = await self._index()
+            await self._rewrite_all(index)
+        except KafkaWireError as error:
+            raise PartitionCorruptError(f"{self._partition.identity}: {error}") from error
+        finally:
+            trims.is_cleaning = False
+
+    # Which record of a key is the last
+
+    async def _index(self) -> KeyIndex:
+        """Of the dirty part, as far as there is room, and transactions have ended."""
+        begin, end = self._cleanable.dirty_from, self._cleanable.end
+        self._offsets = OffsetMap(self._limits.map_bytes_max, end - begin)
+        index = KeyIndex(self._offsets, begin - 1)
+        trail: TransactionTrail | None = None
+        async with aclosing(self._batches(begin, end)) as batches:
+            async for batch in batches:
+                if trail is None and (batch.is_transactional or batch.is_control):
+                    outcomes = await self._outcomes(batch.base_offset, end)
+                    end = end if outcomes.open_from is None else outcomes.open_from
+                    index.aborted, trail = outcomes.aborted, TransactionTrail(outcomes.aborted)
+                if batch.base_offset >= end:
+                    break
+                is_void = trail is not None and trail.may_discard(batch)
+                if not (is_void or batch.is_control) and not await self._index_batch(index, batch, begin):
+                    break
+                index.last_offset = max(index.last_offset, batch.last_offset)
+        return index
+
+    async def _index_batch(self, index: KeyIndex, batch: BatchView, begin: int) -> bool:
+        """Note the batch's records from `begin` on; False where one did not fit: `last_offset` is then that of the one before."""
+        for record in scan(self._data(batch), batch.record_count):
+            offset = batch.base_offset + record.offset_delta
+            if record.key is not None and offset >= begin and not index.offsets.put(record.key, offset):
+                return False
+            index.last_offset = max(index.last_offset, offset)
+            if self._pace.step():
+                await self._pace.rest()
+        return True
+
+    async def _outcomes(self, begin: int, end: int) -> OutcomeScan:
+        outcomes = OutcomeScan()
+        async for batch in self._batches(begin, end):
+            outcomes.see(batch)
+        return outcomes
+
+    # The new segments
+
+    async def _rewrite_all(self, index: KeyIndex) -> None:
+        last_offset = index.last_offset
+        if last_offset < self._cleanable.dirty_from:
+            return  # a transaction is open there
+        keeper = Keeper(
+            index,
+            self._is_last_of_producer,
+            now_ms=self._clock.wall_ms(),
+            delete_retention_ms=self._config.delete_retention_ms,
+        )
+        segments = [
+            segment
+            for segment in self._log.log_meta.segments[:-1]
+            if segment.end_offset > self._cleanable.start and segment.base_offset <= last_offset
+        ]
+        for group in groups(segments, self._config.segment_bytes, RECORD_COUNT_MAX):
+            await self._rewrite(group, keeper)
+        self._check()
+        self._log.note_cleaned_to(last_offset + 1)
+        self.report.cleaned_to = last_offset + 1
+
+    async def _rewrite(self, group: list[Segment], keeper: Keeper) -> None:
+        base_offset, end_offset = group[0].base_offset, group[-1].end_offset
+        out = CleanedSegment(self._log, self._clock, base_offset, created_ms=group[0].created_ms)
+        begin = max(base_offset, self._partition.log_start_offset)
+        async with aclosing(self._batches(begin, end_offset)) as batches:
+            async for batch in batches:
+                kept = batch if keeper.is_untouched(batch) else await self._kept(keeper, batch)
+                if kept is not None:
+                    await out.add(kept)
+                    self._pace.moved(kept.size_bytes)
+                    self.report.bytes_written += kept.size_bytes
+        await self._commit(group, await out.finish(end_offset))
+
+    async def _kept(self, keeper: Keeper, batch: BatchView) -> BatchView | None:
+        """What stays of a batch: itself, a part of it, its header, or nothing."""
+        verdict = keeper.judge(batch)
+        kept: list[ScannedRecord] = []
+        has_tombstones = False
+        data = b""
+        if not verdict.drops_records and batch.record_count:
+            data = self._data(batch)
+            for record in scan(data, batch.record_count):
+                if keeper.keeps(batch, record):
+                    kept.append(record)
+                    has_tombstones = has_tombstones or not record.has_value
+                if self._pace.step():
+                    await self._pace.rest()
+        self.report.records_removed += batch.record_count - len(kept)
+        if not kept:
+            return without_records(batch) if verdict.keeps_header else None
+        horizon_ms = keeper.new_horizon_ms(
+            batch, has_tombstones=has_tombstones, is_idle_marker=verdict.is_idle_marker
+        )
+        if len(kept) == batch.record_count and horizon_ms is None:
+            return batch
+        return with_records(batch, data, kept, horizon_ms)
+
+    async def _commit(self, group: list[Segment], cleaned: Segment) -> None:
+        """The cleaned segment takes the group's place. The checkpoint goes before it: an open then learns nothing from batches that are gone."""
+        self._check()
+        segments = self._log.log_meta.segments
+        if [
+            segment for segment in segments if cleaned.base_offset <= segment.base_offset < cleaned.end_offset
+        ] != group:
+            raise CleaningStoppedError("its oldest segments were dropped meanwhile")
+        self._partition.before_upload()
+        if self._partition.recovers_from is not None:
+            raise AppendBackpressureError("the Meta stream took no checkpoint")
+        await self._log.clean(cleaned)
+
+    # Reading
+
+    async def _batches(self, offset: int, end: int) -> AsyncGenerator[BatchView, None]:
+        """The batches from the one that contains `offset` up to `end`, in steps."""
+        while offset < end:
+            self._check()
+            records = await self._log.read(offset, READ_BYTES)
+            self._pace.begin()
+            for record in records:
+                batch = BatchView(memoryview(record.payload))
+                offset = batch.next_offset
+                if batch.base_offset >= end:
+                    return
+                self._pace.moved(batch.size_bytes)
+                self.report.bytes_read += batch.size_bytes
+                yield batch
+                if self._pace.step():
+                    await self._pace.rest()
+            await self._pace.rest()
+
+    def _data(self, batch: BatchView) -> bytes:
+        data = batch.uncompressed(self._limits.decompressed_bytes_max)
+        return data if isinstance(data, bytes) else bytes(data)
+
+    def _is_last_of_producer(self, batch: BatchView) -> bool:
+        entry = self._partition.producers.entry(batch.producer_id)
+        return entry is not None and entry.batches[-1].end_offset == batch.next_offset
+
+    def _check(self) -> None:
+        if not self._partition.is_writable:
+            raise CleaningStoppedError("it closes, or moves")
+        if not self._partition.config.is_compacted:
+            raise CleaningStoppedError("its cleanup.policy changed")

@@ -1,0 +1,89 @@
+"""What a cleaning keeps: the last record of each key below its end, tombstones until their horizon, and what producers and transactions need.
+
+What lives here: the decisions over batches and records, pure (Apache Kafka's `Cleaner.shouldRetainRecord` and `checkBatchRetention`; KIP-534 for the horizon).
+Everything beyond the last offset that the index knows is kept as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ponor_kafka.record_batch import BatchView
+
+from ponor_broker.partitions.cleaning.offset_map import OffsetMap
+from ponor_broker.partitions.cleaning.record_scan import ScannedRecord
+from ponor_broker.partitions.cleaning.transactions import AbortedTransaction, TransactionTrail
+
+
+@dataclass(slots=True)
+class KeyIndex:
+    """What is known of the part of the log that was not cleaned before: the newest offset of every key up to `last_offset`, inclusive."""
+
+    offsets: OffsetMap
+    last_offset: int
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+
+
+class Verdict(NamedTuple):
+    """Of a batch. `keeps_header`: the batch stays even if no record of it does. `is_idle_marker`: its horizon is to be set, as for tombstones."""
+
+    drops_records: bool
+    keeps_header: bool
+    is_idle_marker: bool
+
+
+class Keeper:
+    """Of one pass. `is_last_of_producer` tells whether a batch holds the newest sequence of a producer that the partition knows."""
+
+    def __init__(
+        self,
+        index: KeyIndex,
+        is_last_of_producer: Callable[[BatchView], bool],
+        *,
+        now_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        self._index = index
+        self._is_last_of_producer = is_last_of_producer
+        self._trail = TransactionTrail(index.aborted)
+        self._now_ms = now_ms
+        self._delete_retention_ms = delete_retention_ms
+
+    def is_untouched(self, batch: BatchView) -> bool:
+        """Whether the whole batch lies beyond what is known."""
+        return batch.base_offset > self._index.last_offset
+
+    def judge(self, batch: BatchView) -> Verdict:
+        """To be asked of every batch, in the order of the log, from its start on."""
+        may_discard = self._trail.may_discard(batch)
+        is_idle_marker = may_discard and batch.is_control
+        drops = may_discard and (not batch.is_control or self._is_over(batch))
+        keeps_header = batch.has_producer_id and self._is_last_of_producer(batch)
+        return Verdict(drops, keeps_header, is_idle_marker)
+
+    def keeps(self, batch: BatchView, record: ScannedRecord) -> bool:
+        """Whether a record stays, of a batch whose records are not dropped together."""
+        offset = batch.base_offset + record.offset_delta
+        if batch.is_control or offset > self._index.last_offset:
+            return True
+        if record.key is None or self._index.offsets.newest(record.key) > offset:
+            return False
+        return record.has_value or not self._is_over(batch)
+
+    def new_horizon_ms(self, batch: BatchView, *, has_tombstones: bool, is_idle_marker: bool) -> int | None:
+        """When tombstones that are kept may go, if the batch does not say so yet.
+
+        The clock starts when all that they delete has been removed below them: not for a batch that reaches beyond what is known (where
+        Kafka starts it too early).
+        """
+        if not (has_tombstones or is_idle_marker) or batch.delete_horizon_ms is not None:
+            return None
+        return (
+            self._now_ms + self._delete_retention_ms if batch.last_offset <= self._index.last_offset else None
+        )
+
+    def _is_over(self, batch: BatchView) -> bool:
+        horizon_ms = batch.delete_horizon_ms
+        return horizon_ms is not None and horizon_ms <= self._now_ms

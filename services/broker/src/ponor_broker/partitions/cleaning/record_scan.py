@@ -1,0 +1,52 @@
+"""Records of an uncompressed batch, as far as the cleaner looks into them: key, offset, time, whether there is a value, and where the bytes lie.
+
+What lives here: the walk. Values and headers are never decoded: what is kept is copied as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ponor_kafka.errors import KafkaWireError
+from ponor_kafka.primitives import decode_varlong
+from ponor_kafka.records import scan_records
+
+
+class ScannedRecord(NamedTuple):
+    """A record at [start, end) of the data, its length included."""
+
+    start: int
+    end: int
+    timestamp_delta: int
+    offset_delta: int
+    key: bytes | None
+    has_value: bool
+
+
+def scan(data: bytes, count: int) -> Iterator[ScannedRecord]:
+    """Walk `count` records, which fill the data.
+
+    Raises:
+        KafkaWireError: they do not.
+    """
+    start = 0
+    for timestamp_delta, offset_delta, key_at, end in scan_records(data, count):
+        key: bytes | None = None
+        key_length, at = decode_varlong(data, key_at, end)
+        if key_length >= 0:
+            value_at = at + key_length
+            if value_at >= end:
+                raise KafkaWireError(f"a record's key claims {key_length} bytes where {end - at} are left")
+            key = data[at:value_at]
+            at = value_at
+        value_length, _ = decode_varlong(data, at, end)
+        yield ScannedRecord(start, end, timestamp_delta, offset_delta, key, value_length >= 0)
+        start = end
+
+
+def behind_timestamp(data: bytes, record: ScannedRecord) -> int:
+    """Where the record goes on behind its timestamp delta: with the offset delta."""
+    _, at = decode_varlong(data, record.start, record.end)
+    _, at = decode_varlong(data, at + 1, record.end)
+    return at

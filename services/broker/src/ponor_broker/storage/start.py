@@ -1,0 +1,134 @@
+"""The storage of one broker: its write-ahead log of either kind, and the client on top of it.
+
+What lives here: construction and the order of a start. A file log is recovered here, by its own process. Logs in the object store are recovered by whoever
+the controllers chose (`takeover`); this process only opens its own, under its own epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final
+
+from ponor_runtime.identity import NodeId
+from ponor_runtime.object_store import ObjectStore
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+from s3stream.client import StreamClient
+from s3stream.file_wal import FileWal
+from s3stream.object_wal.object_wal import ObjectWal
+from s3stream.settings import StorageSettings
+from s3stream.stores.probe.start_check import Condition
+
+from ponor_broker.node import Node
+from ponor_broker.storage.object_manager import ControllerObjectManager
+from ponor_broker.storage.stream_manager import ControllerStreamManager
+from ponor_broker.storage.wal_manager import ControllerWalManager
+
+LOG: Final = logging.getLogger("ponor.broker")
+WAL_DIRECTORY: Final = "wal"
+
+
+@dataclass(frozen=True, slots=True)
+class StoragePorts:
+    """s3stream's ports, fulfilled by the controllers, and the store."""
+
+    store: ObjectStore
+    streams: ControllerStreamManager
+    objects: ControllerObjectManager
+    wals: ControllerWalManager
+
+    @classmethod
+    def of(cls, node: Node, store: ObjectStore, settings: StorageSettings) -> StoragePorts:
+        """The ports of a registered node."""
+        session, subscription = node.session, node.subscription
+        return cls(
+            store,
+            ControllerStreamManager(session, subscription, node.node_id),
+            ControllerObjectManager(session, subscription, prepared_ttl_ms=settings.prepared_ttl_ms),
+            ControllerWalManager(session, subscription),
+        )
+
+
+async def start_on_file(
+    runtime: Runtime,
+    settings: StorageSettings,
+    node: Node,
+    ports: StoragePorts,
+    directory: PurePath,
+    tasks: BackgroundTasks,
+) -> StreamClient:
+    """Recover what an earlier process of this node left in the directory, then be ready.
+
+    Raises:
+        WalCorruptError, JournalIdentityError: the log cannot be used; the message says what to do.
+        BlockingIOError: another process has it.
+    """
+    wal = await FileWal.open(
+        runtime.disk,
+        directory,
+        identity=_wal_identity(node.session.cluster_id, node.node_id),
+        settings=settings,
+        telemetry=runtime.telemetry,
+    )
+    streams = await StreamClient.start(
+        runtime=runtime,
+        store=ports.store,
+        wal=wal,
+        streams=ports.streams,
+        objects=ports.objects,
+        settings=settings,
+        tasks=tasks,
+    )
+    report = streams.recovery
+    LOG.info(
+        "recovery took %d ms: %d records, %d bytes of %d streams uploaded from the write-ahead log; %d records were uploaded before",
+        report.duration_ms,
+        report.records,
+        report.bytes,
+        report.streams,
+        report.skipped_committed,
+    )
+    return streams
+
+
+async def start_on_store(
+    runtime: Runtime,
+    settings: StorageSettings,
+    ports: StoragePorts,
+    condition: Condition,
+    tasks: BackgroundTasks,
+) -> StreamClient:
+    """Begin the log of this process's epoch in the store; nothing of an earlier one is looked at.
+
+    Raises:
+        StorageFailedError: the epoch is over already.
+    """
+    wal = await ObjectWal.open(
+        store=ports.store,
+        name=await ports.wals.open_wal(),
+        manager=ports.wals,
+        settings=settings,
+        clock=runtime.clock,
+        randomness=runtime.randomness,
+        telemetry=runtime.telemetry,
+        tasks=tasks,
+        condition_proven=condition is Condition.PROVEN,
+    )
+    return await StreamClient.start(
+        runtime=runtime,
+        store=ports.store,
+        wal=wal,
+        streams=ports.streams,
+        objects=ports.objects,
+        settings=settings,
+        tasks=tasks,
+        recover=False,
+    )
+
+
+def _wal_identity(cluster_id: str, node_id: NodeId) -> bytes:
+    """16 bytes that name the owner of a write-ahead log: the log of another node or cluster is refused."""
+    return hashlib.blake2b(f"{cluster_id}/{node_id}".encode(), digest_size=16).digest()

@@ -1,0 +1,77 @@
+"""`s3stream.ports.WalManager` over the controller session and the image: the life of write-ahead logs in the object store.
+
+What lives here: requests and answers, and which logs the image gives this process to recover. What a log is and how it is recovered is s3stream's.
+"""
+
+from __future__ import annotations
+
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.controller.v1.session_service_pb2 import Operation
+from ponor_metadata.errors import NodeFencedError, SessionClosedError
+from ponor_metadata.session import SessionClient
+from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.tables import STREAMS_OPEN_AT
+from ponor_metadata.view import cluster_of
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeEpoch, NodeId
+from s3stream.errors import StorageFailedError, StreamFencedError, WalNotHeldError
+from s3stream.ports import StreamState, WalName
+
+from ponor_broker.storage.refusals import storage_error_of
+
+
+class ControllerWalManager:
+    """Fulfils `WalManager` for the process that owns the session."""
+
+    def __init__(self, session: SessionClient, subscription: SubscriptionClient) -> None:
+        self._session = session
+        self._subscription = subscription
+
+    @property
+    def own(self) -> WalName:
+        """The log of this process, open or not; the session was welcomed and the image shows that."""
+        return self.name_of(self._session.identity.node_id, self._session.node_epoch)
+
+    def name_of(self, node_id: NodeId, epoch: NodeEpoch) -> WalName:
+        """A log of this cluster."""
+        cluster = cluster_of(self._subscription.image)
+        assert cluster is not None, "an image without its cluster"
+        return WalName(cluster.namespace, node_id, epoch)
+
+    async def open_wal(self) -> WalName:
+        await self._submit(Operation(open_wal=wire.OpenWal()))
+        return self.own
+
+    async def close_wal(self, name: WalName, end_sequence: int) -> None:
+        body = wire.CloseWal(wal=wire_wal(name), end_sequence=end_sequence)
+        await self._submit(Operation(close_wal=body))
+
+    async def verify_epoch(self) -> None:
+        try:
+            await self._session.submit(Operation(verify_epoch=wire.VerifyEpoch()))
+        except (OperationError, SessionClosedError, NodeFencedError) as error:
+            raise StreamFencedError(str(error)) from error
+
+    def streams_of(self, name: WalName) -> list[StreamState]:
+        rows = self._subscription.image.streams.find(STREAMS_OPEN_AT, name.node_id)
+        return [
+            StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset)
+            for row in rows
+            if row.node_epoch == name.epoch
+        ]
+
+    async def _submit(self, operation: Operation) -> None:
+        try:
+            await self._session.submit(operation)
+        except OperationError as error:
+            refusal = storage_error_of(error)
+            if isinstance(refusal, WalNotHeldError):
+                raise refusal from error
+            raise StorageFailedError(str(error)) from error
+        except (SessionClosedError, NodeFencedError) as error:
+            raise StorageFailedError(str(error)) from error
+
+
+def wire_wal(name: WalName) -> wire.WalName:
+    """How a log is called on the wire; the namespace is the cluster's own there."""
+    return wire.WalName(node_id=name.node_id, wal_epoch=name.epoch)

@@ -1,0 +1,118 @@
+"""A compacted partition on memory streams, and the real cleaner over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ponor_broker.partitions.cleaning.cleaner import LogCleaner
+from ponor_broker.partitions.cleaning.cleaning_pass import CleaningLimits
+from ponor_broker.partitions.cleaning.pace import Pace
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_kafka.record_batch import BatchView
+from ponor_kafka.record_builder import NewRecord, build_batch
+from ponor_partition.log_meta import LogMeta
+from ponor_runtime.telemetry import Telemetry
+
+from services.broker.tests.memory_streams import MemoryStream
+from services.broker.tests.partition_rig import PartitionRig
+
+COMPACTED = TopicConfig(
+    is_compacted=True, deletes_old=False, retention_ms=-1, min_cleanable_ratio=0.0, delete_retention_ms=1_000
+)
+
+
+class Stored(NamedTuple):
+    """A record as a reader sees it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class CleaningRig:
+    """Opens, appends, cleans, reads. `map_bytes_max` bounds the cleaner's map."""
+
+    def __init__(
+        self,
+        config: TopicConfig = COMPACTED,
+        *,
+        map_bytes_max: int = 1 << 20,
+        rig: PartitionRig | None = None,
+    ) -> None:
+        self.rig = rig or PartitionRig(config=config)
+        self.telemetry = Telemetry()
+        self.partition: Partition | None = None
+        self.touched: list[Partition] = []
+        self.cleaner = LogCleaner(
+            lambda: [] if self.partition is None else [self.partition],
+            self.rig.opener,
+            self.touched.append,
+            self.rig.clock,
+            self.telemetry,
+            CleaningLimits(map_bytes_max, 1 << 20),
+            Pace(self.rig.clock, bytes_per_s_max=0, busy_percent_max=100),
+            interval_ms=1_000,
+        )
+
+    async def open(self) -> Partition:
+        """As after a move or a crash."""
+        self.partition = await self.rig.open()
+        return self.partition
+
+    @property
+    def log_meta(self) -> LogMeta:
+        assert self.partition is not None
+        return self.partition.log.log_meta
+
+    async def append(
+        self, records: Sequence[NewRecord | tuple[int, bytes, bytes | None]], **options: object
+    ) -> int:
+        """One batch; returns its base offset."""
+        assert self.partition is not None
+        result = await self.partition.append_batch(build_batch(records, **options))  # type: ignore[arg-type]
+        return result.base_offset
+
+    def roll(self) -> None:
+        """Close the active segment."""
+        assert self.partition is not None
+        self.partition.log.roll(self.rig.clock.now_ms)
+
+    async def clean(self) -> int:
+        """Clean as long as there is something to clean, then trim as housekeeping does; returns how many passes that took."""
+        assert self.partition is not None
+        passes = 0
+        while await self.cleaner.round():
+            passes += 1
+            assert passes < 1_000, "it goes on and on"
+        await self.rig.streams.force_upload()
+        await self.partition.log.trim(self.partition.log_start_offset)
+        return passes
+
+    async def read(self) -> list[Stored]:
+        """Every record, as a consumer finds them that goes on behind each batch; checks what readers rely on."""
+        assert self.partition is not None
+        found: list[Stored] = []
+        offset = self.partition.log_start_offset
+        while offset < self.partition.high_watermark:
+            for record in await self.partition.read(offset, 300):
+                batch = BatchView(memoryview(record.payload))
+                batch.check_crc()
+                assert batch.base_offset <= batch.last_offset
+                assert batch.last_offset >= offset, "a fetch returns what lies at its offset, or behind it"
+                offset = batch.next_offset
+                found += [Stored(*one) for one in batch.records(1 << 20)]
+        assert offset == self.partition.high_watermark
+        return [one for one in found if one.offset >= self.partition.log_start_offset]
+
+    def stream(self, kind: str) -> MemoryStream:
+        return self.rig.stream(kind)
+
+    async def settings(self, **changes: object) -> None:
+        """The topic's settings change."""
+        assert self.partition is not None
+        self.partition.apply_config(replace(self.partition.config, **changes))  # type: ignore[arg-type]

@@ -1,0 +1,53 @@
+"""Whose turn it is to recover a log, as the image says it."""
+
+from __future__ import annotations
+
+from ponor_broker.takeover.assigned_logs import Assignment, assigned_to, is_somebody_elses, row_of
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import WalRow
+from ponor_runtime.identity import NodeEpoch, NodeId
+
+OWNER, MINE, OTHER = NodeId(7), NodeId(8), NodeId(9)
+EPOCH = NodeEpoch(4)
+
+
+def image_with(*rows: WalRow) -> MetadataImage:
+    image = MetadataImage()
+    for row in rows:
+        image.wals.put(row)
+    return image
+
+
+def log(epoch: int, recoverer: NodeId, recoverer_epoch: int, token: int = 1) -> WalRow:
+    return WalRow(OWNER, NodeEpoch(epoch), 10, recoverer, NodeEpoch(recoverer_epoch), token)
+
+
+def test_only_what_was_given_to_this_very_process_is_its_own() -> None:
+    image = image_with(log(1, MINE, 4), log(2, MINE, 3), log(3, OTHER, 4), log(4, MINE, 4, token=2))
+    assert assigned_to(image, MINE, EPOCH) == [
+        Assignment(OWNER, NodeEpoch(1), 1),
+        Assignment(OWNER, NodeEpoch(4), 2),
+    ]
+
+
+def test_an_assignment_stands_until_the_log_is_closed_or_given_to_somebody_else() -> None:
+    row = log(1, MINE, 4)
+    image = image_with(row)
+    (assignment,) = assigned_to(image, MINE, EPOCH)
+    assert row_of(image, assignment) == row
+    image.wals.put(row._replace(trim_sequence=20))
+    moved = row_of(image, assignment)
+    assert moved is not None
+    assert moved.trim_sequence == 20, "a retry begins where the last attempt had come to"
+    assert not is_somebody_elses(image, assignment)
+    image.wals.put(log(1, OTHER, 9, token=2))
+    assert row_of(image, assignment) is None
+    assert is_somebody_elses(image, assignment)
+    image.wals.delete((OWNER, NodeEpoch(1)))
+    assert row_of(image, assignment) is None
+    assert not is_somebody_elses(image, assignment), "its slots may still have to be deleted"
+
+
+def test_a_log_that_comes_back_to_the_same_process_is_another_assignment() -> None:
+    first = assigned_to(image_with(log(1, MINE, 4, token=1)), MINE, EPOCH)
+    assert assigned_to(image_with(log(1, MINE, 4, token=3)), MINE, EPOCH) != first

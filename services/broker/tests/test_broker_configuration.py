@@ -1,0 +1,53 @@
+"""What a broker's configuration file says, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ponor_broker.configuration import BrokerConfiguration, read_configuration
+from ponor_broker.self_fence import fence_after_ms
+from ponor_metadata.rows import WalKind
+from ponor_runtime.lifecycle import StartRefusedError
+
+REQUIRED: dict[str, Any] = {
+    "node_id": 65_536,
+    "controllers": ["127.0.0.1:1"],
+    "object_store": "file:///tmp/objects",
+    "data": "broker",
+}
+
+
+def read(tmp_path: Path, **others: Any) -> BrokerConfiguration:
+    path = tmp_path / "broker.json"
+    path.write_text(json.dumps({**REQUIRED, **others}))
+    return read_configuration(path)
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [({}, WalKind.FILE), ({"wal": "file"}, WalKind.FILE), ({"wal": "object"}, WalKind.OBJECT)],
+)
+def test_where_the_log_lies(tmp_path: Path, told: dict[str, str], kind: WalKind) -> None:
+    assert read(tmp_path, **told).options.wal is kind
+
+
+@pytest.mark.parametrize("wal", ["disk", "", 1, None])
+def test_another_place_is_refused(tmp_path: Path, wal: object) -> None:
+    with pytest.raises(StartRefusedError, match="is neither of file, object"):
+        read(tmp_path, wal=wal)
+
+
+def test_clients_are_told_the_advertised_host_or_the_one_that_is_bound(tmp_path: Path) -> None:
+    assert read(tmp_path, kafka_host="10.0.0.1").options.client_host == "10.0.0.1"
+    told = read(tmp_path, kafka_host="0.0.0.0", advertised_host="broker.example")
+    assert told.options.client_host == "broker.example"
+
+
+def test_the_fence_follows_the_kind_of_log_unless_it_is_set() -> None:
+    assert fence_after_ms(-1, WalKind.OBJECT, 9_000) == 9_000
+    assert fence_after_ms(-1, WalKind.FILE, 9_000) == 0, "nobody takes over from a broker with a disk"
+    assert fence_after_ms(0, WalKind.OBJECT, 9_000) == 0
+    assert fence_after_ms(500, WalKind.FILE, 9_000) == 500

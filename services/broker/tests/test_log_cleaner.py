@@ -1,0 +1,432 @@
+"""Compaction of a partition: what the streams hold after it, what readers find, and what is left of it after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from ponor_broker.partitions import offset_lookup, partition_closing
+from ponor_broker.partitions.cleaning import cleaned_segment
+from ponor_broker.partitions.cleaning.cleaned_segment import CleanedSegment
+from ponor_broker.partitions.maintenance import PartitionMaintenance
+from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
+from ponor_broker.partitions.producer_state import ProducerBatch
+from ponor_kafka.compression import Codec
+from ponor_kafka.record_batch import BatchView
+from ponor_kafka.record_builder import NewRecord, build_batch
+from ponor_runtime.identity import StreamId
+from ponor_runtime.telemetry import Telemetry
+from s3stream.records import StreamRecord
+
+from services.broker.tests.cleaning_kit import COMPACTED, CleaningRig
+from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
+from services.broker.tests.partition_rig import PartitionRig
+
+IDS = {"meta": 99, "log": 100, "time": 101, "log.cleaned": 102, "time.cleaned": 103}
+
+
+class NumberedStreams(MemoryStreams):
+    """Streams with the numbers of the example."""
+
+    async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]:
+        for one in tags:
+            self.streams[IDS[one["kind"]]] = MemoryStream(IDS[one["kind"]], -1)
+            self.tags[IDS[one["kind"]]] = one
+        return [StreamId(IDS[one["kind"]]) for one in tags]
+
+
+async def example() -> CleaningRig:
+    """Segments [0, 2), [2, 5) and the active one from 5 on; the last records of their keys are 1, 2 and 4."""
+    one = CleaningRig(rig=PartitionRig(config=COMPACTED, streams=NumberedStreams()))
+    partition = await one.open()
+    await one.rig.opener.add_time_streams([partition])
+    for offset, key in enumerate((b"a", b"a", b"b", b"c", b"c", b"d", b"a")):
+        if offset in {2, 5}:
+            one.roll()
+        assert await one.append([(offset, key, b"v%d" % offset)]) == offset
+    return one
+
+
+async def test_log_meta_of_a_cleaned_log() -> None:
+    """The seed's example: what the log meta says before and after, what lies in the cleaned stream, and what a fetch returns."""
+    one = await example()
+    assert [(s.base_offset, s.suffix, s.data.start, s.data.end) for s in one.log_meta.segments] == [
+        (0, "", 0, 2),
+        (2, "", 2, 5),
+        (5, "", 5, -1),
+    ]
+    assert one.log_meta.streams == {"log": 100, "time": 101}
+
+    assert await one.clean() == 1
+
+    assert one.log_meta.streams == {"log": 100, "time": 101, "log.cleaned": 102, "time.cleaned": 103}
+    rows = json.loads(one.log_meta.snapshot())["segments"]
+    assert [(row["base"], row["suffix"], row["log"]) for row in rows] == [
+        (0, ".cleaned", [0, 5]),
+        (5, "", [5, -1]),
+    ]
+    stored = [(record.base_offset, record.count) for record in one.stream("log.cleaned").records]
+    assert stored == [(0, 2), (2, 1), (3, 2)]
+    assert [(found.offset, found.value) for found in await one.read()] == [
+        (1, b"v1"),
+        (2, b"v2"),
+        (4, b"v4"),
+        (5, b"v5"),
+        (6, b"v6"),
+    ]
+    assert one.stream("log").start_offset == 5, "what the example's first two segments lay in is trimmed"
+    (record, *_) = await one.partition.read(3, 1)  # type: ignore[union-attr]
+    assert BatchView(memoryview(record.payload)).base_offset == 4, "a fetch at a hole returns the next batch"
+
+
+async def test_three_cleanings_and_a_move_after_each_still_read_right() -> None:
+    one = CleaningRig(replace(COMPACTED, segment_bytes=400))
+    await one.open()
+    newest: dict[bytes, tuple[int, bytes]] = {}
+    for number in range(3):
+        for at in range(40):
+            key, value = b"key %d" % (at % 7), b"value %d of round %d" % (at, number)
+            newest[key] = (await one.append([(number * 100 + at, key, value)]), value)
+        await one.append([(999, b"filler", b"x" * 300)])  # fills a segment of its own, or begins one
+        assert await one.clean() >= 1
+        active_from = one.log_meta.active.base_offset
+        expected = sorted((offset, key, value) for key, (offset, value) in newest.items())
+        for _ in range(2):
+            found = [(f.offset, f.key, f.value) for f in await one.read() if f.key != b"filler"]
+            assert [f for f in found if f[0] < active_from] == [f for f in expected if f[0] < active_from]
+            if one.partition is not None:
+                await partition_closing.close(one.partition)
+            await one.open()
+        assert [s.suffix for s in one.log_meta.segments[:-1]] == [".cleaned"] * (
+            len(one.log_meta.segments) - 1
+        )
+        starts = [s.data.start for s in one.log_meta.segments[:-1]]
+        assert one.stream("log.cleaned").start_offset == min(starts), "earlier slices are trimmed"
+        assert one.log_meta.cleaned_to == one.log_meta.active.base_offset
+
+
+async def test_tombstones_stay_until_their_horizon_and_go_with_the_next_cleaning() -> None:
+    one = CleaningRig()
+    await one.open()
+    await one.append([(5, b"a", b"1"), (6, b"b", b"1"), (7, b"a", None)])
+    one.roll()
+    await one.append([(8, b"c", b"1")])
+    await one.clean()
+    assert [(f.offset, f.timestamp, f.value) for f in await one.read()] == [
+        (1, 6, b"1"),
+        (2, 7, None),
+        (3, 8, b"1"),
+    ]
+    (record, *_) = await one.partition.read(0, 1)  # type: ignore[union-attr]
+    assert BatchView(memoryview(record.payload)).delete_horizon_ms == one.rig.clock.now_ms + 1_000
+    for expected in ([1, 2, 3, 4], [1, 3, 4, 5]):
+        one.roll()
+        await one.append([(9, b"d%d" % expected[-1], b"1")])
+        await one.clean()
+        assert [f.offset for f in await one.read()] == expected
+        one.rig.clock.now_ms += 1_000
+
+
+async def test_every_codec_headers_and_null_values_come_through() -> None:
+    one = CleaningRig()
+    await one.open()
+    headers = (("h", b"1"), ("h", None), ("ü", b""))
+    for codec in Codec:
+        name = codec.name.encode()
+        records = [
+            NewRecord(100, name, b"old"),
+            NewRecord(50, name, b"new" * 50, headers),
+            NewRecord(70, name + b"-gone", None, headers),
+            NewRecord(60, b"shared", name),
+        ]
+        await one.append(records, codec=codec)
+    one.roll()
+    await one.append([(1, b"last", b"")])
+    before = {f.offset: f for f in await one.read()}
+    await one.clean()
+    after = await one.read()
+    assert [f.offset for f in after] == [1, 2, 5, 6, 9, 10, 13, 14, 17, 18, 19, 20]
+    assert after == [before[f.offset] for f in after]
+
+
+async def test_the_newest_batch_of_a_producer_stays_as_a_header() -> None:
+    one = CleaningRig()
+    partition = await one.open()
+    producer = {"producer_id": 7, "producer_epoch": 2}
+    await one.append([(1, b"a", b"1"), (2, b"a", b"2")], **producer, base_sequence=0)
+    await one.append([(3, b"a", b"3")], **producer, base_sequence=2)
+    await one.append([(4, b"a", b"4")])
+    one.roll()
+    await one.append([(5, b"b", b"5")])
+    await one.clean()
+    assert [f.offset for f in await one.read()] == [3, 4]
+    (record, *_) = await partition.read(0, 1)
+    header = BatchView(memoryview(record.payload))
+    assert (header.base_offset, header.record_count, header.last_sequence) == (2, 0, 2)
+    again = await one.open()
+    assert again.producers.find_duplicate(ProducerBatch(7, 2, 2, 1)) is not None
+    assert again.producers.find_duplicate(ProducerBatch(7, 2, 0, 2)) is not None, "the checkpoint went before"
+
+
+async def test_a_map_that_is_too_small_takes_several_passes() -> None:
+    one = CleaningRig(map_bytes_max=24 * 10)
+    await one.open()
+    for number in range(3):
+        await one.append([(1, b"key %d" % at, b"%d" % number) for at in range(30)])
+    one.roll()
+    await one.append([(1, b"end", b"")])
+    assert await one.clean() > 3
+    assert [f.offset for f in await one.read()] == [*range(60, 90), 90]
+
+
+async def test_a_crash_before_the_list_of_segments_is_durable_loses_nothing_and_repeats_nothing() -> None:
+    one = await example()
+    cleaner = one.cleaner
+    partition = one.partition
+    assert partition is not None
+    await one.rig.opener.add_cleaned_streams(partition)
+    before = await one.read()
+    one.stream("log.cleaned").hold = True
+    running = asyncio.ensure_future(cleaner.round())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    one.stream("log.cleaned").confirm(2)  # so much of it became durable
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert partition.log.trims.is_cleaning is False
+
+    await one.open()
+    assert await one.read() == before
+    assert await one.clean() == 1
+    assert [f.offset for f in await one.read()] == [1, 2, 4, 5, 6]
+    assert [(r.base_offset, r.count) for r in one.stream("log.cleaned").records][-3:] == [
+        (3, 2),
+        (5, 1),
+        (6, 2),
+    ]
+    assert one.stream("log.cleaned").start_offset == 3, "what the first attempt left is trimmed"
+
+
+async def test_what_was_replaced_stays_until_the_new_list_is_durable() -> None:
+    one = await example()
+    partition = one.partition
+    assert partition is not None
+    await one.rig.opener.add_cleaned_streams(partition)
+    await one.rig.streams.force_upload()
+    one.stream("meta").hold = True
+    running = asyncio.ensure_future(one.cleaner.round())
+    while one.log_meta.segments[0].suffix != ".cleaned":
+        await asyncio.sleep(0)
+    await one.rig.streams.force_upload()
+    await partition.log.trim(0)
+    assert one.stream("log").start_offset == 0
+    one.stream("meta").fail()
+    await running
+    await partition.log.trim(0)
+    assert one.stream("log").start_offset == 0, "the list that a later open finds is the old one"
+    again = await one.open()
+    assert [s.suffix for s in again.log.log_meta.segments] == ["", "", ""]
+    assert [f.offset for f in await one.read()] == [0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_a_move_in_the_middle_stops_the_cleaning_and_the_target_begins_anew() -> None:
+    one = await example()
+    partition = one.partition
+    assert partition is not None
+    await one.rig.opener.add_cleaned_streams(partition)
+    one.stream("log.cleaned").hold = True
+    running = asyncio.ensure_future(one.cleaner.round())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    partition_closing.begin_move(partition)
+    await partition_closing.persist_for_move(partition)
+    one.stream("log.cleaned").confirm()
+    await running
+    assert one.telemetry.counter("ponor_cleaner_passes_total", result="stopped").value == 1
+    assert [s.suffix for s in one.log_meta.segments] == ["", "", ""]
+    await one.open()
+    one.rig.clock.now_ms += 60_000
+    assert await one.clean() == 1
+    assert [f.offset for f in await one.read()] == [1, 2, 4, 5, 6]
+
+
+async def test_offsets_by_time_stay_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaned_segment, "TIME_ENTRY_EVERY_BYTES", 200)
+    one = CleaningRig(replace(COMPACTED, segment_bytes=2_000))
+    partition = await one.open()
+    await one.rig.opener.add_time_streams([partition])
+    times = [100 + (37 * at) % 400 for at in range(80)]
+    for at, time in enumerate(times):
+        await one.append([(time, b"k%d" % (at % 50), b"v" * 20)])
+        partition.before_upload()
+    await one.clean()
+    assert one.stream("time.cleaned").records
+    for _ in range(2):
+        records = await one.read()
+        partition = one.partition  # type: ignore[assignment]
+        for wanted in range(90, 510, 7):
+            expected = next(((f.offset, f.timestamp) for f in records if f.timestamp >= wanted), None)
+            assert await offset_lookup.first_at_or_after(partition, wanted) == expected
+        largest = max(f.timestamp for f in records)
+        assert await offset_lookup.largest(partition) == next(
+            (f.offset, f.timestamp) for f in records if f.timestamp == largest
+        )
+        await one.open()
+
+
+async def test_compact_and_delete_together() -> None:
+    one = CleaningRig(replace(COMPACTED, deletes_old=True, retention_ms=50_000, segment_bytes=200))
+    partition = await one.open()
+    schedule = MaintenanceSchedule(one.rig.clock)
+    housekeeping = PartitionMaintenance(
+        one,  # type: ignore[arg-type]  # it asks nothing of the manager here
+        one.rig.opener,
+        schedule,
+        one.rig.clock,
+        Telemetry(),
+        interval_ms=1,
+        producer_expiration_ms=10_000_000,
+    )
+    partition.attend(schedule.touch)
+    begin_ms = one.rig.clock.now_ms
+    for at in range(12):
+        await one.append([(begin_ms + at * 10_000, b"k%d" % (at % 3), b"v" * 20)])
+    await one.clean()
+    kept = [f.offset for f in await one.read()]
+    one.rig.clock.now_ms = begin_ms + 135_000  # what was produced in the first 85 s is too old
+    schedule.touch(partition)
+    await housekeeping.round()
+    assert partition.log_start_offset > 0
+    assert [f.offset for f in await one.read()] == [
+        offset for offset in kept if offset >= partition.log_start_offset
+    ]
+    one.rig.clock.now_ms += 1_000_000
+    schedule.touch(partition)
+    await housekeeping.round()
+    await one.rig.streams.force_upload()
+    schedule.touch(partition)
+    await housekeeping.round()
+    assert await one.read() == []
+    assert one.stream("log.cleaned").start_offset == one.stream("log.cleaned").next_offset
+    again = await one.open()
+    assert again.log_start_offset == again.high_watermark == 12
+
+
+async def test_holes_at_the_end_are_empty_batches_and_too_large_ones_are_split() -> None:
+    one = await example()
+    partition = one.partition
+    assert partition is not None
+    await one.rig.opener.add_cleaned_streams(partition)
+    out = CleanedSegment(partition.log, one.rig.clock, 100, created_ms=1, count_max=10)
+    kept = BatchView(memoryview(build_batch([(5, b"k", b"v"), (6, b"l", b"w")], base_offset=125)))
+    await out.add(kept)
+    segment = await out.finish(139)
+    records = one.stream("log.cleaned").records
+    assert [(r.base_offset, r.count) for r in records] == [(0, 10), (10, 10), (20, 7), (27, 10), (37, 2)]
+    assert segment.end_offset == 139
+    views = [BatchView(memoryview(r.payload)) for r in records]
+    assert [(v.base_offset, v.next_offset, v.record_count) for v in views] == [
+        (100, 110, 0),
+        (110, 120, 0),
+        (125, 127, 2),
+        (127, 137, 0),
+        (137, 139, 0),
+    ]
+    assert [r.max_timestamp for r in records] == [-1, -1, 6, -1, -1]
+    for view in views:
+        view.check_crc()
+
+
+async def test_nothing_is_cleaned_that_is_young_active_or_of_another_policy() -> None:
+    one = await example()
+    await one.settings(min_compaction_lag_ms=5_000)
+    partition = one.partition
+    assert partition is not None
+    one.rig.clock.now_ms = 5_002
+    assert await one.clean() == 1
+    assert [segment.suffix for segment in one.log_meta.segments] == [".cleaned", "", ""], (
+        "the second one has a record of the time 4"
+    )
+    await one.settings(min_compaction_lag_ms=0, is_compacted=False)
+    assert not await one.cleaner.round()
+    await one.settings(is_compacted=True, min_cleanable_ratio=1.0)
+    assert not await one.cleaner.round()
+    await one.settings(max_compaction_lag_ms=1)
+    one.rig.clock.now_ms = 2_000_000
+    assert await one.cleaner.round()
+    assert not await one.cleaner.round()
+
+
+async def test_a_full_log_cache_makes_the_cleaner_wait() -> None:
+    one = await example()
+    partition = one.partition
+    assert partition is not None
+    await one.rig.opener.add_cleaned_streams(partition)
+    one.stream("log.cleaned").is_full = True
+    assert await one.cleaner.round()
+    assert one.telemetry.counter("ponor_cleaner_passes_total", result="failed").value == 1
+    assert [s.suffix for s in one.log_meta.segments] == ["", "", ""]
+    one.stream("log.cleaned").is_full = False
+    assert not await one.cleaner.round(), "it rests after a failure"
+    one.rig.clock.now_ms += 60_001
+    assert await one.cleaner.round()
+    assert [f.offset for f in await one.read()] == [1, 2, 4, 5, 6]
+
+
+async def test_a_read_under_way_finds_the_cleaned_segment_when_its_own_is_trimmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = await example()
+    partition = one.partition
+    assert partition is not None
+    plain, gate = one.stream("log"), asyncio.Event()
+    plain.is_cold = True
+    fetch = plain.fetch
+
+    async def slow(start_offset: int, max_bytes: int) -> list[StreamRecord]:
+        await gate.wait()
+        return await fetch(start_offset, max_bytes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plain, "fetch", slow)
+        reading = asyncio.ensure_future(partition.read(0, 1))
+        await asyncio.sleep(0)
+    assert await one.clean() == 1
+    gate.set()
+    (record,) = await reading
+    assert BatchView(memoryview(record.payload)).base_offset == 1
+
+
+async def test_what_waits_for_an_upload_is_trimmed_after_it() -> None:
+    one = await example()
+    partition = one.partition
+    assert partition is not None
+    assert await one.cleaner.round()
+    one.touched.clear()
+    assert partition.log.is_trimmed(0), "nothing is forced into objects for it"
+    assert not await one.cleaner.round()
+    assert not one.touched
+    await one.rig.streams.force_upload()
+    assert not await one.cleaner.round()
+    assert one.touched == [partition]
+    await partition.log.trim(0)
+    assert one.stream("log").start_offset == 5
+
+
+async def test_what_was_replaced_stays_until_the_new_list_is_in_objects() -> None:
+    """A small Meta stream is carried to the next upload while its partition's data is committed; who reads objects alone has the old list until then."""
+    one = await example()
+    partition = one.partition
+    assert partition is not None
+    assert await one.cleaner.round()
+    for kind in ("log", "log.cleaned"):
+        one.stream(kind).committed_offset = one.stream(kind).confirmed_offset
+    assert one.stream("meta").committed_offset < one.stream("meta").confirmed_offset
+    await partition.log.trim(0)
+    assert one.stream("log").start_offset == 0
+    await one.rig.streams.force_upload()
+    await partition.log.trim(0)
+    assert one.stream("log").start_offset == 5

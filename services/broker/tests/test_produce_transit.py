@@ -1,0 +1,143 @@
+"""Produce requests for a partition that is sealed: they wait, in their order, for what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from ponor_broker.partitions import partition_closing
+from ponor_broker.partitions.partition import Partition
+from ponor_kafka.errors import ErrorCode
+from ponor_runtime.telemetry_otlp import export_spans
+
+from services.broker.tests.partition_rig import TOPIC_ID, PartitionRig, batch
+from services.broker.tests.test_produce_path import Client, produce, settle
+
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+PRODUCER = 4711
+Sealed = Callable[[], Awaitable[tuple[Partition, Client]]]
+
+
+@pytest.fixture(params=[True, False], ids=["short way", "long way"])
+def sealed(request: pytest.FixtureRequest) -> Sealed:
+    """A client of a partition that has three records of a producer, and takes no more."""
+
+    async def connected() -> tuple[Partition, Client]:
+        rig = PartitionRig()
+        partition = await rig.open()
+        client = Client(rig, partition, is_short=request.param)
+        client.send(produce(0, (0, batch(3, producer_id=PRODUCER, epoch=0, sequence=0).view)))
+        await settle()
+        assert client.wire.answers.pop(0)[0].error_code == ErrorCode.NONE
+        partition_closing.begin_move(partition)
+        await partition_closing.persist_for_move(partition)
+        return partition, client
+
+    return connected
+
+
+async def test_what_waits_is_appended_in_its_order_when_the_move_is_taken_back(sealed: Sealed) -> None:
+    partition, client = await sealed()
+    client.send(*(produce(number) for number in range(1, 4)))
+    await settle()
+    assert client.wire.answers == {}
+    assert partition.log_end_offset == 3
+    partition_closing.take_back(partition)
+    client.partitions.parking.settled((TOPIC_ID, 0))
+    await settle()
+    assert client.wire.outcomes() == [(1, [(0, 3)]), (2, [(0, 4)]), (3, [(0, 5)])]
+    assert client.flow.in_flight.held_bytes == 0
+
+
+async def test_a_repeat_that_waited_is_told_the_first_offset(sealed: Sealed) -> None:
+    partition, client = await sealed()
+    client.send(produce(1, (0, batch(3, producer_id=PRODUCER, epoch=0, sequence=0).view)))
+    await settle()
+    partition_closing.take_back(partition)
+    client.partitions.parking.settled((TOPIC_ID, 0))
+    await settle()
+    assert client.wire.outcomes() == [(1, [(0, 0)])]
+    assert partition.log_end_offset == 3
+
+
+async def test_what_waits_is_refused_when_the_partition_is_gone(sealed: Sealed) -> None:
+    partition, client = await sealed()
+    client.send(produce(1), produce(2))
+    await settle()
+    partition_closing.end(partition)
+    client.partitions.parking.settled((TOPIC_ID, 0))
+    await settle()
+    assert client.wire.outcomes() == [(1, [(NOT_LEADER, -1)]), (2, [(NOT_LEADER, -1)])]
+
+
+async def test_other_partitions_of_the_request_are_judged_at_once(sealed: Sealed) -> None:
+    _, client = await sealed()
+    client.send(produce(1, (0, batch().view), (7, batch().view)))
+    await settle()
+    assert client.wire.answers == {}
+    client.partitions.parking.settled((TOPIC_ID, 0))
+    await settle()
+    assert client.wire.outcomes() == [(1, [(NOT_LEADER, -1), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)])]
+
+
+async def test_who_is_gone_has_appended_nothing(sealed: Sealed) -> None:
+    """It may send the same again over another connection, without a number by which it could be known."""
+    partition, client = await sealed()
+    client.send(produce(1))
+    await settle()
+    client.connection.closed()
+    partition_closing.take_back(partition)
+    client.partitions.parking.settled((TOPIC_ID, 0))
+    await settle()
+    assert partition.log_end_offset == 3
+
+
+async def test_what_was_answered_as_late_is_not_appended_afterwards(sealed: Sealed) -> None:
+    partition, client = await sealed()
+    client.send(produce(1, timeout_ms=100))
+    client.clock.now_ms += 1_000
+    while not client.wire.answers:
+        await asyncio.sleep(0.01)
+    assert client.wire.outcomes() == [(1, [(ErrorCode.REQUEST_TIMED_OUT, -1)])]
+    partition_closing.take_back(partition)
+    client.partitions.parking.settled((TOPIC_ID, 0))
+    await settle()
+    assert partition.log_end_offset == 3
+
+
+async def test_without_acknowledgement_nobody_waits(sealed: Sealed) -> None:
+    _, client = await sealed()
+    client.send(produce(1, acks=0))
+    await settle()
+    (reason,) = client.wire.ended
+    assert "moves to another broker" in str(reason)
+
+
+async def test_what_waited_is_traced_to_its_own_request(sealed: Sealed) -> None:
+    """Whoever tells that the partition has settled may be in the middle of another request."""
+    partition, client = await sealed()
+    kept = InMemorySpanExporter()
+    stop = export_spans(client.telemetry, kept, Resource.get_empty(), ALWAYS_ON)
+    client.send(produce(1), produce(2))
+    await settle()
+    partition_closing.take_back(partition)
+    client.partitions.parking.settled((TOPIC_ID, 0))
+    await settle()
+    assert client.telemetry.request is None
+    stop()
+    spans = kept.get_finished_spans()
+    requests = {
+        span.context.span_id: span.attributes["ponor.kafka.correlation_id"]
+        for span in spans
+        if span.name == "ponor.kafka.request" and span.context is not None and span.attributes is not None
+    }
+    appends = {
+        span.attributes["messaging.kafka.offset"]: requests[span.parent.span_id]
+        for span in spans
+        if span.name == "ponor.produce.append" and span.parent is not None and span.attributes is not None
+    }
+    assert appends == {3: 1, 4: 2}

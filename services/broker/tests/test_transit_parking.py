@@ -1,0 +1,71 @@
+"""Requests that wait for a partition on the move: bounds, order, and how the waiting ends."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from ponor_broker.partitions.transit_parking import REQUEST_BYTES, TransitParking
+from ponor_runtime.telemetry import Telemetry
+
+HERE, THERE = (b"a" * 16, 0), (b"a" * 16, 1)
+
+
+def parking(*, ms_max: int = 300, requests_max: int = 100) -> TransitParking:
+    return TransitParking(ms_max=ms_max, bytes_max=requests_max * REQUEST_BYTES, telemetry=Telemetry())
+
+
+async def test_all_look_again_in_their_order_when_the_partition_has_settled() -> None:
+    lot, looked = parking(), list[int]()
+    for number in range(5):
+        assert lot.park(HERE, partial(looked.append, number)) is not None
+    assert lot.park(THERE, partial(looked.append, 9)) is not None
+    assert looked == []
+    lot.settled(HERE)
+    assert looked == [0, 1, 2, 3, 4]
+    lot.settled(HERE)
+    lot.settle_all()
+    assert looked == [0, 1, 2, 3, 4, 9]
+
+
+async def test_the_first_whose_time_is_over_takes_all_along_and_nobody_waits_until_it_has_settled() -> None:
+    """Otherwise a request could be refused while one that was sent behind it, a moment before the end, is taken."""
+    # The time is far longer than the pause, however busy the machine is.
+    lot, looked = parking(ms_max=600), list[int]()
+    lot.park(HERE, partial(looked.append, 0))
+    await asyncio.sleep(0.01)
+    lot.park(HERE, partial(looked.append, 1))
+    while not looked:
+        await asyncio.sleep(0.005)
+    assert looked == [0, 1]
+    assert lot.park(HERE, partial(looked.append, 2)) is None
+    assert lot.park(THERE, partial(looked.append, 3)) is not None
+    lot.settled(HERE)
+    assert lot.park(HERE, partial(looked.append, 4)) is not None
+    lot.settle_all()
+    assert looked == [0, 1, 3, 4]
+
+
+async def test_bytes_are_bounded_over_all_partitions_and_given_back() -> None:
+    lot, looked = parking(requests_max=4), list[int]()
+    assert lot.park(HERE, partial(looked.append, 0), 2 * REQUEST_BYTES) is not None
+    assert lot.park(THERE, partial(looked.append, 1)) is not None
+    assert lot.park(THERE, partial(looked.append, 2)) is None
+    lot.settled(HERE)
+    assert lot.park(THERE, partial(looked.append, 3), 2 * REQUEST_BYTES) is not None
+    lot.settle_all()
+    assert looked == [0, 1, 3]
+
+
+async def test_who_leaves_is_not_called() -> None:
+    lot, looked = parking(), list[int]()
+    place = lot.park(HERE, partial(looked.append, 0))
+    assert place is not None
+    lot.park(HERE, partial(looked.append, 1))
+    place.leave()
+    lot.settled(HERE)
+    assert looked == [1]
+
+
+async def test_where_nobody_may_wait_nobody_does() -> None:
+    assert parking(ms_max=0).park(HERE, lambda: None) is None
