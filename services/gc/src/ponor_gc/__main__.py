@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 
 from ponor_metadata.session import NodeFencedError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.command import run_from_command_line, start_metrics
-from ponor_runtime.lifecycle import StartRefusedError
+from ponor_runtime.lifecycle import StartRefusedError, end_process
 from ponor_runtime.object_store import ObjectStoreError
 from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
 from ponor_runtime.runtime import Runtime
-from s3stream.stores.open_store import open_object_store
 
 from ponor_gc.app import run
 from ponor_gc.configuration import GcConfiguration, read_configuration
+from ponor_gc.deletion_pace import DeletionPace
+from ponor_gc.paced_store import open_stores
 
 NAME = "ponor_gc"
 REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError)
@@ -26,8 +26,9 @@ REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError)
 async def serve(configuration: GcConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
     """Run the collector, its metrics endpoint and its ready file."""
     metrics = start_metrics(runtime.telemetry, configuration.metrics)
+    pace = DeletionPace(runtime.clock, configuration.settings)
     try:
-        store = await open_object_store(configuration.object_store, runtime=runtime, environment=os.environ)
+        store, multipart = await open_stores(configuration.object_store, pace, runtime, os.environ)
     except ValueError as error:
         raise StartRefusedError(str(error)) from error
 
@@ -36,8 +37,18 @@ async def serve(configuration: GcConfiguration, runtime: Runtime, stop: asyncio.
             write_ready_file(configuration.ready_file, {**addresses, **metrics})
 
     try:
-        await run(runtime, configuration.settings, configuration.options, store=store, stop=stop, ready=ready)
+        await run(
+            runtime,
+            configuration.settings,
+            configuration.options,
+            store=store,
+            stop=stop,
+            ready=ready,
+            multipart=multipart,
+            pace=pace,
+        )
     finally:
+        await multipart.close()
         await store.close()
 
 
@@ -54,4 +65,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

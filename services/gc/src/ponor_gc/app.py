@@ -12,13 +12,19 @@ from dataclasses import dataclass
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
 from ponor_runtime.identity import NodeId
-from ponor_runtime.object_store import ObjectStore
+from ponor_runtime.object_store import MultipartStore, ObjectStore
 from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
+from ponor_gc.abandoned_uploads import AbandonedUploads
+from ponor_gc.deletion_pace import DeletionPace
+from ponor_gc.image_reading import FollowImage, followed_image, read_image
+from ponor_gc.reconciliation import Reconciliation
+from ponor_gc.rounds import Rounds
 from ponor_gc.settings import GcSettings
 from ponor_gc.sweeper import Sweeper
+from ponor_gc.wal_leftovers import WalLeftovers
 
 INCARNATION_BYTES = 16
 
@@ -40,8 +46,10 @@ async def run(
     store: ObjectStore,
     stop: asyncio.Event,
     ready: Callable[[ServiceAddresses], None],
+    multipart: MultipartStore | None = None,
+    pace: DeletionPace | None = None,
 ) -> None:
-    """Collect until `stop` is set. The store is the caller's and stays open.
+    """Collect until `stop` is set. The stores are the caller's and stay open; `pace` is that of the store's deletions, if they have one.
 
     Raises:
         NodeFencedError: another process took the node id.
@@ -61,7 +69,6 @@ async def run(
         identity=identity,
         addresses=options.controllers,
     )
-    sweeper = Sweeper(session, store, runtime.clock, settings, runtime.telemetry)
     loop = asyncio.get_running_loop()
     conversation = loop.create_task(session.run(), name="gc-session")
     stopping = loop.create_task(stop.wait(), name="gc-stop")
@@ -70,7 +77,8 @@ async def run(
     try:
         await asyncio.wait((conversation, stopping, registering), return_when=asyncio.FIRST_COMPLETED)
         if registering.done() and registering.exception() is None:
-            tasks.spawn(_sweep_while_current(sweeper), "gc-sweeper")
+            pace = pace or DeletionPace(runtime.clock, settings)
+            _begin(tasks, session, runtime, settings, options, store=store, multipart=multipart, pace=pace)
             ready({})
             await asyncio.wait((conversation, stopping), return_when=asyncio.FIRST_COMPLETED)
         if conversation.done():
@@ -83,6 +91,56 @@ async def run(
         for task in (conversation, stopping, registering):
             task.cancel()
         await asyncio.gather(conversation, stopping, registering, return_exceptions=True)
+
+
+def _begin(
+    tasks: BackgroundTasks,
+    session: SessionClient,
+    runtime: Runtime,
+    settings: GcSettings,
+    options: GcOptions,
+    *,
+    store: ObjectStore,
+    multipart: MultipartStore | None,
+    pace: DeletionPace,
+) -> None:
+    """Everything that a collector does, side by side."""
+    clock, telemetry = runtime.clock, runtime.telemetry
+    sweeper = Sweeper(session, store, clock, settings, telemetry)
+    leftovers = WalLeftovers(
+        store,
+        clock,
+        settings,
+        telemetry,
+        lambda: read_image(runtime, options.controllers, session.cluster_id),
+    )
+    rounds = build_rounds(
+        runtime,
+        settings,
+        lambda: followed_image(runtime, options.controllers, session.cluster_id),
+        store=store,
+        multipart=multipart,
+        pace=pace,
+    )
+    tasks.spawn(_sweep_while_current(sweeper), "gc-sweeper")
+    tasks.spawn(leftovers.run(), "gc-wal-leftovers")
+    tasks.spawn(rounds.run(clock, runtime.randomness), "gc-rounds")
+
+
+def build_rounds(
+    runtime: Runtime,
+    settings: GcSettings,
+    follow: FollowImage,
+    *,
+    store: ObjectStore,
+    multipart: MultipartStore | None,
+    pace: DeletionPace,
+) -> Rounds:
+    """What compares the store with the metadata; also for a command that does it once."""
+    clock, telemetry = runtime.clock, runtime.telemetry
+    objects = Reconciliation(store, clock, settings, telemetry)
+    uploads = AbandonedUploads(multipart, clock, settings, telemetry, pace)
+    return Rounds(objects, uploads, settings, telemetry, follow)
 
 
 async def _sweep_while_current(sweeper: Sweeper) -> None:

@@ -51,6 +51,7 @@ class Sweeper:
         self._settings = settings
         self._claimed = telemetry.counter("ponor_gc_claimed_total")
         self._deleted = telemetry.counter("ponor_gc_deleted_total")
+        self._collected = telemetry.counter("ponor_gc_collected_total", reason="claimed")
         self._failures = telemetry.counter("ponor_gc_failures_total")
 
     async def run(self) -> None:
@@ -79,10 +80,14 @@ class Sweeper:
         if not granted:
             return Sweep.NOTHING
         self._claimed.add(len(granted))
-        if not await self._delete(granted) or not await self._confirm(granted):
-            self._failures.add()
-            return Sweep.FAILED
-        self._deleted.add(len(granted))
+        keys_max = self._settings.delete_keys_max
+        for at in range(0, len(granted), keys_max):
+            batch = granted[at : at + keys_max]
+            if not await self._delete(batch) or not await self._confirm(batch):
+                self._failures.add()
+                return Sweep.FAILED
+            self._deleted.add(len(batch))
+            self._collected.add(len(batch))
         return Sweep.FULL if len(granted) == self._settings.claim_objects_max else Sweep.SOME
 
     async def _delete(self, granted: list[wire.GrantedObject]) -> bool:

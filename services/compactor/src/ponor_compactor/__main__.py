@@ -1,0 +1,83 @@
+"""`python -m ponor_compactor --config FILE`: one compactor as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+
+from ponor_metadata.session import NodeFencedError
+from ponor_rpc.errors import OperationError
+from ponor_rpc.grpc_network import GrpcNetwork
+from ponor_runtime.command import run_from_command_line, start_metrics
+from ponor_runtime.freed_memory import use_freed_memory_again
+from ponor_runtime.lifecycle import StartRefusedError, end_process
+from ponor_runtime.object_store import ObjectStoreError
+from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
+from ponor_runtime.runtime import Runtime
+
+from ponor_compactor.app import run
+from ponor_compactor.configuration import CompactorConfiguration, read_configuration
+from ponor_compactor.heeding_store import open_stores
+from ponor_compactor.pace import Pace
+
+NAME = "ponor_compactor"
+REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError)
+GC_THRESHOLDS = (50_000, 50, 100)
+"""Few and late collections: index entries by the hundred thousand make no cycles."""
+
+
+async def serve(configuration: CompactorConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
+    """Run the compactor, its metrics endpoint and its ready file."""
+    gc.set_threshold(*GC_THRESHOLDS)
+    metrics = start_metrics(runtime.telemetry, configuration.metrics)
+    runtime.telemetry.gauge("ponor_compactor_resident_bytes_max", _resident_bytes_max)
+    pace = Pace(runtime.clock, configuration.settings, runtime.telemetry)
+    try:
+        store, multipart = await open_stores(configuration.object_store, pace, runtime, os.environ)
+    except ValueError as error:
+        raise StartRefusedError(str(error)) from error
+
+    def ready(addresses: ServiceAddresses) -> None:
+        gc.collect()
+        gc.freeze()
+        if configuration.ready_file is not None:
+            write_ready_file(configuration.ready_file, {**addresses, **metrics})
+
+    try:
+        await run(
+            runtime,
+            configuration.settings,
+            configuration.options,
+            store=store,
+            multipart=multipart,
+            stop=stop,
+            ready=ready,
+            pace=pace,
+        )
+    finally:
+        await multipart.close()
+        await store.close()
+
+
+def _resident_bytes_max() -> float:
+    """The most memory that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> int:
+    """Run; returns the exit code."""
+    use_freed_memory_again()
+    return run_from_command_line(
+        serve,
+        name=NAME,
+        description="A compactor of a Ponor cluster.",
+        read_configuration=read_configuration,
+        network=GrpcNetwork,
+        remediable=REMEDIABLE,
+    )
+
+
+if __name__ == "__main__":
+    end_process(main())

@@ -1,0 +1,138 @@
+"""The composition root of a compactor.
+
+What lives here: construction and order, no decisions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ponor_metadata.rows import NodeRole
+from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
+from ponor_runtime.budgets import ByteBudget
+from ponor_runtime.identity import NodeId
+from ponor_runtime.object_store import MultipartStore, ObjectStore
+from ponor_runtime.ready_file import ServiceAddresses
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+
+from ponor_compactor.controller_tasks import ControllerTasks
+from ponor_compactor.pace import Pace
+from ponor_compactor.progress import Progress
+from ponor_compactor.settings import CompactorSettings
+from ponor_compactor.task_run import TaskRun
+from ponor_compactor.worker import Worker
+
+INCARNATION_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CompactorOptions:
+    """What differs from one process to another."""
+
+    node_id: NodeId
+    controllers: tuple[str, ...]
+    cluster_id: str = ""
+
+
+async def run(
+    runtime: Runtime,
+    settings: CompactorSettings,
+    options: CompactorOptions,
+    *,
+    store: ObjectStore,
+    multipart: MultipartStore,
+    stop: asyncio.Event,
+    ready: Callable[[ServiceAddresses], None],
+    pace: Pace | None = None,
+) -> None:
+    """Compact until `stop` is set. The stores are the caller's and stay open; `pace` is the one that they tell of "slow down", if they do.
+
+    A task that is under way at the end is left: its lease runs out, and what was written of it is collected.
+
+    Raises:
+        NodeFencedError: another process took the node id.
+        OperationError: the controller does not accept this node; the message says why.
+    """
+    session = _session(runtime, options)
+    worker = _worker(runtime, settings, session, store, multipart, pace)
+    loop = asyncio.get_running_loop()
+    conversation = loop.create_task(session.run(), name="compactor-session")
+    stopping = loop.create_task(stop.wait(), name="compactor-stop")
+    registering = loop.create_task(session.ready(), name="compactor-register")
+    tasks = BackgroundTasks(runtime.fail_stop)
+    try:
+        await asyncio.wait((conversation, stopping, registering), return_when=asyncio.FIRST_COMPLETED)
+        if registering.done() and registering.exception() is None:
+            tasks.spawn(_work_while_current(worker), "compactor-worker")
+            ready({})
+            await asyncio.wait((conversation, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if conversation.done():
+            conversation.result()
+        if session.fenced.is_set():
+            raise NodeFencedError(f"another process registered as node {options.node_id}; this one stops")
+    finally:
+        await tasks.close()
+        await session.close()
+        for task in (conversation, stopping, registering):
+            task.cancel()
+        await asyncio.gather(conversation, stopping, registering, return_exceptions=True)
+
+
+def _session(runtime: Runtime, options: CompactorOptions) -> SessionClient:
+    identity = NodeIdentity(
+        options.node_id,
+        NodeRole.COMPACTOR,
+        runtime.randomness.token(INCARNATION_BYTES),
+        cluster_id=options.cluster_id,
+    )
+    return SessionClient(
+        network=runtime.network,
+        clock=runtime.clock,
+        randomness=runtime.randomness,
+        telemetry=runtime.telemetry,
+        identity=identity,
+        addresses=options.controllers,
+    )
+
+
+def _worker(
+    runtime: Runtime,
+    settings: CompactorSettings,
+    session: SessionClient,
+    store: ObjectStore,
+    multipart: MultipartStore,
+    pace: Pace | None,
+) -> Worker:
+    clock, telemetry = runtime.clock, runtime.telemetry
+    budget = ByteBudget("compaction_budget_bytes", settings.compaction_budget_bytes)
+    telemetry.gauge("ponor_compactor_held_bytes", lambda: budget.held_bytes)
+    progress = Progress(clock, telemetry)
+    pace = pace or Pace(clock, settings, telemetry)
+    run_of_task = TaskRun(
+        store,
+        multipart,
+        settings,
+        budget=budget,
+        throttle=pace,
+        progress=progress,
+    )
+    return Worker(
+        ControllerTasks(session, settings),
+        run_of_task,
+        progress,
+        settings,
+        pace=pace,
+        clock=clock,
+        randomness=runtime.randomness,
+        telemetry=telemetry,
+    )
+
+
+async def _work_while_current(worker: Worker) -> None:
+    try:
+        await worker.run()
+    except NodeFencedError:
+        return  # `run` hears it from the session, and stops the process in order

@@ -1,0 +1,142 @@
+"""The controller's side of a task: lease, renew, prepare, commit, end, as calls.
+
+What lives here: requests and answers over the session, which repeats what was lost under the same request id until the outcome is known. So a commit is made
+once, whatever happens to its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_runtime.identity import ObjectId
+from s3stream.compaction.executor import CompactedObjects
+from s3stream.compaction.plan import OutputKind, PlannedOutput
+from s3stream.errors import CompactionLimitError
+from s3stream.ports import PreparedObjects, StreamRange, UploadedObject
+
+from ponor_compactor.leased_task import LeasedTask
+from ponor_compactor.settings import CompactorSettings
+
+COMMIT_BYTES_MAX: Final = 1016 * 1024
+"""An operation that travels alone may have a mebibyte, with its envelope (`SessionSettings.bytes_in_flight_max`)."""
+REASON_CHARACTERS_MAX: Final = 256
+_ID_OF_ANY: Final = ObjectId(2**55 - 1)
+"""Encoded as long as the longest id."""
+
+Result = wire.CompactionOutcome
+
+
+class Submits(Protocol):
+    """The part of `ponor_metadata.session.SessionClient` that is needed here."""
+
+    async def submit(self, operation: wire.Operation) -> wire.OperationResult:
+        """Have an operation carried out exactly once."""
+        ...
+
+
+class ControllerTasks:
+    """Tasks of one session."""
+
+    def __init__(self, session: Submits, settings: CompactorSettings) -> None:
+        self._session = session
+        self._settings = settings
+
+    async def lease(self) -> LeasedTask | None:
+        """A task, or None when nothing is worth doing.
+
+        Raises:
+            OperationError: this cluster does not compact (yet); the message says why.
+            NodeFencedError, SessionClosedError: this process must stop.
+        """
+        settings = self._settings
+        body = wire.LeaseCompaction(
+            ttl_ms=settings.compactor_lease_ttl_ms, source_bytes_max=settings.compactor_source_bytes_max
+        )
+        result = await self._session.submit(wire.Operation(lease_compaction=body))
+        if result.WhichOneof("outcome") != "compaction_granted":
+            return None
+        return LeasedTask.granted(result.compaction_granted)
+
+    async def renew(self, task: LeasedTask) -> bool:
+        """Go on with a task; whether it is still the caller's."""
+        body = wire.RenewCompaction(
+            task_id=task.task_id, token=task.token, ttl_ms=self._settings.compactor_lease_ttl_ms
+        )
+        result = await self._session.submit(wire.Operation(renew_compaction=body))
+        return result.compaction_outcome.result == Result.RESULT_DONE
+
+    async def prepare(self, count: int) -> PreparedObjects:
+        """Reserve ids for outputs.
+
+        Raises:
+            OperationError: the controller refuses; the message says why.
+        """
+        body = wire.PrepareObjects(count=count, ttl_ms=self._settings.compactor_prepared_ttl_ms)
+        reserved = (await self._session.submit(wire.Operation(prepare_objects=body))).objects_reserved
+        return PreparedObjects(
+            ObjectId(reserved.first_object_id), reserved.count, reserved.namespace, reserved.bucket_index
+        )
+
+    async def commit(self, task: LeasedTask, made: CompactedObjects) -> wire.CompactionOutcome:
+        """Put the outputs in the place of the sources.
+
+        Raises:
+            OperationError: the controller refuses; nothing was changed.
+            OperationTooLargeError: see `require_fit`, which tells it before the work.
+        """
+        body = _commit(task, made.stream_set_object, made.stream_objects)
+        result = await self._session.submit(wire.Operation(commit_compaction=body))
+        return result.compaction_outcome
+
+    async def end(self, task: LeasedTask, reason: str) -> None:
+        """Give a task back: its sources are free again."""
+        body = wire.EndCompaction(
+            task_id=task.task_id, token=task.token, reason=reason[:REASON_CHARACTERS_MAX]
+        )
+        await self._session.submit(wire.Operation(end_compaction=body))
+
+
+def require_fit(task: LeasedTask, outputs: Iterable[PlannedOutput]) -> None:
+    """Refuse a plan whose commit would be too large, before anything is copied.
+
+    Raises:
+        CompactionLimitError: names the bound.
+    """
+    shared: UploadedObject | None = None
+    own: list[UploadedObject] = []
+    for output in outputs:
+        made = UploadedObject(_ID_OF_ANY, output.size_bytes, output.ranges)
+        if output.kind is OutputKind.STREAM_SET_OBJECT:
+            shared = made
+        else:
+            own.append(made)
+    size_bytes = _commit(task, shared, own).ByteSize()
+    if size_bytes > COMMIT_BYTES_MAX:
+        raise CompactionLimitError(
+            f"the commit of {task} needs {size_bytes} bytes, an operation may have {COMMIT_BYTES_MAX}: plan fewer streams"
+        )
+
+
+def _commit(
+    task: LeasedTask, shared: UploadedObject | None, own: Iterable[UploadedObject]
+) -> wire.CommitCompaction:
+    body = wire.CommitCompaction(task_id=task.task_id, token=task.token, planned_index=task.planned_index)
+    if shared is not None:
+        body.stream_set_object.object_id = shared.object_id
+        body.stream_set_object.size_bytes = shared.size_bytes
+        body.stream_set_object.ranges.extend(map(_range, shared.ranges))
+    for each in own:
+        (only,) = each.ranges
+        body.stream_objects.add(object_id=each.object_id, size_bytes=each.size_bytes, range=_range(only))
+    return body
+
+
+def _range(part: StreamRange) -> wire.UploadedRange:
+    return wire.UploadedRange(
+        stream_id=part.stream_id,
+        stream_epoch=part.epoch,
+        start_offset=part.start_offset,
+        end_offset=part.end_offset,
+    )

@@ -1,0 +1,54 @@
+"""A task as the controller grants it. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_metadata.rows import CompactionKind
+from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
+from s3stream.compaction.sources import ObjectLocation
+from s3stream.ports import StreamState
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedTask:
+    """What to replace, and the token that proves whose task it is.
+
+    Attributes:
+        streams: those that are there, as of `planned_index`; data of others in the sources is not wanted any more.
+    """
+
+    task_id: int
+    token: int
+    kind: CompactionKind
+    sources: tuple[ObjectLocation, ...]
+    streams: Mapping[StreamId, StreamState]
+    planned_index: int
+
+    @staticmethod
+    def granted(answer: wire.CompactionGranted) -> LeasedTask:
+        """From the controller's answer."""
+        sources = tuple(
+            ObjectLocation(ObjectId(each.object_id), each.namespace, each.bucket_index, each.size_bytes)
+            for each in answer.sources
+        )
+        streams = {StreamId(each.stream_id): _state(each) for each in answer.streams}
+        return LeasedTask(
+            answer.task_id, answer.token, CompactionKind(answer.kind), sources, streams, answer.planned_index
+        )
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes of all sources."""
+        return sum(each.size_bytes for each in self.sources)
+
+    def __str__(self) -> str:
+        return f"compaction {self.task_id}.{self.token} ({self.kind.name.lower()}, {len(self.sources)} objects, {self.source_bytes} bytes)"
+
+
+def _state(each: wire.StreamState) -> StreamState:
+    return StreamState(
+        StreamId(each.stream_id), StreamEpoch(each.stream_epoch), each.start_offset, each.end_offset
+    )

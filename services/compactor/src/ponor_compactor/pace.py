@@ -1,0 +1,103 @@
+"""How fast a compactor may use the store: bytes and requests a second, no more of them than it needs to keep up, and less while the store asks for less.
+
+What lives here: `s3stream.compaction.throttle.Throttle`, and the share of the rates that is used now. Compaction can wait, uploads and reads cannot; so whoever compacts gives way
+first: a "slow down" halves the share, and it takes a minute of silence to come back. How many calls are in flight is `s3stream.stores.congestion`'s business.
+
+A store that never says so may be a disk that the log is on, too. So bytes also pass through one bucket for reads and writes together, whose rate is `haste`'s: an iteration reads first and writes then,
+and what the device notices is the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.telemetry import Telemetry
+
+from ponor_compactor.haste import Haste
+from ponor_compactor.settings import CompactorSettings
+from ponor_compactor.token_bucket import NS, TokenBucket
+
+SHARE_MIN: Final = 1 / 64
+RECOVERY_NS: Final = 60 * NS
+"""From nothing back to the whole."""
+DEAF_NS: Final = NS
+"""The calls in flight at a "slow down" are told the same; within this time they halve nothing more."""
+EVEN_BURST_S: Final = 0.125
+"""So that small tasks need no pauses; of a large one every part has waited for its own bytes."""
+
+
+class Pace:
+    """Asked before every call; told of every "slow down", and when there is work."""
+
+    def __init__(self, clock: Clock, settings: CompactorSettings, telemetry: Telemetry) -> None:
+        self._clock = clock
+        self._read = TokenBucket(settings.compactor_read_bytes_per_s_max)
+        self._written = TokenBucket(settings.compactor_write_bytes_per_s_max)
+        self._requests = TokenBucket(settings.compactor_requests_per_s_max)
+        self._even_per_s = settings.compactor_read_bytes_per_s_max + settings.compactor_write_bytes_per_s_max
+        self._even = TokenBucket(self._even_per_s, burst_s=EVEN_BURST_S)
+        self._share = 1.0
+        self._share_at_ns = clock.monotonic_ns()
+        self._haste = Haste(
+            min(1.0, settings.compactor_bytes_per_s_min / self._even_per_s), self._share_at_ns
+        )
+        self._slowed_at_ns: int | None = None
+        self._read_bytes = telemetry.counter("ponor_compactor_read_bytes_total")
+        self._written_bytes = telemetry.counter("ponor_compactor_written_bytes_total")
+        self._waited_ms = telemetry.counter("ponor_compactor_throttled_ms_total")
+        telemetry.gauge("ponor_compactor_pace_ratio", lambda: self._share)
+        telemetry.gauge("ponor_compactor_pace_bytes_per_s", lambda: self.bytes_per_s)
+
+    @property
+    def share(self) -> float:
+        """Of the rates, what may be used; as of the last call."""
+        return self._share
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What may be read and written together now."""
+        return self._even_per_s * self._share * self._haste.share(self._clock.monotonic_ns())
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """A task is under way: the longer and the closer one follows another, the faster."""
+        self._haste.turn(self._clock.monotonic_ns(), is_working=True)
+        try:
+            yield
+        finally:
+            self._haste.turn(self._clock.monotonic_ns(), is_working=False)
+
+    async def before_read(self, size_bytes: int) -> None:
+        await self._pass(self._read, size_bytes)
+        self._read_bytes.add(size_bytes)
+
+    async def before_write(self, size_bytes: int) -> None:
+        await self._pass(self._written, size_bytes)
+        self._written_bytes.add(size_bytes)
+
+    def slowed(self) -> None:
+        """The store asked for less."""
+        now_ns = self._clock.monotonic_ns()
+        if self._slowed_at_ns is None or now_ns - self._slowed_at_ns >= DEAF_NS:
+            self._recover(now_ns)
+            self._share = max(self._share / 2, SHARE_MIN)
+            self._slowed_at_ns = now_ns
+
+    async def _pass(self, bucket: TokenBucket, size_bytes: int) -> None:
+        now_ns = self._clock.monotonic_ns()
+        self._recover(now_ns)
+        wait_ns = max(
+            bucket.take(size_bytes, now_ns, self._share),
+            self._even.take(size_bytes, now_ns, self._share * self._haste.share(now_ns)),
+            self._requests.take(1, now_ns, self._share),
+        )
+        if wait_ns:
+            self._waited_ms.add(wait_ns // 1_000_000)
+            await self._clock.sleep(wait_ns / NS)
+
+    def _recover(self, now_ns: int) -> None:
+        self._share = min(1.0, self._share + (now_ns - self._share_at_ns) / RECOVERY_NS)
+        self._share_at_ns = now_ns

@@ -1,0 +1,89 @@
+"""One task from its sources to what is to be committed: indexes, plan, copies.
+
+What lives here: which plan belongs to which kind of task, and within which bounds. What the outcome means for the lease is the worker's business.
+"""
+
+from __future__ import annotations
+
+from ponor_metadata.rows import CompactionKind
+from ponor_runtime.budgets import ByteBudget
+from ponor_runtime.object_store import MultipartStore, ObjectStore
+from s3stream.compaction.copy_plan import CopyLimits, CopyPlan
+from s3stream.compaction.copy_planning import plan_stream_objects
+from s3stream.compaction.executor import CompactedObjects, Compaction, Prepare
+from s3stream.compaction.plan import CompactionPlan, PlanLimits
+from s3stream.compaction.planning import plan_set_objects
+from s3stream.compaction.sources import SourceIndex, read_sources
+from s3stream.compaction.throttle import Throttle
+from s3stream.objects.reader import tail_guess_bytes
+
+from ponor_compactor.controller_tasks import require_fit
+from ponor_compactor.leased_task import LeasedTask
+from ponor_compactor.progress import Progress
+from ponor_compactor.settings import CompactorSettings
+
+
+class TaskRun:
+    """Carries tasks out, one after the other, within one budget."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        multipart: MultipartStore,
+        settings: CompactorSettings,
+        *,
+        budget: ByteBudget,
+        throttle: Throttle,
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._multipart = multipart
+        self._settings = settings
+        self._budget = budget
+        self._throttle = throttle
+        self._progress = progress
+
+    async def run(self, task: LeasedTask, prepare: Prepare) -> CompactedObjects | None:
+        """Write everything that is to be committed; None: the sources are as good as they can be.
+
+        Raises:
+            ObjectNotFoundError: a source is gone.
+            ObjectCorruptError, SourcesDisagreeError: the sources are damaged.
+            CompactionLimitError: the task does not fit into a bound.
+            ObjectStoreError: the store failed.
+            OperationError: the controller gave no ids.
+        """
+        for source in task.sources:
+            await self._throttle.before_read(tail_guess_bytes(source.size_bytes))
+        plan = self._plan(task, await read_sources(self._store, task.sources))
+        if plan.is_settled:
+            return None
+        require_fit(task, plan.outputs)
+        compaction = Compaction(
+            store=self._store,
+            multipart=self._multipart,
+            prepare=prepare,
+            budget=self._budget,
+            throttle=self._throttle,
+            on_progress=self._progress.moved,
+        )
+        return await compaction.run(plan)
+
+    def _plan(self, task: LeasedTask, sources: list[SourceIndex]) -> CompactionPlan | CopyPlan:
+        settings = self._settings
+        minimum = self._multipart.part_size_bytes_min
+        if task.kind is CompactionKind.STREAM_OBJECTS:
+            copy_limits = CopyLimits(
+                settings.compaction_budget_bytes,
+                part_size_bytes_min=minimum,
+                part_size_bytes=settings.compactor_part_size_bytes,
+            )
+            return plan_stream_objects(sources, task.streams, copy_limits)
+        limits = PlanLimits(
+            settings.compaction_budget_bytes,
+            split_size_bytes=settings.compactor_split_size_bytes,
+            part_size_bytes_min=minimum,
+            part_size_bytes=settings.compactor_part_size_bytes,
+        )
+        force_split = task.kind is CompactionKind.FORCE_SPLIT
+        return plan_set_objects(sources, task.streams, limits, force_split=force_split)

@@ -1,0 +1,199 @@
+"""The worker: lease, carry out, commit, and again.
+
+What lives here: the life of a task at its worker, and what every way of ending means. A task that cannot be done is ended, and the controller offers a smaller one; one
+that the store failed is left alone until its lease is over, so that it keeps its place; one that is somebody else's now is dropped. Nothing that was written needs to be
+undone: what is not committed is garbage by its age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from enum import Enum
+from typing import Final
+
+from ponor_metadata.backoff import ReconnectBackoff
+from ponor_rpc.errors import OperationError
+from ponor_runtime.budgets import BudgetExceededError
+from ponor_runtime.clock import Clock
+from ponor_runtime.object_store import ObjectNotFoundError, ObjectStoreError
+from ponor_runtime.randomness import Randomness
+from ponor_runtime.telemetry import Counter, Telemetry
+from s3stream.compaction.executor import CompactedObjects
+from s3stream.errors import CompactionLimitError, ObjectCorruptError, SourcesDisagreeError
+
+from ponor_compactor.controller_tasks import ControllerTasks, Result
+from ponor_compactor.leased_task import LeasedTask
+from ponor_compactor.pace import Pace
+from ponor_compactor.progress import Progress
+from ponor_compactor.settings import CompactorSettings
+from ponor_compactor.task_run import TaskRun
+
+logger = logging.getLogger("ponor.compactor")
+RENEWALS_PER_LEASE: Final = 3
+
+
+class Outcome(Enum):
+    """How a look for work ended; the values are labels of `ponor_compactor_tasks_total`."""
+
+    NOTHING = "nothing"
+    DONE = "done"
+    SETTLED = "settled"
+    SOURCE_GONE = "source_gone"
+    STALE_PLAN = "stale_plan"
+    FENCED = "fenced"
+    UNFIT = "unfit"
+    DAMAGED = "damaged"
+    REFUSED = "refused"
+    STORE_FAILED = "store_failed"
+
+
+ENDED_BY_WORKER: Final = (
+    Outcome.SETTLED,
+    Outcome.SOURCE_GONE,
+    Outcome.STALE_PLAN,
+    Outcome.UNFIT,
+    Outcome.DAMAGED,
+    Outcome.REFUSED,
+)
+"""After these the controller is told that the task is over. It plans the next one from newer metadata, and with fewer sources."""
+PAUSING: Final = (Outcome.NOTHING, Outcome.STORE_FAILED, Outcome.REFUSED)
+"""After these in a row each pause is longer than the one before. Other tasks that came to nothing are followed by the shortest one, and done ones by none."""
+_OUTCOME_OF: Final = {
+    Result.RESULT_DONE: Outcome.DONE,
+    Result.RESULT_SOURCE_GONE: Outcome.SOURCE_GONE,
+    Result.RESULT_STALE_PLAN: Outcome.STALE_PLAN,
+    Result.RESULT_FENCED: Outcome.FENCED,
+}
+
+
+class NotOursError(Exception):
+    """The lease was not renewed: the task was given to another worker, or is over."""
+
+
+class Worker:
+    """Works on one task at a time; more at a time are more processes."""
+
+    def __init__(
+        self,
+        tasks: ControllerTasks,
+        run: TaskRun,
+        progress: Progress,
+        settings: CompactorSettings,
+        *,
+        pace: Pace,
+        clock: Clock,
+        randomness: Randomness,
+        telemetry: Telemetry,
+    ) -> None:
+        self._tasks = tasks
+        self._run = run
+        self._progress = progress
+        self._settings = settings
+        self._pace = pace
+        self._clock = clock
+        self._pause = ReconnectBackoff(
+            randomness,
+            ms_min=settings.compactor_poll_interval_ms_min,
+            ms_max=max(settings.compactor_poll_interval_ms_max, settings.compactor_poll_interval_ms_min),
+        )
+        self._outcomes: dict[Outcome, Counter] = {
+            outcome: telemetry.counter("ponor_compactor_tasks_total", outcome=outcome.value)
+            for outcome in Outcome
+            if outcome is not Outcome.NOTHING
+        }
+        self._refusal = ""
+        """Why the last request for a task was refused: said once, not every fifteen seconds."""
+        self._replaced_bytes = telemetry.counter("ponor_compactor_replaced_bytes_total")
+
+    async def run(self) -> None:
+        """Work for ever.
+
+        Raises:
+            NodeFencedError: another process has this node id; this one must stop.
+            SessionClosedError: the session was closed on this side.
+        """
+        while True:
+            outcome = await self.once()
+            if outcome not in PAUSING:
+                self._pause.reset()
+            if outcome is not Outcome.DONE:
+                await self._clock.sleep(self._pause.next_seconds())
+
+    async def once(self) -> Outcome:
+        """Look for a task and carry it out.
+
+        Raises:
+            NodeFencedError, SessionClosedError: see `run`.
+        """
+        try:
+            task = await self._tasks.lease()
+        except OperationError as error:
+            if str(error) != self._refusal:
+                self._refusal = str(error)
+                logger.warning("no task, asking again from time to time: %s", error)
+            return Outcome.REFUSED
+        self._refusal = ""
+        if task is None:
+            return Outcome.NOTHING
+        self._progress.begin(str(task))
+        with self._pace.working():
+            outcome, words = await self._carry_out(task)
+        took_s = self._progress.end()
+        self._outcomes[outcome].add()
+        if outcome is Outcome.DONE:
+            self._replaced_bytes.add(task.source_bytes)
+        level = logging.ERROR if outcome is Outcome.DAMAGED else logging.INFO
+        logger.log(level, "%s: %s after %.1f s%s", task, outcome.value, took_s, f": {words}" if words else "")
+        if outcome in ENDED_BY_WORKER:
+            await self._end(task, f"{outcome.value}: {words}" if words else outcome.value)
+        return outcome
+
+    async def _carry_out(self, task: LeasedTask) -> tuple[Outcome, str]:
+        """The outcome, and what is to be said about it."""
+        try:
+            made = await self._while_renewed(task)
+            if made is None:
+                return Outcome.SETTLED, ""
+            answer = await self._tasks.commit(task, made)
+        except NotOursError:
+            return Outcome.FENCED, ""
+        except ObjectNotFoundError as error:
+            return Outcome.SOURCE_GONE, str(error)
+        except (ObjectCorruptError, SourcesDisagreeError) as error:
+            return Outcome.DAMAGED, str(error)
+        except (CompactionLimitError, BudgetExceededError) as error:
+            return Outcome.UNFIT, str(error)
+        except ObjectStoreError as error:
+            return Outcome.STORE_FAILED, str(error)
+        except OperationError as error:
+            return Outcome.REFUSED, str(error)
+        return _OUTCOME_OF[answer.result], answer.message
+
+    async def _while_renewed(self, task: LeasedTask) -> CompactedObjects | None:
+        """Do the work beside its heartbeat; stop it when the task is not ours any more."""
+        work = asyncio.ensure_future(self._run.run(task, self._tasks.prepare))
+        heartbeat = asyncio.ensure_future(self._renew(task))
+        try:
+            await asyncio.wait((work, heartbeat), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            heartbeat.result()
+            raise NotOursError(str(task))
+        finally:
+            for each in (work, heartbeat):
+                each.cancel()
+            await asyncio.gather(work, heartbeat, return_exceptions=True)
+
+    async def _renew(self, task: LeasedTask) -> None:
+        """Renew until somebody else has the task. While no controller answers the work goes on: the token decides at the commit."""
+        while True:
+            await self._clock.sleep(self._settings.compactor_lease_ttl_ms / RENEWALS_PER_LEASE / 1000)
+            if not await self._tasks.renew(task):
+                return
+
+    async def _end(self, task: LeasedTask, reason: str) -> None:
+        try:
+            await self._tasks.end(task, reason)
+        except OperationError as error:
+            logger.warning("%s could not be ended, its lease runs out: %s", task, error)

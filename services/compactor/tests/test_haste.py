@@ -1,0 +1,56 @@
+"""How a compactor's speed follows what there is to do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor_compactor.haste import DOUBLING_NS, HALVING_NS, Haste
+from ponor_compactor.token_bucket import NS
+
+YEAR_NS = 365 * 86_400 * NS
+
+
+def test_two_minutes_of_work_double_the_share_and_half_a_minute_of_rest_halves_it() -> None:
+    haste = Haste(0.1, 0)
+    haste.turn(0, is_working=True)
+    assert haste.share(0) == 0.1
+    assert haste.share(DOUBLING_NS) == pytest.approx(0.2)
+    haste.turn(2 * DOUBLING_NS, is_working=False)
+    assert haste.share(2 * DOUBLING_NS) == pytest.approx(0.4)
+    assert haste.share(2 * DOUBLING_NS + HALVING_NS) == pytest.approx(0.2)
+
+
+def test_a_year_of_either_ends_at_the_bounds() -> None:
+    haste = Haste(0.1, 0)
+    haste.turn(0, is_working=True)
+    assert haste.share(YEAR_NS) == 1.0
+    haste.turn(YEAR_NS, is_working=False)
+    assert haste.share(2 * YEAR_NS) == 0.1
+
+
+def test_four_fifths_of_work_leave_it_where_it_is() -> None:
+    haste, now_ns = Haste(0.1, 0), DOUBLING_NS
+    haste.turn(0, is_working=True)
+    for _ in range(100):
+        haste.turn(now_ns, is_working=False)
+        now_ns += 5 * NS
+        haste.turn(now_ns, is_working=True)
+        now_ns += 20 * NS
+    assert haste.share(now_ns) == pytest.approx(0.2, rel=0.15)
+
+
+@given(
+    st.floats(0.001, 1.0),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 1_000 * NS)), max_size=30),
+)
+def test_the_share_never_jumps_and_keeps_its_bounds(share_min: float, turns: list[tuple[bool, int]]) -> None:
+    haste, now_ns = Haste(share_min, 0), 0
+    for is_working, passed_ns in turns:
+        before = haste.share(now_ns)
+        haste.turn(now_ns, is_working=is_working)
+        assert haste.share(now_ns) == before
+        now_ns += passed_ns
+        after = haste.share(now_ns)
+        assert share_min <= after <= 1.0
+        assert after >= before if is_working else after <= before

@@ -1,0 +1,229 @@
+"""The life of a task at its worker, with the controller's own ledger on the other side: every way in which it can end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_compactor.settings import CompactorSettings
+from ponor_compactor.worker import Outcome
+from ponor_metadata.rows import ObjectState
+from ponor_metadata.validate import validate
+from ponor_runtime.object_store import ObjectStoreUnavailableError
+
+from libs.s3stream.tests.store_rig import Failure
+from services.compactor.tests.workshop import SETTINGS, Hand, Workshop, paused, pieces_of
+
+
+@pytest.fixture
+async def workshop() -> Workshop:
+    workshop = Workshop()
+    for _ in range(6):
+        await workshop.upload()
+    return workshop
+
+
+def _tasks(hand: Hand, outcome: Outcome) -> int:
+    return hand.telemetry.counter("ponor_compactor_tasks_total", outcome=outcome.value).value
+
+
+async def test_small_uploads_become_few_objects_and_every_fetch_returns_the_same_bytes(
+    workshop: Workshop,
+) -> None:
+    before = await workshop.everything()
+    assert pieces_of(workshop) == [6, 6, 6]
+    hand = workshop.hand()
+    assert await hand.worker.once() is Outcome.DONE
+    assert pieces_of(workshop) == [1, 1, 1]
+    assert await workshop.everything() == before
+    kinds = [workshop.ledger.image.stream_objects.get(each) for each in workshop.committed()]
+    assert sum(row is not None for row in kinds) == 1, "the large stream got an object of its own"
+    assert not list(workshop.ledger.image.compactions)
+    validate(workshop.ledger.image)
+    made = [kind for kind in hand.session.kinds if kind != "renew_compaction"]
+    assert made == ["lease_compaction", "prepare_objects", "commit_compaction"]
+
+
+async def test_idle_workers_ask_the_controller_alone_and_the_log_does_not_grow(workshop: Workshop) -> None:
+    hand = workshop.hand()
+    assert await hand.worker.once() is Outcome.DONE
+    calls, index = len(workshop.store.calls), workshop.ledger.view.index
+    for _ in range(5):
+        assert await hand.worker.once() is Outcome.NOTHING
+    assert (len(workshop.store.calls), workshop.ledger.view.index) == (calls, index)
+
+
+async def test_new_uploads_are_joined_with_the_old_result_in_time(workshop: Workshop) -> None:
+    hand = workshop.hand()
+    for _ in range(4):
+        await workshop.upload()
+        before = await workshop.everything()
+        while await hand.worker.once() is not Outcome.NOTHING:
+            assert await workshop.everything() == before
+    validate(workshop.ledger.image)
+
+
+async def test_what_was_trimmed_or_deleted_is_dropped(workshop: Workshop) -> None:
+    first, second, third = workshop.streams
+    workshop.trim(first, 12)
+    workshop.delete(second)
+    expected = await workshop.fetch(first, 12), await workshop.fetch(third, 0)
+    assert await workshop.hand().worker.once() is Outcome.DONE
+    assert (await workshop.fetch(first, 12), await workshop.fetch(third, 0)) == expected
+    held = {
+        piece.stream_id for row in workshop.ledger.image.stream_set_objects for piece in row.ranges.decoded
+    }
+    assert second not in held
+
+
+async def test_what_is_trimmed_and_deleted_during_the_copy_costs_nothing_but_the_copy(
+    workshop: Workshop,
+) -> None:
+    first, second, third = workshop.streams
+    expected = await workshop.fetch(first, 17), await workshop.fetch(third, 0)
+
+    def meanwhile() -> None:
+        workshop.trim(first, 17)
+        workshop.delete(second)
+
+    hand = workshop.hand()
+    hand.session.before_commit = meanwhile
+    assert await hand.worker.once() is Outcome.DONE
+    assert (await workshop.fetch(first, 17), await workshop.fetch(third, 0)) == expected
+    assert pieces_of(workshop)[2] == 1
+    validate(workshop.ledger.image)
+
+
+async def test_when_everything_is_deleted_during_the_copy_the_task_is_over(workshop: Workshop) -> None:
+    hand = workshop.hand()
+    hand.session.before_commit = lambda: workshop.delete(*workshop.streams)
+    assert await hand.worker.once() is Outcome.SOURCE_GONE
+    assert not list(workshop.ledger.image.compactions)
+    assert not workshop.committed()
+    assert await hand.worker.once() is Outcome.NOTHING
+
+
+async def test_pauses_grow_while_nothing_is_worth_doing(workshop: Workshop) -> None:
+    hand = workshop.hand()
+    while await hand.worker.once() is not Outcome.NOTHING:
+        pass
+    hand.clock.slept.clear()
+    working = asyncio.create_task(hand.worker.run())
+    while len(hand.clock.slept) < 10:
+        await asyncio.sleep(0)
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    pauses = hand.clock.slept
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= SETTINGS.compactor_poll_interval_ms_min / 1000
+    assert pauses[0] * 8 < pauses[-1] <= SETTINGS.compactor_poll_interval_ms_max / 1000
+
+
+async def test_work_without_a_pause_becomes_faster_and_having_nothing_to_do_slower(
+    workshop: Workshop,
+) -> None:
+    least = 100
+    hand = workshop.hand(2_000, replace(SETTINGS, compactor_bytes_per_s_min=least))
+    assert await hand.worker.once() is Outcome.DONE
+    faster = hand.pace.bytes_per_s
+    assert faster > 1.2 * least
+    assert await hand.worker.once() is Outcome.NOTHING
+    await hand.clock.sleep(1.0)
+    assert least < hand.pace.bytes_per_s < faster
+    await hand.clock.sleep(600.0)
+    assert hand.pace.bytes_per_s == pytest.approx(least)
+
+
+async def test_a_task_that_fails_is_work_until_it_failed(workshop: Workshop) -> None:
+    least = 100
+    hand = workshop.hand(2_000, replace(SETTINGS, compactor_bytes_per_s_min=least))
+    workshop.store.fail("put", *[Failure(ObjectStoreUnavailableError("away"))] * 5)
+    assert await hand.worker.once() is Outcome.STORE_FAILED
+    after = hand.pace.bytes_per_s
+    await hand.clock.sleep(1.0)
+    assert hand.pace.bytes_per_s < after
+
+
+async def test_a_commit_that_arrives_twice_is_one_commit(workshop: Workshop) -> None:
+    before = await workshop.everything()
+    hand = workshop.hand()
+    hand.session.commits_twice = True
+    assert await hand.worker.once() is Outcome.DONE
+    assert await workshop.everything() == before
+
+
+async def test_a_worker_that_is_paused_beyond_its_lease_drops_the_task(workshop: Workshop) -> None:
+    before = await workshop.everything()
+    slow, other = workshop.hand(2_000), workshop.hand(2_001)
+    with paused(workshop.store):
+        working = asyncio.create_task(slow.worker.once())
+        while "lease_compaction" not in slow.session.kinds:
+            await asyncio.sleep(0)
+        workshop.ledger.now_ms += SETTINGS.compactor_lease_ttl_ms + 1
+        taken = workshop.ledger.do(
+            other.session.caller, lease_compaction=wire.LeaseCompaction(ttl_ms=1, source_bytes_max=1 << 40)
+        ).compaction_granted
+        assert taken.token == 2
+        assert await working is Outcome.FENCED
+    workshop.ledger.now_ms += 10
+    assert await other.worker.once() is Outcome.DONE
+    assert await workshop.everything() == before
+    validate(workshop.ledger.image)
+
+
+async def test_an_object_that_is_missing_ends_the_task(workshop: Workshop) -> None:
+    lost = workshop.committed()[2]
+    del workshop.store.objects[workshop.key(lost)]
+    hand = workshop.hand()
+    assert await hand.worker.once() is Outcome.SOURCE_GONE
+    assert hand.session.kinds[-1] == "end_compaction"
+    assert not list(workshop.ledger.image.compactions)
+    assert lost in workshop.committed(), "the metadata is left alone"
+
+
+async def test_damage_is_found_and_nothing_is_replaced(workshop: Workshop) -> None:
+    sources = workshop.committed()
+    key = workshop.key(sources[0])
+    damaged = bytearray(workshop.store.objects[key])
+    damaged[20] ^= 1
+    workshop.store.objects[key] = bytes(damaged)
+    hand = workshop.hand()
+    assert await hand.worker.once() is Outcome.DAMAGED
+    assert workshop.committed() == sources
+    assert _tasks(hand, Outcome.DAMAGED) == 1
+
+
+async def test_a_store_that_fails_leaves_the_task_to_its_lease_and_then_it_is_done(
+    workshop: Workshop,
+) -> None:
+    before = await workshop.everything()
+    workshop.store.fail("put", *[Failure(ObjectStoreUnavailableError("away"))] * 5)
+    hand = workshop.hand()
+    assert await hand.worker.once() is Outcome.STORE_FAILED
+    (task,) = workshop.ledger.image.compactions
+    workshop.store.failures.clear()
+    assert await hand.worker.once() is Outcome.NOTHING
+    workshop.ledger.now_ms = task.leased_until_ms + 1
+    assert await hand.worker.once() is Outcome.DONE
+    assert await workshop.everything() == before
+    garbage = [row for row in workshop.ledger.image.objects if row.state is ObjectState.PREPARED]
+    assert garbage, "what the first attempt wrote expires"
+
+
+async def test_a_task_that_does_not_fit_is_given_back_and_a_smaller_one_is_offered(
+    workshop: Workshop,
+) -> None:
+    settings = CompactorSettings(compaction_budget_bytes=50)
+    hand = workshop.hand(2_000, settings)
+    assert await hand.worker.once() is Outcome.UNFIT
+    assert not list(workshop.ledger.image.compactions)
+    assert hand.session.kinds[-1] == "end_compaction"
+    assert "prepare_objects" not in hand.session.kinds, "it was known before anything was written"
+
+
+async def test_a_broker_is_not_given_tasks(workshop: Workshop) -> None:
+    hand = workshop.hand()
+    hand.session.caller = workshop.broker
+    assert await hand.worker.once() is Outcome.REFUSED

@@ -1,0 +1,62 @@
+"""What a reconciliation found: numbers by verdict, and a few examples to look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ponor_gc.verdicts import Verdict
+
+EXAMPLES_MAX: Final = 10
+
+
+@dataclass(slots=True)
+class ReconcileReport:
+    """Of one pass. `is_whole`: every prefix was looked at; `uploads_listed`: the store has a list of uploads in parts."""
+
+    objects: Counter[Verdict] = field(default_factory=Counter)
+    object_bytes: Counter[Verdict] = field(default_factory=Counter)
+    uploads: Counter[Verdict] = field(default_factory=Counter)
+    deleted: int = 0
+    deleted_bytes: int = 0
+    aborted: int = 0
+    only_looked: bool = False
+    is_whole: bool = False
+    uploads_listed: bool = False
+    dead_examples: list[str] = field(default_factory=list)
+    strange_examples: list[str] = field(default_factory=list)
+
+    def note(self, verdict: Verdict, key: str, size_bytes: int) -> None:
+        """A key of a listing, and what was said about it."""
+        self.objects[verdict] += 1
+        self.object_bytes[verdict] += size_bytes
+        examples = {Verdict.DEAD: self.dead_examples, Verdict.STRANGE: self.strange_examples}.get(verdict)
+        if examples is not None and len(examples) < EXAMPLES_MAX:
+            examples.append(key)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "only_looked": self.only_looked,
+            "objects": {verdict.value: number for verdict, number in self.objects.items()},
+            "object_bytes": {verdict.value: number for verdict, number in self.object_bytes.items()},
+            "uploads_listed": self.uploads_listed,
+            "uploads": {verdict.value: number for verdict, number in self.uploads.items()},
+            "deleted": self.deleted,
+            "deleted_bytes": self.deleted_bytes,
+            "aborted": self.aborted,
+            "dead_examples": self.dead_examples,
+            "strange_examples": self.strange_examples,
+        }
+
+    def __str__(self) -> str:
+        verb = "would be deleted" if self.only_looked else "deleted"
+        number = self.objects[Verdict.DEAD] if self.only_looked else self.deleted
+        size_bytes = self.object_bytes[Verdict.DEAD] if self.only_looked else self.deleted_bytes
+        uploads = self.uploads[Verdict.DEAD] if self.only_looked else self.aborted
+        return (
+            f"{self.objects.total()} objects in the store: {self.objects[Verdict.KNOWN]} known, {number} orphans ({size_bytes} bytes) {verb}, "
+            f"{self.objects[Verdict.YOUNG]} too young to tell, {self.objects[Verdict.FUTURE]} newer than the metadata, "
+            f"{self.objects[Verdict.STRANGE]} keys that are not ours; {uploads} of {self.uploads.total()} uploads in parts {verb}"
+        )

@@ -1,0 +1,128 @@
+"""Reconciliation: the store is listed, then the metadata are read, and what is provably dead is deleted.
+
+What lives here: one pass over the objects of this cluster's namespace, a bounded number of keys at a time and a second. This finds what the ordinary way (claim, delete,
+confirm) cannot: a put that landed after its deletion was confirmed, a deletion that a store undid. Write-ahead logs stand under other keys and are `wal_leftovers`'s.
+The order matters: metadata that are read after the listing know of every object in it. They are read anew before every deletion, which also hears of a forced recovery
+that began meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from ponor_metadata.rows import ClusterRow
+from ponor_metadata.view import cluster_of
+from ponor_runtime.clock import Clock
+from ponor_runtime.object_store import ObjectInfo, ObjectStore
+from ponor_runtime.telemetry import Telemetry
+from s3stream.objects.keys import key_prefixes
+
+from ponor_gc.image_reading import ReadImage
+from ponor_gc.reconcile_report import ReconcileReport
+from ponor_gc.settings import GcSettings
+from ponor_gc.verdicts import Verdict, judge_object
+
+LOG: Final = logging.getLogger(__name__)
+PAGE_KEYS: Final = 1_000
+"""After so many keys of a listing the pass pauses, to keep to its rate."""
+DEAD_AT_ONCE_MAX: Final = 10_000
+"""Dead keys of a prefix that are kept in memory; if there are more, the prefix is listed again when these are deleted."""
+
+
+class Reconciliation:
+    """Goes over all prefixes; a pass that failed is gone on with from the prefix at which it did."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, settings: GcSettings, telemetry: Telemetry) -> None:
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._collected = telemetry.counter("ponor_gc_collected_total", reason="orphan")
+        self._bytes = telemetry.counter("ponor_gc_orphan_bytes_total")
+        self._resume_at = 0
+        self._listed = 0
+
+    async def reconcile(self, current: ReadImage, report: ReconcileReport) -> None:
+        """One pass; what it finds goes into `report`, whose `only_looked` says whether anything is deleted.
+
+        Raises:
+            ObjectStoreError: the store cannot be asked.
+            MetadataLagError, HistoryReplacedError, OperationError: as `followed_image`.
+        """
+        cluster = cluster_of(await current())
+        if cluster is None:
+            return
+        begun_at = self._resume_at
+        for number, prefix in enumerate(key_prefixes(cluster.namespace)):
+            if number >= begun_at:
+                self._resume_at = number
+                await self._reconcile_prefix(prefix, current, report)
+        self._resume_at = 0
+        report.is_whole = begun_at == 0
+
+    async def _reconcile_prefix(self, prefix: str, current: ReadImage, report: ReconcileReport) -> None:
+        seen = report
+        while True:
+            dead, is_complete = await self._list_dead(prefix, current, seen)
+            deleted = await self._delete(dead, current, report)
+            # What was left alone would be found again and again: only a pass that gets on goes on here.
+            if is_complete or not deleted:
+                return
+            seen = ReconcileReport()  # everything was counted the first time
+
+    async def _list_dead(
+        self, prefix: str, current: ReadImage, report: ReconcileReport
+    ) -> tuple[list[ObjectInfo], bool]:
+        """What seems dead under a prefix, and whether that is all. While it is listed nothing is deleted: a listing that is repeated after an error needs its keys."""
+        image = await current()
+        put_before_ms = self._clock.wall_ms() - self._settings.reconcile_age_ms_min
+        dead: list[ObjectInfo] = []
+        is_complete = True
+        async for info in self._store.list(prefix):
+            cluster = cluster_of(image)
+            assert cluster is not None
+            verdict = judge_object(info, image, cluster, put_before_ms)
+            report.note(verdict, info.key, info.size_bytes)
+            if verdict is Verdict.DEAD and not report.only_looked:
+                if len(dead) < DEAD_AT_ONCE_MAX:
+                    dead.append(info)
+                else:
+                    is_complete = False
+            self._listed += 1
+            if self._listed % PAGE_KEYS == 0:
+                await self._clock.sleep(PAGE_KEYS / self._settings.reconcile_keys_per_s)
+        return dead, is_complete
+
+    async def _delete(self, dead: list[ObjectInfo], current: ReadImage, report: ReconcileReport) -> bool:
+        """Delete what is dead by the metadata as they are now; returns whether anything was."""
+        batch_keys = self._settings.delete_keys_max
+        before = report.deleted
+        for at in range(0, len(dead), batch_keys):
+            image = await current()
+            cluster = cluster_of(image)
+            assert cluster is not None
+            if cluster.incarnation_unconfirmed:
+                return False
+            put_before_ms = self._clock.wall_ms() - self._settings.reconcile_age_ms_min
+            batch = [
+                info
+                for info in dead[at : at + batch_keys]
+                if judge_object(info, image, cluster, put_before_ms) is Verdict.DEAD
+            ]
+            if batch:
+                await self._store.delete([info.key for info in batch])
+                self._count(batch, report)
+        return report.deleted > before
+
+    def _count(self, batch: list[ObjectInfo], report: ReconcileReport) -> None:
+        size_bytes = sum(info.size_bytes for info in batch)
+        report.deleted += len(batch)
+        report.deleted_bytes += size_bytes
+        self._collected.add(len(batch))
+        self._bytes.add(size_bytes)
+        LOG.info("%d orphans deleted, %d bytes, from %s on", len(batch), size_bytes, batch[0].key)
+
+
+def may_delete(cluster: ClusterRow, settings: GcSettings) -> bool:
+    """Whether a pass deletes, or only looks."""
+    return not settings.reconcile_dry_run and not cluster.incarnation_unconfirmed

@@ -1,0 +1,89 @@
+"""Deleting goes faster by a little, and half as fast when the store says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from ponor_gc.deletion_pace import KEYS_PER_S_FIRST, KEYS_PER_S_STEP, DeletionPace
+from ponor_gc.paced_store import PacedObjectStore, collecting_store
+from ponor_gc.settings import GcSettings
+from ponor_runtime.object_store import ObjectStoreSlowDownError
+from ponor_runtime.runtime import Runtime
+
+from libs.s3stream.tests.store_rig import Failure, InstantClock, MemoryObjectStore
+from services.gc.tests.bucket_world import BucketWorld
+
+
+async def _take(pace: DeletionPace, keys: Sequence[int]) -> None:
+    for number in keys:
+        await pace.turn(number)
+        pace.taken()
+
+
+async def test_turns_wait_for_the_keys_before_them() -> None:
+    clock = InstantClock()
+    pace = DeletionPace(clock, GcSettings(delete_keys_per_s_min=100, delete_keys_per_s_max=100))
+    await _take(pace, [50, 200, 1])
+    assert clock.slept == [0.5, 2.0]
+
+
+async def test_the_rate_rises_by_steps_and_halves_once_for_all_that_were_under_way() -> None:
+    pace = DeletionPace(InstantClock(), GcSettings(delete_keys_per_s_max=1_000))
+    assert pace.keys_per_s == KEYS_PER_S_FIRST
+    await _take(pace, [1] * 4)
+    assert pace.keys_per_s == KEYS_PER_S_FIRST + 4 * KEYS_PER_S_STEP == 700
+    first, second, third = await asyncio.gather(*(pace.turn(1) for _ in range(3)))
+    pace.slowed(second)
+    pace.slowed(first)
+    pace.slowed(third)
+    assert pace.keys_per_s == 350
+    pace.slowed(await pace.turn(1))
+    assert pace.keys_per_s == 175
+
+
+async def test_the_bounds_hold() -> None:
+    pace = DeletionPace(InstantClock(), GcSettings(delete_keys_per_s_min=40, delete_keys_per_s_max=600))
+    await _take(pace, [1] * 50)
+    assert pace.keys_per_s == 600
+    for _ in range(10):
+        pace.slowed(await pace.turn(1))
+    assert pace.keys_per_s == 40
+
+
+async def test_a_store_takes_a_thousand_keys_a_call_and_is_heard() -> None:
+    inner = MemoryObjectStore()
+    for number in range(2_500):
+        await inner.put(f"{number}", [b"x"])
+    pace = DeletionPace(InstantClock(), GcSettings())
+    store = PacedObjectStore(inner, pace)
+    inner.fail("delete", Failure(ObjectStoreSlowDownError("503 Slow Down")))
+    keys = [f"{number}" for number in range(2_500)]
+    with pytest.raises(ObjectStoreSlowDownError):
+        await store.delete(keys)
+    assert pace.keys_per_s == KEYS_PER_S_FIRST / 2
+    await store.delete(keys)
+    assert [call[3] for call in inner.calls if call[0] == "delete"] == [1_000, 1_000, 1_000, 500]
+    assert inner.objects == {}
+    assert pace.keys_per_s == KEYS_PER_S_FIRST / 2 + 3 * KEYS_PER_S_STEP
+
+
+def test_behind_the_retries_every_slow_down_is_heard() -> None:
+    world = BucketWorld()
+
+    async def story(runtime: Runtime) -> None:
+        inner = MemoryObjectStore()
+        await inner.put("a", [b"x"])
+        pace = DeletionPace(runtime.clock, GcSettings(delete_keys_per_s_min=1))
+        store = collecting_store(inner, pace, runtime)
+        inner.fail("delete", *(Failure(ObjectStoreSlowDownError("503 Slow Down")) for _ in range(3)))
+        await store.delete(["a"])
+        assert inner.objects == {}
+        assert pace.keys_per_s == KEYS_PER_S_FIRST / 8 + KEYS_PER_S_STEP
+        requests = runtime.telemetry.counter(
+            "ponor_object_store_requests_total", **{"op": "delete", "class": "delete"}
+        )
+        assert requests.value == 4
+
+    world.play(story)

@@ -1,0 +1,180 @@
+"""Whatever happens to objects and processes: reconciliation never deletes what somebody may want, and in the end nothing is left that nobody does.
+
+Writers prepare, put, commit and die; puts land late; a sweeper deletes and loses its answers; the store fails before and after; listings are stale; and the collector is
+killed and started anew in the middle of its rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from ponor_metadata import counters
+from ponor_metadata.rows import ObjectState
+from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectStoreError
+from ponor_runtime.runtime import Runtime
+from s3stream.objects.keys import parse_object_key
+
+from services.gc.tests.bucket_world import HOUR_MS, NAMESPACE, SETTINGS, BucketWorld, StaleListings, key_of
+
+HOURS = 6
+WRITERS = 4
+LEASE_MS = HOUR_MS // 2
+DELAY_MS = HOUR_MS // 6
+"""The age is far below the lease: the proof has to hold without it."""
+OFTEN = replace(SETTINGS, reconcile_age_ms_min=60_000, reconcile_interval_ms=HOUR_MS // 2)
+
+
+class History(BucketWorld):
+    """What goes on while the collector makes its rounds."""
+
+    def begin(self, quiet: bool = False) -> None:
+        self.chance = random.Random(f"history {self.seed}")
+        self.quiet = quiet
+        self.written: set[str] = set()
+        self.orphans_made = 0
+        self.store.bucket.on_delete = self._check_deletion
+        self.store.bucket.on_put = self._check_put
+
+    def _check_deletion(self, key: str) -> None:
+        namespace, object_id = parse_object_key(key)
+        row = self.image.objects.get(object_id)
+        assert namespace == NAMESPACE
+        assert object_id < counters.next_value(self.image, counters.OBJECT), f"{key} is to come"
+        assert row is None or row.state is ObjectState.DESTROYED, f"{key} is {row and row.state.name}"
+
+    def _check_put(self, key: str) -> None:
+        self.orphans_made += parse_object_key(key)[1] not in self.image.objects
+
+    async def writer(self) -> None:
+        """Lives from object to object; some of its puts are given up and land when they like."""
+        while not self.quiet:
+            object_id = self.prepare(LEASE_MS)
+            hours = self.chance.choice((0.01, 0.1, 0.4, 1.5))
+            await self.pass_hours(self.chance.uniform(0, hours))
+            if not await self._put(object_id):
+                continue
+            await self.pass_hours(self.chance.uniform(0, 0.2))
+            row = self.image.objects.get(object_id)
+            if row is None or row.state is not ObjectState.PREPARED or row.expires_at_ms < self.now_ms():
+                continue
+            self.commit(object_id)
+            self.written.add(key_of(object_id))
+
+    async def _put(self, object_id: int) -> bool:
+        while True:
+            try:
+                await self.put(key_of(object_id))
+            except ObjectAlreadyExistsError:
+                return True
+            except ObjectStoreError:
+                if self.chance.random() < 0.3:
+                    return False
+            else:
+                return True
+
+    async def trimmer(self) -> None:
+        """Readers lose objects."""
+        while not self.quiet:
+            await self.pass_hours(self.chance.uniform(0, 0.2))
+            committed = [row for row in self.image.objects if row.state is ObjectState.COMMITTED]
+            if committed and self.chance.random() < 0.7:
+                row = self.chance.choice(committed)
+                self.destroy(row.object_id)
+                self.written.discard(key_of(row.object_id))
+
+    async def sweeper(self) -> None:
+        """Claim, delete, confirm, as the real one does by the controller's rules; some deletions are confirmed and undone."""
+        while True:
+            await self.pass_hours(0.05)
+            now_ms = self.now_ms()
+            for row in list(self.image.objects):
+                is_over = row.state is ObjectState.PREPARED and row.expires_at_ms + DELAY_MS < now_ms
+                if is_over:
+                    self.destroy(row.object_id)
+                elif row.state is not ObjectState.DESTROYED or row.destroyed_at_ms + DELAY_MS >= now_ms:
+                    continue
+                data = self.store.bucket.objects.get(key_of(row.object_id))
+                try:
+                    await self.store.delete([key_of(row.object_id)])
+                except ObjectStoreError:
+                    continue
+                self.remove(row.object_id)
+                if data is not None and self.chance.random() < 0.2:
+                    await self._undo(row.object_id, data)
+
+    async def _undo(self, object_id: int, data: bytes) -> None:
+        try:
+            await self.put(key_of(object_id), data)
+        except ObjectStoreError:
+            return
+
+
+@settings(
+    max_examples=10, phases=[Phase.generate], deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+@given(
+    seed=st.integers(0, 2**32),
+    before=st.sampled_from((0.0, 0.02, 0.1)),
+    after=st.sampled_from((0.0, 0.02, 0.1)),
+    stale=st.sampled_from((0.0, 0.5)),
+    kills=st.integers(0, 6),
+)
+def test_nothing_that_is_wanted_goes_and_nothing_else_stays(
+    seed: int, before: float, after: float, stale: float, kills: int
+) -> None:
+    world = History(seed)
+    world.begin()
+
+    async def collector(runtime: Runtime) -> None:
+        listings = StaleListings(world.store, lambda: not world.quiet and world.chance.random() < stale)
+        rounds = world.rounds(runtime, OFTEN, store=listings)
+        await rounds.run(runtime.clock, runtime.randomness)
+
+    async def scenario() -> None:
+        process = world.simulation.process("gc", collector)
+        process.start()
+        world.store.faults.before, world.store.faults.after = before, after
+        stranger = await _strange(world)
+        loop = asyncio.get_running_loop()
+        going = [loop.create_task(world.writer()) for _ in range(WRITERS)]
+        going += [loop.create_task(world.trimmer()), loop.create_task(world.sweeper())]
+        for _ in range(kills):
+            await world.pass_hours(world.chance.uniform(0, HOURS / (kills + 1)))
+            process.crash()
+            process.start()
+        await world.pass_hours(HOURS / (kills + 1))
+        world.quiet = True
+        world.store.faults.before = world.store.faults.after = 0.0
+        await world.pass_hours(4)
+        assert process.failure is None
+        for task in going:
+            task.cancel()
+        await asyncio.gather(*going, return_exceptions=True)
+        assert not [task for task in going if task.done() and not task.cancelled() and task.exception()]
+        rows = {key_of(row.object_id) for row in world.image.objects}
+        assert rows == world.written, "all that lives was committed, and is there"
+        undead = world.keys - rows - {stranger}
+        # The sweeper's own last undone deletions may be younger than the age.
+        assert {
+            key for key in undead if world.store.bucket.put_at_ms[key] < world.now_ms() - HOUR_MS
+        } == set()
+        assert world.written <= world.keys
+        assert stranger in world.keys
+        process.crash()
+
+    world.simulation.run(scenario())
+
+
+async def _strange(world: History) -> str:
+    """Something that the metadata will know, long before they do."""
+    key = key_of(counters.next_value(world.image, counters.OBJECT) + 1_000_000)
+    while key not in world.keys:
+        try:
+            await world.put(key)
+        except ObjectStoreError:
+            continue
+    return key
