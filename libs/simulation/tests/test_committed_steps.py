@@ -149,7 +149,7 @@ def test_a_true_log_is_clean() -> None:
         (lambda log: log.add(registered(epoch=2)).add(prepared(2), by=(BROKER, 2)), "epoch 1 of node 1 acts"),
         (lambda log: log.add(registered(epoch=1)), "node 1 registers at epoch 1 after 1"),
         (lambda log: log.add(destroyed(1, log.now), by=US).add(claimed(1, log.now + 50), by=GC, after_ms=50), "the delay is 99"),
-        (lambda log: log.add(prepared(2), by=US).add(claimed(2, 5_000), by=GC), "of what is leased until 1000"),
+        (lambda log: log.add(prepared(2), by=US).add(claimed(2, 5_000), by=GC), "of what was leased until 1000"),
         (lambda log: log.add(claimed(1, 5_000), by=GC), "a claim of what is COMMITTED"),
         (lambda log: log.add(destroyed(1, log.now), by=US).add(removed(1), by=GC), "a removal by (9, 1) of what (-1, -1) claimed"),
         (lambda log: log.add(removed(1), by=GC), "a removal of what is COMMITTED"),

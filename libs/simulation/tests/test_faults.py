@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_simulation.faults.fault import FaultKind
 from ponor_simulation.faults.injector import store_faults
 from ponor_simulation.faults.minimise import minimise
-from ponor_simulation.faults.swarm import DICE, Machines, draw_schedule
+from ponor_simulation.faults.swarm import DICE, LATER_DICE, Machines, draw_schedule
 from ponor_simulation.plan import draw_plan
 
 THREE = Machines(
-    ("controller-0", "controller-1", "controller-2"), ("broker",), ("gc",), ("producer-0",), has_bucket=True
+    ("controller-0", "controller-1", "controller-2"),
+    ("broker-0", "broker-1"),
+    ("gc",),
+    ("producer-0",),
+    has_bucket=True,
+    takes_over=True,
 )
 ONE = Machines(("controller",), ("broker",), (), ("producer-0",), has_bucket=False)
 
@@ -26,8 +32,8 @@ def test_a_seed_draws_one_plan() -> None:
 
 def test_every_kind_is_drawn_by_some_seed_and_no_seed_has_all() -> None:
     schedules = [draw_schedule(random.Random(seed), THREE) for seed in range(200)]
-    assert {fault.kind for schedule in schedules for fault in schedule.faults} == set(FaultKind)
-    assert all(set(schedule.kinds) < set(FaultKind) for schedule in schedules)
+    assert {fault.kind for schedule in schedules for fault in schedule.faults} == set(DICE)
+    assert all(set(schedule.kinds) < set(DICE) for schedule in schedules)
 
 
 def test_what_has_one_copy_never_rots_in_the_middle_of_a_run() -> None:
@@ -50,7 +56,17 @@ def test_a_part_keeps_its_faults_as_they_were() -> None:
 
 
 def test_every_kind_has_dice() -> None:
-    assert set(DICE) == set(FaultKind)
+    assert set(DICE) | set(LATER_DICE) == set(FaultKind)
+
+
+def test_faults_that_are_added_leave_the_others_as_they_were() -> None:
+    machines = replace(THREE, compactors=("compactor-0",))
+    before = draw_schedule(random.Random(3), machines)
+    after = before.with_more(random.Random("more"), FaultKind.PAUSE_IN_TASK, machines, 2)
+    assert after.only(range(len(before.faults))).faults == before.faults
+    assert [fault.at_s for fault in after.faults] == sorted(fault.at_s for fault in after.faults)
+    added = [fault for fault in after.faults if fault.kind is FaultKind.PAUSE_IN_TASK]
+    assert [fault.target for fault in added] == ["compactor-0"] * 2
 
 
 def test_faults_of_the_store_add_up() -> None:

@@ -120,3 +120,19 @@ def test_a_full_disk_says_so() -> None:
         assert raised.value.errno == errno.ENOSPC
 
     simulation.run(run())
+
+
+def test_a_listing_has_the_files_and_the_directories_of_one_directory() -> None:
+    simulation = Simulation(1)
+
+    async def run() -> None:
+        disk = await prepared(simulation.disk("disk"))
+        await disk.make_directories(ROOT / "b" / "deep")
+        await disk.make_directories(ROOT / "b" / "deep")
+        await (await disk.open(ROOT / "a", create=True)).close()
+        assert await disk.list(PurePath("/")) == ["data"]
+        assert await disk.list(ROOT) == ["a", "b"]
+        assert await disk.list(ROOT / "b") == ["deep"]
+        assert await disk.list(ROOT / "b" / "deep") == []
+
+    simulation.run(run())

@@ -35,6 +35,25 @@ def test_timeouts_come_when_they_are_due() -> None:
     simulation.run(run())
 
 
+def test_timers_come_in_their_order_however_many_were_cancelled() -> None:
+    simulation = Simulation(1)
+    came: list[int] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        timers = {
+            at: loop.call_at(at, came.append, at) for at in simulation.chance.sample(range(1, 1_001), 600)
+        }
+        for at in simulation.chance.sample(sorted(timers), 450):  # most of many: the heap is made anew
+            timers.pop(at).cancel()
+        await asyncio.sleep(500.5)
+        assert came == sorted(at for at in timers if at <= 500)
+        await asyncio.sleep(501)
+        assert came == sorted(timers)
+
+    simulation.run(run())
+
+
 def wake_order(seed: int, *, shuffle: bool = True) -> list[int]:
     simulation = Simulation(seed, shuffle=shuffle)
     order: list[int] = []

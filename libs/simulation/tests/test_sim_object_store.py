@@ -7,11 +7,14 @@ import asyncio
 import pytest
 from ponor_runtime.object_store import (
     ObjectAlreadyExistsError,
+    ObjectStoreRefusedError,
     ObjectStoreUnavailableError,
 )
 from ponor_runtime.runtime import Runtime
+from ponor_simulation.multipart_store import SimMultipartStore
 from ponor_simulation.simulation import Simulation
 
+from libs.s3stream.tests import multipart_conformance
 from libs.s3stream.tests import object_store_conformance as conformance
 
 
@@ -21,6 +24,37 @@ def test_conformance(check: conformance.Check) -> None:
 
     async def run() -> None:
         await check(simulation.object_store(), "prefix")
+
+    simulation.run(run())
+
+
+@pytest.mark.parametrize("part_size_bytes_min", [1, 4_096])
+@pytest.mark.parametrize("check", multipart_conformance.CHECKS, ids=lambda check: check.__name__)
+def test_conformance_of_uploads_in_parts(
+    check: multipart_conformance.Check, part_size_bytes_min: int
+) -> None:
+    simulation = Simulation(1)
+    store = simulation.object_store()
+    parts = SimMultipartStore(store, part_size_bytes_min=part_size_bytes_min)
+
+    async def run() -> None:
+        await check(multipart_conformance.Rig(store, parts), "prefix")
+
+    simulation.run(run())
+
+
+def test_parts_that_are_too_small_are_refused_when_the_object_is_completed() -> None:
+    simulation = Simulation(1)
+    store = simulation.object_store()
+    parts = SimMultipartStore(store, part_size_bytes_min=10)
+
+    async def run() -> None:
+        upload = await parts.create_multipart("a")
+        taken = [await parts.upload_part(upload, number, [b"x" * 9]) for number in (1, 2)]
+        with pytest.raises(ObjectStoreRefusedError, match="below 10 bytes"):
+            await parts.complete_multipart(upload, taken)
+        assert store.bucket.objects == {}
+        assert [row.key async for row in parts.list_multiparts("")] == ["a"]
 
     simulation.run(run())
 

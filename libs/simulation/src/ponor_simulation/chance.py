@@ -11,6 +11,11 @@ WALL_START_MS: Final = 1_760_000_000_000
 """Where wall clocks begin: a time of no meaning, far from zero."""
 
 
+def wall_ms_at(loop: asyncio.AbstractEventLoop) -> int:
+    """What a wall clock shows that goes right."""
+    return WALL_START_MS + int(loop.time() * 1000)
+
+
 class SimClock:
     """`Clock` on the loop's virtual time.
 

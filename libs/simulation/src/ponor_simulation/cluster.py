@@ -6,14 +6,20 @@ What lives here: which processes there are, what each is given, and how a life b
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
-from ponor_broker.app import BrokerOptions
 from ponor_broker.app import run as run_broker
+from ponor_broker.options import BrokerOptions
 from ponor_broker.settings import BrokerSettings
+from ponor_compactor.app import CompactorOptions
+from ponor_compactor.app import run as run_compactor
+from ponor_compactor.heeding_store import compacting_stores
+from ponor_compactor.pace import Pace
+from ponor_compactor.settings import CompactorSettings
 from ponor_controller.app import run as run_controller
 from ponor_controller.consensus.members import Member
 from ponor_controller.options import FIRST_CONTROLLER_NUMBER, ControllerOptions
@@ -21,12 +27,14 @@ from ponor_controller.settings import ControllerSettings
 from ponor_gc.app import GcOptions
 from ponor_gc.app import run as run_gc
 from ponor_gc.settings import GcSettings
+from ponor_metadata.rows import WalKind
 from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
-from ponor_runtime.object_store import ObjectStore
+from ponor_runtime.object_store import MultipartStore, ObjectStore
 from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
 from s3stream.stores.directory import DirectoryObjectStore
-from s3stream.stores.open_store import wrap_object_store
+from s3stream.stores.open_store import wrap_multipart_store, wrap_object_store
+from s3stream.stores.probe.start_check import Condition
 from s3stream.stores.retrying import RetrySettings
 
 from ponor_simulation.cluster_watch import ClusterWatch
@@ -34,18 +42,22 @@ from ponor_simulation.coverage import Coverage
 from ponor_simulation.faults.rot import Rotten
 from ponor_simulation.invariants.registry import Checks
 from ponor_simulation.kafka_frontend import bind_simulated
+from ponor_simulation.multipart_store import SimMultipartStore
 from ponor_simulation.object_store import SimObjectStore
 from ponor_simulation.process import SimProcess
 from ponor_simulation.simulation import Simulation
 
 ORDINAL: Final = ClusterOrdinal(1)
 CONTROLLER_ADDRESS: Final = "controller:9090"
-KAFKA_HOST: Final = "broker"
 KAFKA_PORT: Final = 9092
-KAFKA_ADDRESS: Final = f"{KAFKA_HOST}:{KAFKA_PORT}"
+KAFKA_ADDRESS: Final = f"broker:{KAFKA_PORT}"
+"""Of the broker, where there is one."""
 SERVICE_PORT: Final = 9090
 PEER_PORT: Final = 9091
 STORE_DIRECTORY: Final = PurePosixPath("/store")
+FIRST_GC: Final = 1_000
+FIRST_COMPACTOR: Final = 2_000
+"""Node numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +67,14 @@ class ClusterSettings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     gc: GcSettings = field(default_factory=GcSettings)
+    compactor: CompactorSettings = field(default_factory=CompactorSettings)
     retry: RetrySettings = field(default_factory=RetrySettings)
 
 
 class SimCluster:
-    """A controller, a broker and a garbage collector.
+    """Controllers, brokers, a garbage collector, and compactors if they are wanted.
 
-    With `store_in_directory` the objects are files of one machine, on which broker and garbage collector run and crash together; otherwise every service has a
+    With `store_in_directory` the objects are files of one machine, on which the broker, there is one, and the garbage collector run and crash together; otherwise every service has a
     machine, and the bucket is nobody's.
 
     Attributes:
@@ -78,7 +91,12 @@ class SimCluster:
         *,
         store_in_directory: bool = False,
         controllers: int = 1,
+        brokers: int = 1,
+        wal: WalKind = WalKind.FILE,
+        compactors: int = 0,
+        part_size_bytes_min: int = 1,
     ) -> None:
+        assert (brokers, compactors) == (1, 0) or not store_in_directory, "the directory is one machine's"
         self._simulation = simulation
         self._settings = settings
         self.coverage = Coverage()
@@ -87,17 +105,27 @@ class SimCluster:
         self.store: SimObjectStore | None = None if store_in_directory else simulation.object_store()
         self.controllers = controller_names(controllers)
         self.addresses = tuple(f"{name}:{SERVICE_PORT}" for name in self.controllers)
+        self.brokers = broker_names(brokers)
+        self.compactors = compactor_names(compactors)
+        self._part_size_bytes_min = part_size_bytes_min
+        self.kafka_addresses = tuple(f"{name}:{KAFKA_PORT}" for name in self.brokers)
+        self.wal = wal
         self.processes: dict[str, SimProcess] = {
             name: simulation.process(name, partial(self._controller, name)) for name in self.controllers
         }
         if store_in_directory:
             self.processes["broker"] = simulation.process("broker", self._broker_and_gc)
         else:
-            self.processes["broker"] = simulation.process("broker", self._broker_alone)
+            for name in self.brokers:
+                self.processes[name] = simulation.process(name, partial(self._broker_alone, name))
             self.processes["gc"] = simulation.process("gc", self._gc_alone)
+            for name in self.compactors:
+                self.processes[name] = simulation.process(name, partial(self._compactor, name))
         for name, process in self.processes.items():
             process.on_end = partial(self._ended, name)
         self.serving: dict[str, None] = {}
+        self.lost_rights: Callable[[str], bool] = lambda _: False
+        """Whether a broker was fenced, and so had a reason to stop; whoever knows says so."""
         self._stops: dict[str, asyncio.Event] = {}
 
     def start(self, name: str) -> None:
@@ -147,13 +175,23 @@ class SimCluster:
         """What the store holds."""
         if self.store is not None:
             return set(self.store.bucket.objects)
-        runtime = self.processes["broker"].runtime
+        runtime = self.processes[self.brokers[0]].runtime
         assert runtime is not None
         store = await self._open_store(runtime)
         try:
             return {info.key async for info in store.list("")}
         finally:
             await store.close()
+
+    def node_of(self, name: str) -> NodeId:
+        """The node id of a broker or a compactor."""
+        if name in self.compactors:
+            return compose_node_id(ORDINAL, FIRST_COMPACTOR + self.compactors.index(name))
+        return compose_node_id(ORDINAL, self.brokers.index(name))
+
+    def broker_of(self, node_id: int) -> str | None:
+        """The broker with a node id; None for somebody else's."""
+        return next((name for name in self.brokers if self.node_of(name) == node_id), None)
 
     def _ended(self, name: str, runtime: Runtime) -> None:
         self.serving.pop(name, None)
@@ -192,27 +230,28 @@ class SimCluster:
             format=True,
         )
 
-    async def _broker_alone(self, runtime: Runtime) -> None:
-        await self._broker(runtime, self._new_stop("broker"))
+    async def _broker_alone(self, name: str, runtime: Runtime) -> None:
+        await self._broker(name, runtime, self._new_stop(name))
 
     async def _gc_alone(self, runtime: Runtime) -> None:
         await self._gc(runtime, self._new_stop("gc"))
 
     async def _broker_and_gc(self, runtime: Runtime) -> None:
         stop = self._new_stop("broker")
-        await asyncio.gather(self._broker(runtime, stop), self._gc(runtime, stop))
+        await asyncio.gather(self._broker("broker", runtime, stop), self._gc(runtime, stop))
 
-    async def _broker(self, runtime: Runtime, stop: asyncio.Event) -> None:
+    async def _broker(self, name: str, runtime: Runtime, stop: asyncio.Event) -> None:
         options = BrokerOptions(
-            node_id=compose_node_id(ORDINAL, 0),
+            node_id=self.node_of(name),
             data=PurePosixPath("/broker"),
             controllers=self.addresses,
-            kafka_host=KAFKA_HOST,
+            kafka_host=name,
             kafka_port=KAFKA_PORT,
+            wal=self.wal,
         )
 
         def ready(_: ServiceAddresses) -> None:
-            self._ready("broker")
+            self._ready(name)
 
         store = await self._open_store(runtime)
         try:
@@ -223,13 +262,14 @@ class SimCluster:
                 store=store,
                 stop=stop,
                 ready=ready,
+                condition=Condition.PROVEN,
                 bind=bind_simulated,
             )
         finally:
             await store.close()
 
     async def _gc(self, runtime: Runtime, stop: asyncio.Event) -> None:
-        options = GcOptions(compose_node_id(ORDINAL, 1_000), self.addresses)
+        options = GcOptions(compose_node_id(ORDINAL, FIRST_GC), self.addresses)
         store = await self._open_store(runtime)
         try:
             await run_gc(
@@ -239,9 +279,27 @@ class SimCluster:
                 store=store,
                 stop=stop,
                 ready=lambda _: self._ready("gc"),
+                multipart=self._parts(runtime, store),
             )
         finally:
             await store.close()
+
+    async def _compactor(self, name: str, runtime: Runtime) -> None:
+        settings = self._settings.compactor
+        pace = Pace(runtime.clock, settings, runtime.telemetry)
+        assert self.store is not None
+        parts = SimMultipartStore(self.store, part_size_bytes_min=self._part_size_bytes_min)
+        store, multipart = compacting_stores(self.store, parts, pace, runtime)
+        await run_compactor(
+            runtime,
+            settings,
+            CompactorOptions(self.node_of(name), self.addresses),
+            store=store,
+            multipart=multipart,
+            stop=self._new_stop(name),
+            ready=lambda _: self._ready(name),
+            pace=pace,
+        )
 
     async def _open_store(self, runtime: Runtime) -> ObjectStore:
         raw: ObjectStore
@@ -250,6 +308,13 @@ class SimCluster:
         else:
             raw = self.store
         return wrap_object_store(raw, runtime=runtime, retry=self._settings.retry)
+
+    def _parts(self, runtime: Runtime, store: ObjectStore) -> MultipartStore | None:
+        """The same place for objects in parts; None where it is a directory, in which nobody compacts here."""
+        if self.store is None:
+            return None
+        raw = SimMultipartStore(self.store, part_size_bytes_min=self._part_size_bytes_min)
+        return wrap_multipart_store(raw, store, runtime=runtime, retry=self._settings.retry)
 
     def _new_stop(self, name: str) -> asyncio.Event:
         stop = self._stops[name] = asyncio.Event()
@@ -262,6 +327,16 @@ class SimCluster:
 def controller_names(count: int) -> tuple[str, ...]:
     """Names of the processes of so many controllers; they are also their hosts."""
     return ("controller",) if count == 1 else tuple(f"controller-{number}" for number in range(count))
+
+
+def broker_names(count: int) -> tuple[str, ...]:
+    """Names of the processes of so many brokers; they are also their hosts."""
+    return ("broker",) if count == 1 else tuple(f"broker-{number}" for number in range(count))
+
+
+def compactor_names(count: int) -> tuple[str, ...]:
+    """Names of the processes of so many compactors; they are also their hosts."""
+    return tuple(f"compactor-{number}" for number in range(count))
 
 
 def _controller_id(number: int) -> NodeId:

@@ -21,6 +21,8 @@ from ponor_simulation.invariants.registry import Checks
 from ponor_simulation.loop import INCARNATION
 
 CONTROLLER: Final = "controller"
+FOLLOWER: Final = "broker"
+"""Who holds an image and follows for all its life; others look at one now and then, or are a scenario's own."""
 
 
 class ClusterWatch:
@@ -55,18 +57,20 @@ class ClusterWatch:
         apply_committed = MetadataImage.apply_committed
         adopt = MetadataImage.adopt
 
-        class WatchedController(Controller):
-            def __init__(self, *args: Any, **named: Any) -> None:
-                super().__init__(*args, **named)
-                watch.controllers[_process()] = self
-                watch.recovered(self.image)
-                self.consensus.on_leadership(watch.led)
+        begin_controller = Controller.__init__
+        begin_subscription = SubscriptionClient.__init__
 
-        class WatchedSubscription(SubscriptionClient):
-            def __init__(self, **named: Any) -> None:
-                super().__init__(**named)
-                watch.followers[_process()] = self
-                watch.follow(self)
+        def controller_watched(controller: Controller, *args: Any, **named: Any) -> None:
+            begin_controller(controller, *args, **named)
+            watch.controllers[_process()] = controller
+            watch.recovered(controller.image)
+            controller.consensus.on_leadership(watch.led)
+
+        def subscription_watched(subscription: SubscriptionClient, *args: Any, **named: Any) -> None:
+            begin_subscription(subscription, *args, **named)
+            if _process().startswith(FOLLOWER):
+                watch.followers[_process()] = subscription
+                watch.follow(subscription)
 
         def apply_watched(
             image: MetadataImage, encoded: bytes, batch: RecordBatch | None = None
@@ -83,8 +87,8 @@ class ClusterWatch:
             apply_watched(image, encoded)
 
         with (
-            patch("ponor_controller.app.Controller", WatchedController),
-            patch("ponor_broker.app.SubscriptionClient", WatchedSubscription),
+            patch.object(Controller, "__init__", controller_watched),
+            patch.object(SubscriptionClient, "__init__", subscription_watched),
             patch.object(MetadataImage, "apply_committed", apply_watched),
             patch.object(MetadataImage, "adopt", adopt_watched),
             patch.object(MetadataImage, "replay", replay_watched),
@@ -98,7 +102,7 @@ class ClusterWatch:
 
     @property
     def follower(self) -> SubscriptionClient | None:
-        """The broker's subscription in its present life."""
+        """The broker's subscription in its present life; of several the newest."""
         return next(reversed(self.followers.values()), None)
 
     def follow(self, subscription: SubscriptionClient) -> None:
@@ -179,8 +183,9 @@ class ClusterWatch:
             InvariantBrokenError: somebody had other contents at this index: a committed prefix changed.
         """
         if image.index:
-            known = self.digests.setdefault(image.index, image.digest)
-            self._checks.require(number, known == image.digest, f"two histories at index {image.index}")
+            digest = image.digest
+            known = self.digests.setdefault(image.index, digest)
+            self._checks.require(number, known == digest, f"two histories at index {image.index}")
 
 
 def _process() -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ponor_runtime.disk import SECTOR_BYTES, Buffer
 
+from ponor_simulation.chance import wall_ms_at
 from ponor_simulation.disk_state import DirectoryState, DiskState, FileState
 from ponor_simulation.loop import VirtualTimeLoop
 from ponor_simulation.trace import Trace
@@ -194,10 +195,15 @@ class SimDisk:
 
     def duration(self, bounds: tuple[float, float]) -> float:
         """How long the next operation takes."""
-        seconds = self._chance.uniform(*bounds)
+        low, high = bounds
+        seconds = low + (high - low) * self._chance.random()  # as `uniform` has it: every operation comes by
         return seconds + (
             self._chance.uniform(0, self.speed.hiccup_s) if self._chance.random() < 0.01 else 0.0
         )
+
+    def wall_ms(self) -> int:
+        """What the machine's clock would show if it went right."""
+        return wall_ms_at(self._loop)
 
     def torn_at(self, size_bytes: int) -> int:
         """How much of a write in flight is applied at once, in bytes; the rest follows when it completes."""
@@ -331,6 +337,9 @@ class SimFile:
     async def size(self) -> int:
         return int(await self._submit("size", self._disk.speed.read_s, lambda: len(self._state.seen)))
 
+    async def modified_at_ms(self) -> int:
+        return int(await self._submit("size", self._disk.speed.read_s, lambda: self._state.written_at_ms))
+
     async def read(self, position: int, length: int) -> bytes:
         def read() -> bytes:
             return bytes(self._state.seen[position : position + length])
@@ -376,6 +385,7 @@ class SimFile:
 
         def finish() -> None:
             self._state.write(position + applied, data[applied:])
+            self._state.written_at_ms = self._disk.wall_ms()
 
         return self._submit("write", self._disk.speed.write_s, finish, begin)
 

@@ -14,13 +14,14 @@ from ponor_runtime.disk import SECTOR_BYTES
 class FileState:
     """The bytes of one file. `seen` is what reads return; `durable` is what a loss of power leaves."""
 
-    __slots__ = ("dirty", "durable", "seen")
+    __slots__ = ("dirty", "durable", "seen", "written_at_ms")
 
     def __init__(self) -> None:
         self.seen = bytearray()
         self.durable = bytearray()
         self.dirty: list[tuple[int, int]] = []
         """Ranges written since the last sync, in order."""
+        self.written_at_ms = 0
 
     def write(self, position: int, data: bytes | memoryview) -> None:
         """Change what reads return."""
@@ -92,6 +93,8 @@ class DiskState:
 
     def __init__(self) -> None:
         self.directories: dict[PurePath, DirectoryState] = {PurePath("/"): DirectoryState()}
+        self._below: dict[PurePath, list[str]] = {}
+        """By directory, the directories in it; none ever goes away."""
 
     def directory(self, path: PurePath) -> DirectoryState:
         """A directory.
@@ -122,11 +125,11 @@ class DiskState:
                 if part.name in self.directory(part.parent).names:
                     raise NotADirectoryError(20, "is a file", str(part))
                 self.directories[part] = DirectoryState()
+                self._below.setdefault(part.parent, []).append(part.name)
 
     def names(self, path: PurePath) -> list[str]:
         """Files and directories in a directory, sorted."""
-        below = [child.name for child in self.directories if child.parent == path and child != path]
-        return sorted([*self.directory(path).names, *below])
+        return sorted([*self.directory(path).names, *self._below.get(path, ())])
 
     def used_bytes(self) -> int:
         """Bytes of all files that have a name."""

@@ -6,21 +6,27 @@ What lives here: the liveness phase and what holds after it; then, after all mac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ponor_metadata import snapshot
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import ObjectState
 from ponor_metadata.validate import validate
+from ponor_metadata.view import is_current
 from s3stream.objects.keys import object_key
 
 from ponor_simulation.histories.linearizability import Register, find_anomalies
+from ponor_simulation.invariants.ledger import is_slot
 from ponor_simulation.invariants.registry import LIVENESS, Checks
+from ponor_simulation.process import wait_until
 from ponor_simulation.rot_trial import try_rot
-from ponor_simulation.workload.consumer import Consumer
+from ponor_simulation.workload.cold_reader import ColdReader
+from ponor_simulation.workload.keyed import KeyedWriter
+from ponor_simulation.workload.meddler import Meddler
 from ponor_simulation.workload.producer import Producer
 from ponor_simulation.workload.repeater import Repeater
 from ponor_simulation.workload.rivals import Rival
@@ -31,6 +37,14 @@ if TYPE_CHECKING:
 LEADER_S_MAX: Final = 5.0
 CALM_S_MAX: Final = 120.0
 """Virtual time within which everything must have come to rest after the last fault."""
+CALM_S_MIN: Final = 2.0
+"""Without a task for so long, compaction rests: its workers ask more often."""
+
+
+class _Stoppable(Protocol):
+    """A client that ends when it is told."""
+
+    stop: bool
 
 
 class Judgement:
@@ -50,36 +64,77 @@ class Judgement:
         await self._comes_to_rest()
         await self._log_is_whole("reader")
         self._answers_are_linearizable()
-        await self._images_are_equal()
-        await self._store_is_clean()
-        self._rules_hold()
+        await self._is_settled()
+        await self._survives_zombies()
         await self._survives_a_power_cut()
         if len(self._cluster.controllers) == 1:
             await try_rot(self._run)
+
+    async def _is_settled(self) -> None:
+        """Moves and recoveries are over, images agree, the store is clean."""
+        await self._brokers_lead_and_moves_end()
+        await self._compaction_rests()
+        await self._images_are_equal()
+        await self._store_is_clean()
+        self._rules_hold()
 
     async def _comes_to_rest(self) -> None:
         run, cluster = self._run, self._cluster
         await self._alive("a controller leads", lambda: cluster.has_leader, LEADER_S_MAX)
         await self._alive("the cluster serves", lambda: self._serves)
-        for producer in run.producers:
-            producer.stop = True
-        run.admin.stop = run.arena.stop = True
-        for repeater in run.repeaters:
-            repeater.stop = True
-        asking: list[Producer | Rival | Repeater] = [*run.producers, *run.rivals, *run.repeaters]
+        self._stop_clients()
+        for committer in run.committers:
+            await self._alive("groups' offsets are known", partial(attrgetter("is_finished"), committer))
+        asking: list[Producer | Rival | Repeater | Meddler] = [
+            *run.producers,
+            *run.rivals,
+            *run.repeaters,
+            *run.meddlers,
+        ]
         for client in asking:
             await self._alive(f"{client.name} is answered", partial(attrgetter("is_finished"), client))
+        others: list[ColdReader | KeyedWriter] = [*run.cold_readers, *run.keyed_writers]
+        for other in others:
+            await self._alive(
+                "readers under leases, and writers of keys, are done",
+                partial(attrgetter("is_finished"), other),
+            )
+        for keyed in run.keyed_readers:
+            keyed.stop = True
+            await self._alive(f"{keyed.name} has read all", partial(attrgetter("is_finished"), keyed))
+        self._checks.counts[33] += sum(consumer.looks for consumer in run.consumers)
         for consumer in run.consumers:
             await self._alive(f"{consumer.name} is at the end", partial(attrgetter("is_at_end"), consumer))
             consumer.stop = True
 
+    def _stop_clients(self) -> None:
+        run = self._run
+        run.admin.stop = run.arena.stop = True
+        groups: tuple[Sequence[_Stoppable], ...] = (
+            run.producers,
+            run.movers,
+            run.committers,
+            run.repeaters,
+            run.loyal_readers,
+            run.meddlers,
+            run.cold_readers,
+            run.keyed_writers,
+        )
+        for client in chain.from_iterable(groups):
+            client.stop = True
+
     @property
     def _serves(self) -> bool:
-        refused = self._run.supervisor.refused
+        absent = {*self._run.supervisor.refused, *self._asleep}
         return all(
-            name in refused or (process.running and name in self._cluster.serving)
+            name in absent or (process.running and name in self._cluster.serving)
             for name, process in self._cluster.processes.items()
         )
+
+    @property
+    def _asleep(self) -> list[str]:
+        """Brokers that stand still until everything else was judged."""
+        return [name for name, process in self._cluster.processes.items() if process.paused]
 
     async def _alive(self, what: str, condition: Callable[[], bool], s_max: float = CALM_S_MAX) -> None:
         await self._run.wait(LIVENESS, what, condition, s_max=s_max)
@@ -87,21 +142,57 @@ class Judgement:
     async def _log_is_whole(self, name: str) -> None:
         """Somebody new reads everything that was acknowledged, once and in order."""
         run = self._run
-        reader = Consumer(name, "orders", run.plan.partitions, run.history)
+        reader = run.consumer(name)
         run.client(name, reader.run)
         await self._alive(f"{name} has read all", lambda: reader.is_at_end)
         reader.stop = True
         for partition, log in enumerate(reader.logs):
             run.history.check_log(partition, log)
             self._checks.counts[19] += len(log)
+        if run.keyed_writers:
+            keyed = run.keyed_reader(f"keyed-{name}", stop=True)
+            run.client(keyed.name, keyed.run)
+            await self._alive(f"{keyed.name} has read all", lambda: keyed.is_finished)
 
     def _images(self) -> dict[str, MetadataImage]:
         watch, processes = self._cluster.watch, self._cluster.processes
-        images = {name: each.image for name, each in watch.controllers.items() if processes[name].running}
-        images.update({name: each.image for name, each in watch.followers.items() if processes[name].running})
+        awake = {name for name, process in processes.items() if process.running and not process.paused}
+        images = {name: each.image for name, each in watch.controllers.items() if name in awake}
+        images.update({name: each.image for name, each in watch.followers.items() if name in awake})
         assert self._run.observer is not None
         images["observer"] = self._run.observer.image
         return images
+
+    async def _compaction_rests(self) -> None:
+        """Nothing is left that is worth a task, no task is under way, no snapshot is leased; what was begun in parts and given up is aborted."""
+        ledger, loop = self._run.ledger, self._run.simulation.loop
+        store, calm_since = self._cluster.store, loop.time()
+        reconciles = self._run.plan.compaction.reconciles
+        busy, swapped_at = "", -1
+
+        def rests() -> bool:
+            nonlocal calm_since, busy, swapped_at
+            self._run.supervisor.check()
+            image = self._image()
+            opened = store.bucket.multiparts if store is not None and reconciles else {}
+            busy = ", ".join(
+                (
+                    *(f"compaction {row.task_id} of node {row.worker_id}" for row in image.compactions),
+                    *(f"lease {row.lease_id} of {row.holder}" for row in image.snapshots),
+                    *(f"{each.key} begun in parts" for each in opened.values()),
+                )
+            )
+            if busy or swapped_at != ledger.compactions.swapped_at:
+                calm_since, swapped_at = loop.time(), ledger.compactions.swapped_at
+            return not busy and loop.time() - calm_since >= CALM_S_MIN
+
+        try:
+            await wait_until(rests, poll_s=0.1, timeout_s=CALM_S_MAX)
+        except TimeoutError:
+            self._checks.require(
+                38, False, f"not within {CALM_S_MAX} s: {busy or 'objects are compacted for ever'}"
+            )
+        self._checks.require(38, True, "rests")
 
     async def _images_are_equal(self) -> None:
         await self._alive(
@@ -117,10 +208,10 @@ class Judgement:
         validate(images[first])
 
     async def _store_is_clean(self) -> None:
-        """The store comes to hold the objects of committed rows, and no others."""
+        """The store comes to hold the objects of committed rows, slots of open logs and fences, and nothing else."""
 
         def wanted() -> set[str]:
-            image = next(iter(self._images().values()))
+            image = self._image()
             return {
                 object_key(row.namespace, row.object_id)
                 for row in image.objects
@@ -130,7 +221,9 @@ class Judgement:
         deadline = self._run.simulation.loop.time() + CALM_S_MAX
         while True:
             self._run.supervisor.check()
-            before, found, after = wanted(), await self._cluster.keys(), wanted()
+            before, keys, after = wanted(), await self._cluster.keys(), wanted()
+            wals = self._run.ledger.wals
+            found = {key for key in keys if not (is_slot(key) and wals.is_wanted(key))}
             missing = before & after - found  # a listing takes its time, and so does a commit
             self._checks.require(22, not missing, f"committed and not in the store: {sorted(missing)}")
             if before == found == after:
@@ -144,11 +237,12 @@ class Judgement:
         history = self._run.arena.mayflies.history
         self._checks.counts[11] += sum(each.kind == "read" for each in history)
         found = find_anomalies(history, Register())
-        self._checks.require(11, not found, "\n".join(map(str, found)))
+        if found:
+            self._checks.require(11, False, "\n".join(map(str, found)))
 
     def _rules_hold(self) -> None:
         """Ledger and image agree on what is referred to."""
-        image = next(iter(self._images().values()))
+        image = self._image()
         committed = {int(row.object_id) for row in image.objects if row.state is ObjectState.COMMITTED}
         ledger = set(self._run.ledger.objects.referred().values())
         self._checks.require(
@@ -161,6 +255,53 @@ class Judgement:
                 (row.start_offset, row.end_offset) == (page.start, page.end),
                 f"stream {row.stream_id}: image and records differ",
             )
+
+    async def _brokers_lead_and_moves_end(self) -> None:
+        """What moves arrives or stays, what the dead left is recovered, and partitions are led by who lives."""
+        names = [name for name in self._cluster.brokers if name not in self._asleep]
+        nodes = {self._cluster.node_of(name) for name in names}
+
+        def unsettled() -> str:
+            image = self._image()
+            moving = [
+                f"partition {row.partition} from {row.source_id} to {row.target_id}" for row in image.moves
+            ]
+            left = [
+                f"log {row.node_id}/{row.wal_epoch}"
+                for row in image.wals
+                if not is_current(image, row.node_id, row.wal_epoch)
+            ]
+            lost = [
+                f"partition {row.partition} of {row.topic_id.hex()} led by {row.leader_id}"
+                for row in image.partitions
+                if row.leader_id not in nodes
+            ]
+            return ", ".join((*moving, *left, *lost))
+
+        try:
+            await wait_until(lambda: not unsettled(), poll_s=0.05, timeout_s=CALM_S_MAX)
+        except TimeoutError:
+            self._checks.require(34, False, f"not within {CALM_S_MAX} s: {unsettled()}")
+        self._checks.require(34, True, "settled")
+
+    def _image(self) -> MetadataImage:
+        return next(iter(self._images().values()))
+
+    async def _survives_zombies(self) -> None:
+        """Brokers that stood still since before everything was taken over, recovered, trimmed and collected go on: nothing that they still send changes anything."""
+        assert self._run.injector is not None
+        woken = self._run.injector.wake()
+        if not woken:
+            return
+        lives = {name: self._cluster.processes[name].runtime for name in woken}
+
+        def are_over() -> bool:
+            return all(self._cluster.processes[name].runtime is not life for name, life in lives.items())
+
+        await self._alive(f"{', '.join(woken)} find out that they were fenced", are_over)
+        await self._alive("all brokers serve", lambda: self._serves)
+        await self._log_is_whole("reader-after-zombies")
+        await self._is_settled()
 
     async def _survives_a_power_cut(self) -> None:
         """Once more without power, and everything is still there."""

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Final
 
 from ponor_broker.answer_backlog import AnswerBacklog
-from ponor_broker.app import BrokerOptions
 from ponor_broker.connection import ClientConnection, ConnectionContext, RequestDispatcher
+from ponor_broker.options import BrokerOptions
 from ponor_broker.request_flow import RequestFlow
 from ponor_broker.settings import BrokerSettings
 from ponor_runtime.budgets import ByteBudget

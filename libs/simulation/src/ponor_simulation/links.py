@@ -25,7 +25,8 @@ class DelayLaw:
     def draw(self, chance: random.Random) -> float:
         """One frame's time, in seconds."""
         tail = chance.uniform(0, self.tail_s) if chance.random() < self.tail_share else 0.0
-        return chance.uniform(*self.bounds_s) + tail
+        low, high = self.bounds_s
+        return low + (high - low) * chance.random() + tail  # as `uniform` has it: every frame comes by
 
 
 @dataclass(slots=True)

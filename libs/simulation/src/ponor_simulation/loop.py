@@ -3,7 +3,10 @@
 What lives here: time that jumps to the next timer when nothing is ready; a shuffle of what is ready, so that no code can rely on the
 order in which tasks wake; and the end of a simulated process, whose callbacks simply never run again. Threads, sockets and executors
 raise: whatever needs one is not simulatable and has to go through a port.
+
+A run is a million handles, so this loop has an iteration of its own, which does what asyncio's does and in the same order.
 """
+# ruff: noqa: SLF001 - handles have no public callback, context or state
 
 from __future__ import annotations
 
@@ -13,7 +16,17 @@ import heapq
 import random
 import threading
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+if TYPE_CHECKING:
+    from collections import deque
+
+
+DUE_WITHIN_S: Final = 1e-6
+"""Coarser than a float is after years of virtual seconds: else a due timer would never count as due."""
+CANCELLED_TIMERS_MAX: Final = 100
+CANCELLED_SHARE_MAX: Final = 0.5
+"""With more timers of which more than this share was cancelled, these are dropped; asyncio's own numbers."""
 
 
 class SimulationStuckError(Exception):
@@ -47,17 +60,56 @@ INCARNATION: Final[contextvars.ContextVar[Incarnation | None]] = contextvars.Con
 """Inherited by every task and callback that a process starts."""
 
 
-class _VirtualSelector:
-    """Where a real loop would wait for the kernel, this one moves the time."""
+class _Ready(asyncio.Handle):
+    """A handle without what debugging a loop needs: most of a run's objects are handles."""
 
-    def __init__(self, loop: VirtualTimeLoop) -> None:
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+    ) -> None:
+        self._callback = callback
+        self._args = args
         self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
 
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None or timeout > 0:
-            self._loop.jump()
-        self._loop.hold_due_timers()
-        return []
+
+class _Timer(asyncio.TimerHandle):
+    """The same of a timer; scheduled as soon as it is made."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+    ) -> None:
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._scheduled = True
+        self._repr = None
+        self._source_traceback = None
+
+
+class _Due(float):
+    """When a timer is due. The heap holds these: numbers are compared in C, timers in Python, ten times for each."""
+
+    __slots__ = ("timer",)
+    timer: _Timer
 
 
 class VirtualTimeLoop(asyncio.BaseEventLoop):
@@ -68,16 +120,18 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         shuffle: run what is ready in random order (first in, first out otherwise).
     """
 
-    _ready: Any
-    _scheduled: list[asyncio.TimerHandle]
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[_Due]
+    _closed: bool
+    _stopping: bool
+    _timer_cancelled_count: int
 
     def __init__(self, seed: int, *, shuffle: bool = True) -> None:
         super().__init__()
         self._now = 0.0
         self._thread = threading.get_ident()
-        self._selector = _VirtualSelector(self)
-        # Coarser than a float is after years of virtual seconds: else a due timer would never count as due.
-        self._clock_resolution = 1e-6
+        self._turn: list[asyncio.Handle] = []
+        """What this iteration has still to run, the next one last."""
         self._shuffle = random.Random(f"loop {seed}").shuffle if shuffle else None
         self._paused: dict[Incarnation, None] = {}
         self.graveyard: list[asyncio.Task[Any]] = []
@@ -88,21 +142,16 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def jump(self) -> None:
-        """Move the time to the next timer."""
-        if not self._scheduled:
-            raise SimulationStuckError("nothing is ready and no timer is set")
-        self._now = max(self._now, self._scheduled[0].when())
-
     def kill(self, incarnation: Incarnation) -> None:
         """Stop everything of a process where it stands: no callback and no `finally` block of it runs any more."""
         incarnation.alive = False
         self._paused.pop(incarnation, None)
-        for handle in [*self._ready, *self._scheduled, *incarnation.held]:
-            if handle._context.get(INCARNATION) is incarnation:  # noqa: SLF001 - a handle has no public context
+        timers = [due.timer for due in self._scheduled]
+        for handle in [*self._turn, *self._ready, *timers, *incarnation.held]:
+            if handle._context.get(INCARNATION) is incarnation:  # type: ignore[attr-defined]
                 handle.cancel()
         for task in incarnation.tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is meant to stay pending
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to stay pending
         self.graveyard.extend(incarnation.tasks)
         incarnation.tasks.clear()
         incarnation.held.clear()
@@ -120,25 +169,11 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._ready.extend(incarnation.held)
         incarnation.held.clear()
 
-    def hold_due_timers(self) -> None:
-        """Take the timers of paused processes away before the base class finds them due."""
-        if not self._paused:
-            return
-        limit = self._now + self._clock_resolution
-        due: list[asyncio.TimerHandle] = []
-        while self._scheduled and self._scheduled[0].when() < limit:
-            due.append(heapq.heappop(self._scheduled))
-        for handle in due:
-            incarnation = _paused_owner(handle)
-            if incarnation is None or handle.cancelled():
-                heapq.heappush(self._scheduled, handle)
-            else:
-                handle._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - it left the heap
-                incarnation.held.append(handle)
-
     def create_task(  # type: ignore[override]
         self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
     ) -> asyncio.Task[Any]:
+        if self.is_closed():
+            coro.close()  # a `finally` block of a dead program begins something; it never will be, and Python must not complain of it
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
         incarnation = INCARNATION.get() if context is None else context.get(INCARNATION)
         if incarnation is not None:
@@ -150,9 +185,25 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = super().call_soon(callback, *args, context=context)
-        _cancel_if_dead(handle)
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        if context is None:
+            context = contextvars.copy_context()
+        handle = _Ready(callback, args, self, context)
+        self._ready.append(handle)
+        incarnation = context.get(INCARNATION)
+        if incarnation is not None and not incarnation.alive:
+            handle.cancel()
         return handle
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self,
@@ -161,9 +212,18 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        handle = super().call_at(when, callback, *args, context=context)
-        _cancel_if_dead(handle)
-        return handle
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        if context is None:
+            context = contextvars.copy_context()
+        timer = _Timer(when, callback, args, self, context)
+        due = _Due(when)
+        due.timer = timer
+        heapq.heappush(self._scheduled, due)
+        incarnation = context.get(INCARNATION)
+        if incarnation is not None and not incarnation.alive:
+            timer.cancel()
+        return timer
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
@@ -186,15 +246,92 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         raise NotSimulatableError(f"create_server({args}, {options}): use the network port")
 
     def _run_once(self) -> None:
-        ready = self._ready
-        if self._paused:
-            self._hold_ready()
-        if self._shuffle is not None and len(ready) > 1:
-            shuffled = list(ready)
-            self._shuffle(shuffled)
+        """One iteration after the other until somebody stops the loop: what the base class does in one, without a kernel to ask.
+
+        What is ready runs, in random order, and after it the timers that are due; what becomes ready meanwhile belongs to the next iteration.
+        """
+        ready, scheduled, shuffle, turn = self._ready, self._scheduled, self._shuffle, self._turn
+        while True:
+            if self._paused:
+                self._hold_ready()
+            turn.extend(ready)
             ready.clear()
-            ready.extend(shuffled)
-        super()._run_once()  # type: ignore[misc]
+            if shuffle is not None and len(turn) > 1:
+                shuffle(turn)
+            if scheduled and (scheduled[0].timer._cancelled or len(scheduled) > CANCELLED_TIMERS_MAX):
+                self._drop_cancelled_timers()
+            if not turn:
+                self._jump()
+            if scheduled and scheduled[0] < self._now + DUE_WITHIN_S:
+                self._take_due_timers(self._now + DUE_WITHIN_S)
+            turn.reverse()
+            while turn:
+                handle: Any = turn.pop()
+                if not handle._cancelled:
+                    try:
+                        handle._context.run(handle._callback, *handle._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - the loop's handler judges it
+                        self._callback_failed(handle, error)
+            handle = None  # what it held is let go of now, not at a later time
+            if self._stopping:
+                return
+
+    def _callback_failed(self, handle: asyncio.Handle, error: BaseException) -> None:
+        message = f"Exception in callback {handle!r}"
+        self.call_exception_handler({"message": message, "exception": error, "handle": handle})
+
+    def _jump(self) -> None:
+        """Move the time to the next timer."""
+        if not self._scheduled:
+            raise SimulationStuckError("nothing is ready and no timer is set")
+        self._now = max(self._now, self._scheduled[0].timer.when())
+
+    def _take_due_timers(self, limit: float) -> None:
+        """Of running processes to what runs now; of paused ones to what they hold."""
+        scheduled, turn = self._scheduled, self._turn
+        if self._paused:
+            self._hold_due_timers(limit)
+        while scheduled and scheduled[0] < limit:
+            timer: Any = heapq.heappop(scheduled).timer
+            timer._scheduled = False
+            turn.append(timer)
+
+    def _drop_cancelled_timers(self) -> None:
+        """Those at the head, and all when they are many and the most."""
+        scheduled = self._scheduled
+        if (
+            len(scheduled) > CANCELLED_TIMERS_MAX
+            and self._timer_cancelled_count / len(scheduled) > CANCELLED_SHARE_MAX
+        ):
+            kept = []
+            for due in scheduled:
+                if due.timer._cancelled:
+                    due.timer._scheduled = False
+                else:
+                    kept.append(due)
+            heapq.heapify(kept)
+            scheduled[:] = kept
+            self._timer_cancelled_count = 0
+            return
+        while scheduled and scheduled[0].timer._cancelled:
+            self._timer_cancelled_count -= 1
+            heapq.heappop(scheduled).timer._scheduled = False
+
+    def _hold_due_timers(self, limit: float) -> None:
+        """Take the timers of paused processes away before they count as due."""
+        scheduled = self._scheduled
+        found: list[_Due] = []
+        while scheduled and scheduled[0] < limit:
+            found.append(heapq.heappop(scheduled))
+        for due in found:
+            incarnation = _paused_owner(due.timer)
+            if incarnation is None or due.timer.cancelled():
+                heapq.heappush(scheduled, due)
+            else:
+                due.timer._scheduled = False
+                incarnation.held.append(due.timer)
 
     def _hold_ready(self) -> None:
         waiting = list(self._ready)
@@ -210,12 +347,6 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         """Nobody waits in the kernel, so nobody has to be woken."""
 
 
-def _cancel_if_dead(handle: asyncio.Handle) -> None:
-    incarnation = handle._context.get(INCARNATION)  # type: ignore[attr-defined]  # noqa: SLF001
-    if incarnation is not None and not incarnation.alive:
-        handle.cancel()
-
-
 def _paused_owner(handle: asyncio.Handle) -> Incarnation | None:
-    incarnation: Incarnation | None = handle._context.get(INCARNATION)  # type: ignore[attr-defined]  # noqa: SLF001
+    incarnation: Incarnation | None = handle._context.get(INCARNATION)  # type: ignore[attr-defined]
     return incarnation if incarnation is not None and incarnation.paused else None

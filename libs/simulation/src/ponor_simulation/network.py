@@ -53,21 +53,25 @@ class NetworkHub:
 
     def delay(self, direction: Direction | None = None) -> float:
         """How long the next frame travels, in seconds."""
-        law = self.delay_law if direction is None else self.links.delays.get(direction, self.delay_law)
+        delays = self.links.delays
+        law = delays.get(direction, self.delay_law) if delays and direction is not None else self.delay_law
         return law.draw(self._chance)
 
     def due_at(self, direction: Direction) -> float:
         """When a frame that leaves now arrives, in the loop's time."""
         due = self.loop.time() + self.delay(direction)
-        clogged_until = self.links.clogged_until_s.get(direction, 0.0)
-        if clogged_until > due:
+        clogs = self.links.clogged_until_s
+        if clogs and clogs.get(direction, 0.0) > due:
             self.stalled_frames += 1
-            return clogged_until
+            return clogs[direction]
         return due
 
     def is_lost(self, direction: Direction) -> bool:
         """Whether the next frame is lost."""
-        share = self.links.losses.get(direction, 0.0)
+        losses = self.links.losses
+        if not losses:
+            return False
+        share = losses.get(direction, 0.0)
         lost = share > 0 and self._chance.random() < share
         self.lost_frames += lost
         return lost
@@ -252,17 +256,20 @@ class _Pipe:
 
     def pump(self) -> None:
         """Deliver what is due, then wait for the next."""
-        now = self._hub.loop.time()
-        cut = self._hub.is_cut(self.source, self.target)
-        while not cut and self._under_way and self._under_way[0][0] <= now:
-            _, frame = self._under_way.popleft()
+        hub, under_way = self._hub, self._under_way
+        if not under_way or self.direction in hub.links.cuts:
+            return
+        now = hub.loop.time()
+        while under_way and under_way[0][0] <= now:
+            _, frame = under_way.popleft()
             size = -1 if frame is None else len(frame)
-            self._hub.trace.record(now, "network", "deliver", self.source, self.target, size)
+            hub.trace.record(now, "network", "deliver", self.source, self.target, size)
             self._arrived.append(frame)
-            self._wake()
-        if self._under_way and not cut and not self._timer_set:
+            if self._changed:
+                self._wake()
+        if under_way and not self._timer_set:
             self._timer_set = True
-            self._hub.loop.call_at(self._under_way[0][0], self._timer_fired, context=self._hub.loop.outside)
+            hub.loop.call_at(under_way[0][0], self._timer_fired, context=hub.loop.outside)
 
     def _timer_fired(self) -> None:
         self._timer_set = False
@@ -282,9 +289,12 @@ class _Pipe:
             self._void = True
             self._hub.loop.call_later(self._hub.patience_s(), self.break_off, context=self._hub.loop.outside)
             return
-        self._window_bytes += len(frame or b"")
-        earliest = self._under_way[-1][0] if self._under_way else 0.0
-        self._under_way.append((max(earliest, self._hub.due_at(self.direction)), frame))
+        due, under_way = self._hub.due_at(self.direction), self._under_way
+        if frame is not None:
+            self._window_bytes += len(frame)
+        if under_way and under_way[-1][0] > due:
+            due = under_way[-1][0]
+        under_way.append((due, frame))
         self.pump()
 
     async def _change(self) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ponor_runtime.disk import Buffer
@@ -23,6 +23,7 @@ from ponor_runtime.object_store import (
     ObjectStoreUnavailableError,
 )
 
+from ponor_simulation.chance import wall_ms_at
 from ponor_simulation.loop import VirtualTimeLoop
 from ponor_simulation.trace import Trace
 
@@ -44,11 +45,25 @@ class StoreFaults:
     """Every call fails, unapplied."""
 
 
+@dataclass(slots=True)
+class OpenUpload:
+    """An object on its way in parts: each under its number, with the name that the store gave it."""
+
+    key: str
+    begun_at_ms: int
+    parts: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+
+
 class SimBucket:
     """The objects, and what was asked of them: `calls` counts attempts by operation, `applied` those that took effect."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.put_at_ms: dict[str, int] = {}
+        """When each object came to be, by the bucket's own clock, which goes right."""
+        self.multiparts: dict[str, OpenUpload] = {}
+        """By upload id: what was begun in parts and neither completed nor aborted."""
+        self.multiparts_begun = 0
         self.calls: Counter[str] = Counter()
         self.applied: Counter[str] = Counter()
         self.unanswered = 0
@@ -58,6 +73,8 @@ class SimBucket:
         self.written_bytes = 0
         self.on_delete: Callable[[str], None] | None = None
         """Told of each object that is there and is about to be deleted."""
+        self.on_put: Callable[[str], None] | None = None
+        """Told of each object that came to be."""
 
 
 class SimObjectStore:
@@ -75,27 +92,39 @@ class SimObjectStore:
     async def put(self, key: str, buffers: Sequence[Buffer]) -> None:
         data = b"".join(buffers)
 
-        def applied() -> None:
-            if key in self.bucket.objects:
-                raise ObjectAlreadyExistsError(key)
-            self.bucket.objects[key] = data
-            self.bucket.written_bytes += len(data)
+        await self.call("put", key, lambda: self.create(key, data))
 
-        await self._call("put", key, applied)
+    def create(self, key: str, data: bytes) -> None:
+        """The object is there from now on.
+
+        Raises:
+            ObjectAlreadyExistsError: it was there before.
+        """
+        if key in self.bucket.objects:
+            raise ObjectAlreadyExistsError(key)
+        self.bucket.objects[key] = data
+        self.bucket.put_at_ms[key] = self.now_ms()
+        self.bucket.written_bytes += len(data)
+        if self.bucket.on_put is not None:
+            self.bucket.on_put(key)
+
+    def now_ms(self) -> int:
+        """The bucket's clock."""
+        return wall_ms_at(self._loop)
 
     async def get(self, key: str, start: int, length: int) -> bytes:
         def applied() -> bytes:
             data = self._object(key)[start : start + length]
             return self._maybe_short(data)
 
-        return await self._call("get", key, applied)
+        return await self.call("get", key, applied)
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         def applied() -> tuple[bytes, int]:
             data = self._object(key)
             return self._maybe_short(data[-length:] if length else b""), len(data)
 
-        return await self._call("get", key, applied)
+        return await self.call("get", key, applied)
 
     async def delete(self, keys: Sequence[str]) -> None:
         def applied() -> None:
@@ -103,15 +132,17 @@ class SimObjectStore:
                 if self.bucket.on_delete is not None and key in self.bucket.objects:
                     self.bucket.on_delete(key)
                 self.bucket.objects.pop(key, None)
+                self.bucket.put_at_ms.pop(key, None)
 
-        await self._call("delete", f"{len(keys)} keys", applied)
+        await self.call("delete", f"{len(keys)} keys", applied)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         def applied() -> list[ObjectInfo]:
-            objects = sorted(self.bucket.objects.items())
-            return [ObjectInfo(key, len(data)) for key, data in objects if key.startswith(prefix)]
+            objects, put_at_ms = self.bucket.objects, self.bucket.put_at_ms
+            found = sorted(key for key in objects if key.startswith(prefix))
+            return [ObjectInfo(key, len(objects[key]), put_at_ms.get(key)) for key in found]
 
-        for row in await self._call("list", prefix, applied):
+        for row in await self.call("list", prefix, applied):
             yield row
 
     async def close(self) -> None:
@@ -130,7 +161,7 @@ class SimObjectStore:
         self.bucket.read_bytes += len(data)
         return data
 
-    async def _call(self, operation: str, what: str, apply: Callable[[], _T]) -> _T:
+    async def call(self, operation: str, what: str, apply: Callable[[], _T]) -> _T:
         """Apply at some moment of the call's duration, outside of the calling process: its death does not stop what is under way."""
         self.bucket.calls[operation] += 1
         there, back = (

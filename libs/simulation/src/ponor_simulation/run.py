@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_metadata.validate import validate
 from ponor_runtime.identity import compose_node_id
@@ -17,25 +18,37 @@ from ponor_runtime.runtime import Runtime
 
 from ponor_simulation.cluster import ORDINAL, SimCluster
 from ponor_simulation.coverage import Coverage
+from ponor_simulation.effects import count_effects
 from ponor_simulation.faults.injector import FaultInjector
 from ponor_simulation.invariants.ledger import Ledger
 from ponor_simulation.invariants.registry import Checks
 from ponor_simulation.judgement import Judgement
-from ponor_simulation.plan import RunPlan
+from ponor_simulation.plan import COORDINATOR_PARTITIONS, RunPlan
 from ponor_simulation.process import SimProcess, wait_until
 from ponor_simulation.simulation import Simulation, SimulationFailedError
 from ponor_simulation.supervision import Supervisor
 from ponor_simulation.workload.admin import Admin
+from ponor_simulation.workload.cold_reader import ColdReader, StreamHistory
+from ponor_simulation.workload.committer import Committer
 from ponor_simulation.workload.consumer import Consumer
 from ponor_simulation.workload.history import ClusterHistory
+from ponor_simulation.workload.keyed import TOPIC as KEYED
+from ponor_simulation.workload.keyed import KeyedHistory, KeyedReader, KeyedWriter
+from ponor_simulation.workload.loyal_reader import IndexHistory, LoyalReader
+from ponor_simulation.workload.meddler import Meddler
+from ponor_simulation.workload.mover import Mover
 from ponor_simulation.workload.producer import Producer
 from ponor_simulation.workload.repeater import Repeater
 from ponor_simulation.workload.rivals import Arena, Rival
 
 TOPIC: Final = "orders"
+COORDINATORS: Final = "__consumer_offsets"
+PASSING: Final = {"internal.segment.bytes": "9500", "retention.bytes": "10000"}
+"""Of topics that are filled and deleted: where there is something to compact they are also trimmed."""
 START_S_MAX: Final = 30.0
 FIRST_RIVAL: Final = 50
 FIRST_REPEATER: Final = 60
+FIRST_MEDDLER: Final = 70
 VALIDATED_EVERY: Final = 11
 """Batches between two looks at a whole image."""
 
@@ -61,42 +74,36 @@ class ClusterRun:
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
         self.simulation = Simulation(plan.seed)
-        self.cluster = SimCluster(
-            self.simulation,
-            plan.settings,
-            store_in_directory=not plan.has_bucket,
-            controllers=plan.controllers,
-        )
+        self.cluster = self._make_cluster()
         self.history = ClusterHistory()
         checks = Checks(self.cluster.coverage.checks)
-        bucket = None if self.cluster.store is None else self.cluster.store.bucket
-        self.ledger = Ledger(checks, bucket, plan.settings.controller.destroy_delay_ms)
-        self.cluster.watch.on_batch = self.ledger.batch
-        if bucket is not None:
-            bucket.on_delete = self.ledger.objects.deleted
-        self.producers = [
-            Producer(f"producer-{number}", TOPIC, plan.partitions, self.history, pause_s_max=plan.pause_s_max)
-            for number in range(plan.producers)
-        ]
-        self.consumers = [
-            Consumer(f"consumer-{number}", TOPIC, plan.partitions, self.history, pause_s_max=plan.pause_s_max)
-            for number in range(plan.consumers)
-        ]
-        self.admin = Admin(TOPIC, plan.partitions)
-        self.arena = Arena()
+        self.ledger = self._make_ledger(checks)
+        self.cluster.watch.on_batch = self._committed
+        self.cluster.lost_rights = lambda name: self.ledger.streams.is_fenced(self.cluster.node_of(name))
+        self.producers = self._make_producers()
+        self.consumers = [self.consumer(f"consumer-{number}") for number in range(plan.consumers)]
+        self.admin = Admin(
+            TOPIC,
+            plan.partitions,
+            bootstrap=self.cluster.kafka_addresses,
+            passing_configs=PASSING if plan.compaction.compactors else None,
+        )
+        self.movers = self._make_movers()
+        self.committers = self._make_committers()
+        self.arena = Arena(shares_objects=plan.compaction.wears_early)
         self.rivals = self._make_rivals()
-        self.repeaters = [
-            Repeater(
-                f"repeater-{number}",
-                compose_node_id(ORDINAL, FIRST_REPEATER + number),
-                self.cluster.addresses,
-                checks,
-            )
-            for number in range(plan.repeaters)
-        ]
+        self.stream_history = StreamHistory()
+        self.ledger.snapshots.is_closed = self.stream_history.closing.__contains__
+        self.cold_readers = self._make_cold_readers()
+        self.keyed_history = KeyedHistory()
+        self.keyed_writers = self._make_keyed_writers()
+        self.keyed_readers = [self.keyed_reader("keyed-reader-0") for _ in self.keyed_writers]
+        self.repeaters = self._make_repeaters(checks)
+        self.loyal_readers = self._make_loyal_readers(checks)
+        self.meddlers = self._make_meddlers(checks)
         self.observer: SubscriptionClient | None = None
         self.supervisor = Supervisor(self.simulation, self.cluster)
-        self._injector: FaultInjector | None = None
+        self.injector: FaultInjector | None = None
 
     def run(self) -> RunResult:
         """All of it; never raises what the run finds."""
@@ -106,13 +113,34 @@ class ClusterRun:
                 self.simulation.run(self._scenario())
         except SimulationFailedError as failed:
             failure = _words_of(failed.__cause__ or failed)
-        self._count_effects()
+        count_effects(self)
         return RunResult(
             self.plan,
             self.simulation.trace.digest,
             self.cluster.coverage,
             failure,
             tuple(self.simulation.trace.tail()),
+        )
+
+    def consumer(self, name: str) -> Consumer:
+        """One that reads all partitions; not running yet."""
+        return Consumer(
+            name,
+            TOPIC,
+            self.plan.partitions,
+            self.history,
+            bootstrap=self.cluster.kafka_addresses,
+            pause_s_max=self.plan.pause_s_max,
+        )
+
+    def keyed_reader(self, name: str, *, stop: bool = False) -> KeyedReader:
+        """One that reads the compacted topic; not running yet. `stop`: only once."""
+        return KeyedReader(
+            name,
+            self.keyed_history,
+            Checks(self.cluster.coverage.checks),
+            bootstrap=self.cluster.kafka_addresses,
+            stop=stop,
         )
 
     def client(self, name: str, main: Callable[[Runtime], Awaitable[None]]) -> SimProcess:
@@ -141,6 +169,8 @@ class ClusterRun:
         self.client("admin", self.admin.run)
         await self.wait(29, "the cluster serves", lambda: self.cluster.is_serving, s_max=START_S_MAX)
         clients: list[Producer | Consumer | Repeater] = [*self.producers, *self.consumers, *self.repeaters]
+        for number, committer in enumerate(self.committers):
+            self.client(f"group-{number}", committer.run)
         for client in clients:
             self.client(client.name, client.run)
         await self.wait(
@@ -148,7 +178,19 @@ class ClusterRun:
         )
         for rival in self.rivals:  # not before the topic has its partitions: a rival leads none
             self.client(rival.name, rival.run)
-        injector = self._injector = FaultInjector(
+        for mover in self.movers:
+            self.client("mover", mover.run)
+        for reader in self.cold_readers:
+            self.client(reader.name, reader.run)
+        for writer in self.keyed_writers:
+            self.client("keyed-writer", writer.run)
+        for keyed in self.keyed_readers:
+            self.client(keyed.name, keyed.run)
+        for loyal in self.loyal_readers:
+            self.client(loyal.name, loyal.run)
+        for meddler in self.meddlers:
+            self.client(meddler.name, meddler.run)
+        injector = self.injector = FaultInjector(
             self.simulation, self.cluster, list(self.simulation.processes), self.cluster.coverage
         )
         supervision = asyncio.get_running_loop().create_task(self.supervisor.run())
@@ -183,6 +225,99 @@ class ClusterRun:
         observer.image_listeners.append(validate)
         await observer.run()
 
+    def _make_cluster(self) -> SimCluster:
+        plan = self.plan
+        return SimCluster(
+            self.simulation,
+            plan.settings,
+            store_in_directory=not plan.has_bucket,
+            controllers=plan.controllers,
+            brokers=plan.brokers,
+            wal=plan.wal,
+            compactors=plan.compaction.compactors,
+            part_size_bytes_min=plan.compaction.part_size_bytes_min,
+        )
+
+    def _make_ledger(self, checks: Checks) -> Ledger:
+        """What the invariants remember; of a bucket it hears every put and every deletion."""
+        bucket = None if self.cluster.store is None else self.cluster.store.bucket
+        controller = self.plan.settings.controller
+        ledger = Ledger(
+            checks,
+            bucket,
+            controller.destroy_delay_ms,
+            controller.snapshot_leases.snapshot_pinned_bytes_max,
+        )
+        if bucket is not None:
+            bucket.on_put, bucket.on_delete = ledger.put, ledger.deleted
+        return ledger
+
+    def _make_producers(self) -> list[Producer]:
+        return [
+            Producer(
+                f"producer-{number}",
+                TOPIC,
+                self.plan.partitions,
+                self.history,
+                bootstrap=self.cluster.kafka_addresses,
+                pause_s_max=self.plan.pause_s_max,
+            )
+            for number in range(self.plan.producers)
+        ]
+
+    def _make_committers(self) -> list[Committer]:
+        return [
+            Committer(
+                f"group-{number}",
+                TOPIC,
+                bootstrap=self.cluster.kafka_addresses,
+                pause_s_max=self.plan.pause_s_max,
+            )
+            for number in range(self.plan.groups)
+        ]
+
+    def _make_keyed_writers(self) -> list[KeyedWriter]:
+        return [
+            KeyedWriter(
+                self.keyed_history,
+                bootstrap=self.cluster.kafka_addresses,
+                pause_s_max=self.plan.pause_s_max,
+            )
+            for _ in range(self.plan.compaction.keyed)
+        ]
+
+    def _make_meddlers(self, checks: Checks) -> list[Meddler]:
+        return [
+            Meddler(
+                f"meddler-{number}",
+                compose_node_id(ORDINAL, FIRST_MEDDLER + number),
+                self.cluster.addresses,
+                checks,
+            )
+            for number in range(self.plan.compaction.meddlers)
+        ]
+
+    def _make_repeaters(self, checks: Checks) -> list[Repeater]:
+        return [
+            Repeater(
+                f"repeater-{number}",
+                compose_node_id(ORDINAL, FIRST_REPEATER + number),
+                self.cluster.addresses,
+                checks,
+            )
+            for number in range(self.plan.repeaters)
+        ]
+
+    def _make_loyal_readers(self, checks: Checks) -> list[LoyalReader]:
+        def shown_index() -> int:
+            return 0 if self.observer is None else self.observer.image.index
+
+        history = IndexHistory(shown_index)
+        return [
+            LoyalReader(f"loyal-{number}", address, history, checks)
+            for number, address in enumerate(self.cluster.addresses[: self.plan.loyal_readers])
+        ]
+
     def _make_rivals(self) -> list[Rival]:
         if self.cluster.store is None:
             return []
@@ -197,37 +332,41 @@ class ClusterRun:
             for number in range(self.plan.rivals)
         ]
 
-    def _count_effects(self) -> None:
-        coverage, hub = self.cluster.coverage, self.simulation.network
-        coverage.runs = 1
-        coverage.virtual_s = self.simulation.loop.time()
-        coverage.events = self.simulation.trace.events
-        effects, states = coverage.effects, coverage.states
-        effects["frames lost"] += hub.lost_frames
-        effects["connections abandoned by one end"] += hub.abandoned_connections
-        effects["frames held up by a clog"] += hub.stalled_frames
-        disks = [process.disk for process in self.cluster.processes.values()]
-        effects["files that a power loss tore"] += sum(disk.torn_files for disk in disks)
-        effects["disk operations that failed"] += sum(disk.failed_operations for disk in disks)
-        effects["disks that rotted"] += len(self.cluster.rotten)
-        if self.cluster.store is not None:
-            bucket = self.cluster.store.bucket
-            effects["calls of the store that were applied and not answered"] += bucket.unanswered
-            effects["calls of the store that failed"] += bucket.calls.total() - bucket.applied.total()
-            effects["reads of the store that came back short"] += bucket.short_reads
-        effects["processes ended by a fault"] += self._injector.crashes if self._injector is not None else 0
-        states["records acknowledged to producers"] += len(self.history.acknowledged)
-        states["records read by consumers"] += self.history.reads
-        states["batches that producers sent again"] += sum(producer.repeats for producer in self.producers)
-        states["images replaced by a snapshot"] += self.cluster.watch.resets
-        states["terms in which a controller led"] += len(self.cluster.watch.leaders)
-        states["images that a controller took from another"] += self.cluster.watch.installs
-        states["runs with three controllers"] += self.plan.controllers == 3
-        states["records of metadata committed"] += self.ledger.records
-        states["rivals: commits"] += self.arena.commits
-        states["rivals: refusals"] += self.arena.fenced
-        states["repeaters: repeats answered"] += sum(each.repeats for each in self.repeaters)
-        states["repeaters: other bodies refused"] += sum(each.mismatches for each in self.repeaters)
+    def _make_cold_readers(self) -> list[ColdReader]:
+        if self.cluster.store is None:
+            return []
+        checks = Checks(self.cluster.coverage.checks)
+        return [
+            ColdReader(
+                f"cold-reader-{number}",
+                self.stream_history,
+                self.cluster.store,
+                self.cluster.addresses,
+                checks,
+            )
+            for number in range(self.plan.compaction.readers)
+        ]
+
+    def _make_movers(self) -> list[Mover]:
+        if self.plan.mover_pause_s_max is None:
+            return []
+        topics = {TOPIC: self.plan.partitions, COORDINATORS: COORDINATOR_PARTITIONS}
+        if self.plan.compaction.keyed:
+            topics[KEYED] = 1
+        return [
+            Mover(
+                topics,
+                bootstrap=self.cluster.kafka_addresses,
+                nodes=[self.cluster.node_of(name) for name in self.cluster.brokers],
+                pause_s_max=self.plan.mover_pause_s_max,
+            )
+        ]
+
+    def _committed(self, batch: RecordBatch) -> None:
+        self.ledger.batch(batch)
+        if self.injector is not None:
+            for record in batch.records:
+                self.injector.committed(record)
 
 
 def _words_of(error: BaseException) -> str:

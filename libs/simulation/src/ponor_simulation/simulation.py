@@ -44,6 +44,7 @@ class Simulation:
         self.chance = random.Random(f"scenario {seed}")
         self.processes: dict[str, SimProcess] = {}
         self._errors: list[tuple[str, BaseException | None]] = []
+        self._is_over = False
         self.loop.set_exception_handler(self._loop_error)
 
     def process(self, name: str, main: Callable[[Runtime], Awaitable[None]]) -> SimProcess:
@@ -74,6 +75,11 @@ class Simulation:
         try:
             result = self.loop.run_until_complete(scenario)
         except Exception as raised:
+            if (
+                self._errors
+            ):  # it came first, and what the scenario says may be for want of what was broken off there
+                message, error = self._errors[0]
+                raise SimulationFailedError(self._story(f"{message}: {error!r}")) from error or raised
             raise SimulationFailedError(self._story(f"{type(raised).__name__}: {raised}")) from raised
         finally:
             self._take_down()
@@ -85,6 +91,7 @@ class Simulation:
         return result
 
     def _take_down(self) -> None:
+        self._is_over = True
         for process in self.processes.values():
             if process.running:
                 process.crash()
@@ -95,7 +102,8 @@ class Simulation:
 
     def _loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if not isinstance(error, ProcessGoneError):
+        # What dead coroutines run into while they are unwound is nobody's failure.
+        if not self._is_over and not isinstance(error, ProcessGoneError):
             self._errors.append((str(context.get("message")), error))
 
     def _story(self, what: str) -> str:

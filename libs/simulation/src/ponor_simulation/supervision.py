@@ -11,7 +11,9 @@ from typing import Final
 
 from ponor_controller.consensus.errors import RecordLogCorruptError, WrongDirectoryError
 from ponor_journal.errors import JournalCorruptError, JournalIdentityError
+from ponor_metadata.session import NodeFencedError
 from ponor_runtime.runtime import Runtime
+from s3stream.errors import StorageFailedError
 
 from ponor_simulation.cluster import SimCluster
 from ponor_simulation.process import SimProcess
@@ -25,6 +27,8 @@ REFUSALS: Final = (
     JournalIdentityError,
 )
 """What a controller says that will not start on what its disk holds."""
+FENCED: Final = (NodeFencedError, StorageFailedError)
+"""What a broker says that was fenced: the controllers told it, or the fence in its write-ahead log did."""
 RESTART_S: Final = 0.3
 
 
@@ -84,9 +88,13 @@ class Supervisor:
     def _is_excused(self, process: SimProcess, failure: BaseException) -> bool:
         if isinstance(failure, AssertionError):
             return False
+        if isinstance(failure, FENCED) and self._cluster.lost_rights(process.name):
+            self._cluster.coverage.states["brokers that stopped because they were fenced"] += 1
+            return True
         if process.name in self._cluster.rotten and isinstance(failure, REFUSALS):
+            if process.name not in self.refused:
+                self._cluster.coverage.states["refusals to start on a rotten disk"] += 1
             self.refused[process.name] = None
-            self._cluster.coverage.states["refusals to start on a rotten disk"] += 1
             return True
         runtime, before = self._failures_before.get(process.name, (None, 0))
         if runtime is not process.runtime:

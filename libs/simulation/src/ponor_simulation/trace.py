@@ -11,6 +11,8 @@ from collections import deque
 from typing import Final
 
 LINES_MAX: Final = 200
+UNHASHED_LINES_MAX: Final = 256
+"""Hashed at once: a call for each line costs as much as making it."""
 
 
 class Trace:
@@ -18,6 +20,7 @@ class Trace:
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=12)
+        self._unhashed: list[str] = []
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
         self.events = 0
         self._ended = False
@@ -31,15 +34,23 @@ class Trace:
         if self._ended:
             return
         line = f"{now:.9f} {who} {what} {' '.join(map(str, details))}"
-        self._hash.update(line.encode() + b"\n")
-        self._lines.append(line)
+        self._unhashed.append(line)
         self.events += 1
+        if len(self._unhashed) >= UNHASHED_LINES_MAX:
+            self._settle()
 
     @property
     def digest(self) -> str:
         """Hash of everything recorded so far."""
+        self._settle()
         return self._hash.hexdigest()
 
     def tail(self) -> list[str]:
         """The last events, oldest first."""
+        self._settle()
         return list(self._lines)
+
+    def _settle(self) -> None:
+        self._hash.update("".join(f"{line}\n" for line in self._unhashed).encode())
+        self._lines.extend(self._unhashed)
+        self._unhashed.clear()

@@ -13,6 +13,25 @@ EVERYBODY: Final = "everybody"
 """Target of faults that strike every machine, or something that all share."""
 LEADER: Final = "leader"
 """Target of faults that strike whichever controller leads when their time has come; the first one if none does."""
+SOURCE: Final = "source"
+"""Target: the broker that a partition moves away from, when the awaited step of the move is committed."""
+TARGET: Final = "target"
+"""Target: the broker that a partition moves to."""
+RECOVERER: Final = "recoverer"
+"""Target: the broker that was told to recover the log of another."""
+STEPS: Final = (
+    "partition_move_begun",
+    "stream_closed",
+    "partition_changed",
+    "stream_opened",
+    "partition_move_cancelled",
+    "node_drain_set",
+    "node_fenced",
+    "wal_recovery_assigned",
+    "wal_trimmed",
+    "wal_closed",
+)
+"""Kinds of records after which a step of a move or of a failover is done."""
 
 
 class FaultKind(Enum):
@@ -22,12 +41,20 @@ class FaultKind(Enum):
     """A machine loses its power (degree 1: sectors that were not synced are lost) or only its process (0); it is back after the duration."""
     CRASH_IN_OPERATION = "crash-in-operation"
     """The same with power loss, in the middle of the n-th disk operation from now on (degree n)."""
+    CRASH_IN_STEP = "crash-in-step"
+    """A machine loses its power in the moment in which the next record of a kind is committed: one of a move, or of a failover (degree: which of STEPS)."""
+    BROKERS_CRASH = "brokers-crash"
+    """All brokers but one lose their power at once (degree: which one does not)."""
+    ZOMBIE = "zombie"
+    """A broker stands still, with whatever it has under way, until everything was judged; then it goes on, knowing nothing."""
     POWER_CUT = "power-cut"
     """All machines lose their power at once."""
     STOP = "stop"
     """Somebody asks a process to end, in order; it must, and is started again."""
     PAUSE = "pause"
     """A process stands still; messages and timers wait for it."""
+    PAUSE_IN_TASK = "pause-in-task"
+    """A compactor stands still a moment after it was given its next task (degree: seconds)."""
     CLOCK_DRIFT = "clock-drift"
     """A machine's clocks run at another rate (degree)."""
     CLOCK_JUMP = "clock-jump"

@@ -13,10 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from ponor.metadata.v1.records_pb2 import Record
+
 from ponor_simulation.cluster import SimCluster
 from ponor_simulation.coverage import Coverage
 from ponor_simulation.disk import DiskFault, DiskSpeed
-from ponor_simulation.faults.fault import LEADER, Fault, FaultKind
+from ponor_simulation.faults.fault import LEADER, RECOVERER, SOURCE, STEPS, TARGET, Fault, FaultKind
 from ponor_simulation.faults.rot import rot
 from ponor_simulation.links import DelayLaw, Direction, Links
 from ponor_simulation.object_store import StoreFaults
@@ -51,6 +53,7 @@ class FaultInjector:
 
     Attributes:
         crashes: how many processes were ended.
+        sleeping: brokers that stand still until they are woken, each in the life in which it fell asleep.
     """
 
     def __init__(
@@ -63,12 +66,19 @@ class FaultInjector:
         self._active: dict[int, Fault] = {}
         self._until_s: dict[int, float] = {}
         self.crashes = 0
+        self.sleeping: dict[str, object] = {}
+        self._roles: dict[str, str] = {}
+        self._awaiting: list[Fault] = []
         self._instant: dict[FaultKind, Callable[[Fault], None]] = {
             FaultKind.CRASH: self._crash,
             FaultKind.CRASH_IN_OPERATION: self._crash_in_operation,
+            FaultKind.CRASH_IN_STEP: self._awaiting.append,
+            FaultKind.BROKERS_CRASH: self._brokers_crash,
+            FaultKind.ZOMBIE: self._sleep,
             FaultKind.POWER_CUT: self._power_cut,
             FaultKind.STOP: self._stop,
             FaultKind.PAUSE: self._pause,
+            FaultKind.PAUSE_IN_TASK: self._awaiting.append,
             FaultKind.STALE_LEADER: self._stale_leader,
             FaultKind.CLOCK_JUMP: self._jump,
             FaultKind.RESET: self._reset,
@@ -85,21 +95,58 @@ class FaultInjector:
             self._begin(fault)
 
     def heal(self) -> None:
-        """Nothing is wrong any more, and what stood still or is down goes on."""
+        """Nothing is wrong any more, and what stood still or is down goes on; but who sleeps."""
         self._active.clear()
+        self._awaiting.clear()
         self._refresh()
         for process in self._cluster.processes.values():
             process.disk.faults.clear()
             process.disk.watch = None
             process.clock.drift(1.0)
-            if process.paused:
+            if process.paused and process.name not in self.sleeping:
                 process.resume()
         self._cluster.start_all()
+
+    def wake(self) -> list[str]:
+        """Who sleeps goes on. Returns their names."""
+        woken = [name for name, life in self.sleeping.items() if self._is_asleep(name, life)]
+        self.sleeping.clear()
+        for name in woken:
+            self._coverage.effects["zombies that went on after everything was judged"] += 1
+            self._cluster.processes[name].resume()
+        return woken
+
+    def committed(self, record: Record) -> None:
+        """A record was committed; who is to crash with it, does."""
+        self._note_roles(record)
+        kind = record.WhichOneof("kind")
+        if kind == "compaction_leased":
+            self._task_given(record.compaction_leased.worker_id)
+        if kind not in STEPS:
+            return
+        due = [
+            fault
+            for fault in self._awaiting
+            if fault.kind is FaultKind.CRASH_IN_STEP and STEPS[int(fault.degree)] == kind
+        ]
+        for fault in due:
+            target = self._cluster.leader if fault.target == LEADER else self._roles.get(fault.target)
+            if target is not None:
+                self._awaiting.remove(fault)
+                self._coverage.effects[f"crashes of the {fault.target} in step {kind}"] += 1
+                self._later(0.0, partial(self._crash, replace(fault, target=target, degree=1.0)))
+
+    def _task_given(self, worker_id: int) -> None:
+        for fault in [each for each in self._awaiting if each.kind is FaultKind.PAUSE_IN_TASK]:
+            if self._cluster.node_of(fault.target) == worker_id:
+                self._awaiting.remove(fault)
+                self._coverage.effects["compactors that stood still over a task"] += 1
+                self._later(fault.degree, partial(self._pause, fault))
 
     def _begin(self, fault: Fault) -> None:
         self._simulation.trace.record(self._simulation.loop.time(), "fault", str(fault))
         self._coverage.faults[fault.kind.value] += 1
-        if fault.target == LEADER:
+        if fault.target == LEADER and fault.kind is not FaultKind.CRASH_IN_STEP:
             fault = replace(fault, target=self._cluster.leader or self._cluster.controllers[0])
         if fault.kind in LASTING:
             self._last(fault)
@@ -197,6 +244,38 @@ class FaultInjector:
                 self._later(0.0, partial(self._crash, fault))
 
         process.disk.watch = count
+
+    def _note_roles(self, record: Record) -> None:
+        """Who is what in the newest move and the newest recovery."""
+        roles = {}
+        match record.WhichOneof("kind"):
+            case "partition_move_begun":
+                begun = record.partition_move_begun
+                roles = {SOURCE: begun.source_id, TARGET: begun.target_id}
+            case "wal_recovery_assigned":
+                roles = {RECOVERER: record.wal_recovery_assigned.recoverer_id}
+        for role, node_id in roles.items():
+            name = self._cluster.broker_of(node_id)
+            if name is not None:
+                self._roles[role] = name
+
+    def _brokers_crash(self, fault: Fault) -> None:
+        brokers = self._cluster.brokers
+        for number, name in enumerate(brokers):
+            if number != int(fault.degree) % len(brokers):
+                self._end_process(name, power_loss=True)
+                self._restart_later(name, fault.duration_s)
+
+    def _sleep(self, fault: Fault) -> None:
+        """One of several may sleep to the end: the others do without it."""
+        process = self._cluster.processes[fault.target]
+        if process.running and not process.paused and not self.sleeping:
+            self.sleeping[fault.target] = process.runtime
+            process.pause()
+
+    def _is_asleep(self, name: str, life: object) -> bool:
+        process = self._cluster.processes[name]
+        return process.paused and process.runtime is life
 
     def _power_cut(self, fault: Fault) -> None:
         for name in self._cluster.processes:

@@ -12,11 +12,23 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Final
 
-from ponor_simulation.faults.fault import EVERYBODY, LEADER, Fault, FaultKind
+from ponor_simulation.faults.fault import (
+    EVERYBODY,
+    LEADER,
+    RECOVERER,
+    SOURCE,
+    STEPS,
+    TARGET,
+    Fault,
+    FaultKind,
+)
 
 KINDS_SHARE: Final = 0.5
 FAULTS_BOUNDS: Final = (5, 14)
 SAFETY_S_BOUNDS: Final = (6.0, 14.0)
+
+CLOCK_JUMPS_MS: Final = (-1_500_000, -5_000, 5_000, 1_500_000)
+"""Two at once stay below the hour by which a record's timestamp may be ahead of the broker (message.timestamp.after.max.ms): beyond it a refusal is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +36,10 @@ class Machines:
     """Whom faults may strike.
 
     Attributes:
-        controllers, brokers, gcs: services, by the names of their processes.
+        controllers, brokers, gcs, compactors: services, by the names of their processes.
         clients: processes that only have links.
         has_bucket: objects are in a bucket that can be in trouble of its own.
+        takes_over: a broker recovers what another one left.
     """
 
     controllers: tuple[str, ...]
@@ -34,11 +47,13 @@ class Machines:
     gcs: tuple[str, ...]
     clients: tuple[str, ...]
     has_bucket: bool
+    takes_over: bool = False
+    compactors: tuple[str, ...] = ()
 
     @property
     def services(self) -> tuple[str, ...]:
         """Every machine that can crash."""
-        return (*self.controllers, *self.brokers, *self.gcs)
+        return (*self.controllers, *self.brokers, *self.gcs, *self.compactors)
 
     @property
     def lives(self) -> tuple[str, ...]:
@@ -91,6 +106,22 @@ def _store(machines: Machines) -> Sequence[str]:
     return (EVERYBODY,) if machines.has_bucket else ()
 
 
+def _roles(machines: Machines) -> Sequence[str]:
+    """Whom the steps of a move or of a failover concern."""
+    if len(machines.brokers) == 1:
+        return ()
+    return (SOURCE, TARGET, LEADER, RECOVERER) if machines.takes_over else (SOURCE, TARGET, LEADER)
+
+
+def _stopped(machines: Machines) -> Sequence[str]:
+    """Everybody may be stopped; a broker among several gives its partitions away first."""
+    return (
+        (*machines.lives, *machines.brokers, *machines.brokers)
+        if len(machines.brokers) > 1
+        else machines.lives
+    )
+
+
 def _rotting(machines: Machines) -> Sequence[str]:
     """The fault atlas: a minority of the voters, and of what has one copy nothing."""
     return machines.controllers[: (len(machines.controllers) - 1) // 2]
@@ -105,15 +136,18 @@ LINK_S: Final = _below(0.3, 1.0, 4.0)
 DICE: Final[dict[FaultKind, _Dice]] = {
     FaultKind.CRASH: _Dice(lambda m: m.lives, DOWN_S, _one_of(1, 1, 1, 0), weight=4),
     FaultKind.CRASH_IN_OPERATION: _Dice(lambda m: m.disks, DOWN_S, lambda c: c.randint(1, 60), weight=3),
+    FaultKind.CRASH_IN_STEP: _Dice(_roles, DOWN_S, lambda c: c.randrange(len(STEPS)), weight=5),
+    FaultKind.BROKERS_CRASH: _Dice(
+        lambda m: (EVERYBODY,) if len(m.brokers) > 1 else (), DOWN_S, lambda c: c.randrange(3)
+    ),
+    FaultKind.ZOMBIE: _Dice(lambda m: m.brokers if m.takes_over else (), _one_of(0.0)),
     FaultKind.POWER_CUT: _Dice(_everybody, DOWN_S, weight=1),
-    FaultKind.STOP: _Dice(lambda m: m.lives, _below(0.5), weight=1),
+    FaultKind.STOP: _Dice(_stopped, _below(0.5), weight=2),
     FaultKind.PAUSE: _Dice(lambda m: m.lives, lambda c: 0.1 + c.choice((0.5, 3.0, 10.0, 29.9)) * c.random()),
     FaultKind.CLOCK_DRIFT: _Dice(
         lambda m: m.lives, _below(5.0, 15.0), _one_of(0.9, 0.97, 1.03, 1.1), weight=1
     ),
-    FaultKind.CLOCK_JUMP: _Dice(
-        lambda m: m.services, _below(1.0, 10.0), _one_of(-3_600_000, -5_000, 5_000, 3_600_000), weight=1
-    ),
+    FaultKind.CLOCK_JUMP: _Dice(lambda m: m.services, _below(1.0, 10.0), _one_of(*CLOCK_JUMPS_MS), weight=1),
     FaultKind.RESET: _Dice(lambda m: m.directions, _one_of(0.0)),
     FaultKind.ABANDON: _Dice(lambda m: m.directions, _one_of(0.0), weight=3),
     FaultKind.CUT: _Dice(lambda m: m.directions, LINK_S, weight=3),
@@ -138,6 +172,12 @@ DICE: Final[dict[FaultKind, _Dice]] = {
     FaultKind.STORE_SLOW: _Dice(_store, LINK_S, _one_of(0.2, 0.9)),
     FaultKind.STORE_DOWN: _Dice(_store, LINK_S, weight=1),
 }
+LATER_DICE: Final[dict[FaultKind, _Dice]] = {
+    FaultKind.PAUSE_IN_TASK: _Dice(
+        lambda m: m.compactors, _below(1.0, 3.0, 6.0), lambda c: c.choice((0.05, 0.5)) * c.random()
+    ),
+}
+"""Kinds that came later, and are added to schedules with dice of their own: the others mean what they always meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +194,16 @@ class Schedule:
         return Schedule(
             self.safety_s, self.kinds, tuple(fault for fault in self.faults if fault.number in wanted)
         )
+
+    def with_more(self, chance: random.Random, kind: FaultKind, machines: Machines, count: int) -> Schedule:
+        """The same, and as many more of a kind."""
+        first = len(self.faults)
+        more = [
+            _draw(chance, number, chance.uniform(0.0, self.safety_s), kind, machines)
+            for number in range(first, first + count)
+        ]
+        faults = sorted((*self.faults, *more), key=lambda fault: fault.at_s)
+        return Schedule(self.safety_s, (*self.kinds, kind), tuple(faults))
 
 
 def draw_schedule(chance: random.Random, machines: Machines) -> Schedule:
@@ -174,7 +224,7 @@ def draw_schedule(chance: random.Random, machines: Machines) -> Schedule:
 
 
 def _draw(chance: random.Random, number: int, at_s: float, kind: FaultKind, machines: Machines) -> Fault:
-    dice = DICE[kind]
+    dice = DICE[kind] if kind in DICE else LATER_DICE[kind]
     return Fault(
         number,
         round(at_s, 6),

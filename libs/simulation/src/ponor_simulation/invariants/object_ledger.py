@@ -5,7 +5,7 @@ What lives here: invariants 20 to 24, kept from records and from what is done to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -38,6 +38,11 @@ class ObjectPage:
     life: Life = Life.PREPARED
     destroyed_at_ms: int = 0
     claimed_until_ms: int = 0
+    committed_at_index: int = 0
+    """0: it never was."""
+    destroyed_at_index: int = 0
+    size_bytes: int = 0
+    """Of what was committed."""
     pieces: list[tuple[int, Piece]] = field(default_factory=list)
     """(stream, piece)."""
 
@@ -58,6 +63,10 @@ class ObjectLedger:
         self._bucket = bucket
         self._destroy_delay_ms = destroy_delay_ms
         self.objects: dict[int, ObjectPage] = {}
+        self.index = 0
+        """Of the batch that is being read."""
+        self.before_removal: Callable[[int, ObjectPage, str], None] = lambda *_: None
+        """Told of each object that is claimed, or deleted from the bucket."""
         self._highest_id = -1
 
     # Records
@@ -77,28 +86,38 @@ class ObjectLedger:
             self.objects[object_id] = ObjectPage(record.namespace, writer, record.expires_at_ms)
             self._highest_id = object_id
 
-    def stream_object_committed(self, record: records.StreamObjectCommitted, actor: Actor | None) -> None:
-        """Data of one stream."""
+    def stream_object_committed(
+        self, record: records.StreamObjectCommitted, actor: Actor | None, *, replaces: bool = False
+    ) -> None:
+        """Data of one stream. `replaces`: in the place of what is destroyed in the same batch, so that no stream ends elsewhere."""
         piece = Piece(record.object_id, record.start_offset, record.end_offset)
         self._committed(
-            record.object_id, record.size_bytes, record.committed_at_ms, [(record.stream_id, piece)], actor
+            record.object_id,
+            record.size_bytes,
+            record.committed_at_ms,
+            [(record.stream_id, piece)],
+            actor,
+            replaces=replaces,
         )
 
     def stream_set_object_committed(
-        self, record: records.StreamSetObjectCommitted, actor: Actor | None
+        self, record: records.StreamSetObjectCommitted, actor: Actor | None, *, replaces: bool = False
     ) -> None:
-        """Data of many streams."""
+        """Data of many streams. `replaces`: as above."""
         pieces = [
             (int(each.stream_id), Piece(record.object_id, each.start_offset, each.end_offset))
             for each in PackedRanges(record.packed_ranges).decoded
         ]
-        self._committed(record.object_id, record.size_bytes, record.committed_at_ms, pieces, actor)
+        self._committed(
+            record.object_id, record.size_bytes, record.committed_at_ms, pieces, actor, replaces=replaces
+        )
 
     def objects_destroyed(self, record: records.ObjectsDestroyed) -> list[int]:
         """Nothing refers to them any more, which `destroyed_are_dead` looks at when the batch is over. Returns them."""
         for object_id in record.object_ids:
             self._move(object_id, (Life.PREPARED, Life.COMMITTED), Life.DESTROYED)
             self.objects[object_id].destroyed_at_ms = record.destroyed_at_ms
+            self.objects[object_id].destroyed_at_index = self.index
         return list(record.object_ids)
 
     def destroyed_are_dead(self, object_ids: Iterable[int]) -> None:
@@ -114,11 +133,13 @@ class ObjectLedger:
         """Somebody may delete them."""
         for object_id in record.object_ids:
             page = self._page(object_id)
+            self.before_removal(object_id, page, "claimed")
             if page.life is Life.PREPARED:
+                age_ms = now_ms - page.expires_at_ms
                 self._checks.require(
                     24,
-                    page.expires_at_ms < now_ms,
-                    f"object {object_id} was claimed while prepared and unexpired",
+                    age_ms > self._destroy_delay_ms,
+                    f"object {object_id} was claimed {age_ms} ms after its lease",
                 )
                 page.life, page.destroyed_at_ms = Life.DESTROYED, now_ms
             else:
@@ -150,6 +171,7 @@ class ObjectLedger:
         """An object is deleted from the bucket."""
         _, object_id = parse_object_key(key)
         page = self._page(object_id)
+        self.before_removal(object_id, page, "deleted")
         allowed = page.life in {Life.DESTROYED, Life.GONE} and page.claimed_until_ms > 0
         self._checks.require(24, allowed, f"object {object_id} was deleted while {page.life.name}")
 
@@ -161,6 +183,14 @@ class ObjectLedger:
             if page.life is Life.COMMITTED
         }
 
+    def destroyed_bytes_since(self, begun_at_ms: int) -> int:
+        """Bytes of everything that was in use and was destroyed then or later."""
+        return sum(
+            page.size_bytes
+            for page in self.objects.values()
+            if page.life >= Life.DESTROYED and page.destroyed_at_ms >= begun_at_ms
+        )
+
     def _committed(
         self,
         object_id: int,
@@ -168,6 +198,8 @@ class ObjectLedger:
         now_ms: int,
         pieces: list[tuple[int, Piece]],
         actor: Actor | None,
+        *,
+        replaces: bool,
     ) -> None:
         page = self._page(object_id)
         self._checks.require(
@@ -176,10 +208,12 @@ class ObjectLedger:
         self._checks.require(
             21, page.expires_at_ms >= now_ms, f"object {object_id} was committed after it expired"
         )
-        page.life, page.pieces = Life.COMMITTED, pieces
+        page.life, page.pieces, page.committed_at_index = Life.COMMITTED, pieces, self.index
+        page.size_bytes = size_bytes
         for stream_id, piece in pieces:
             self._checks.require(23, page.life is Life.COMMITTED, f"stream {stream_id} refers to {object_id}")
-            self._streams.committed(stream_id, piece, actor, page.writer)
+            if not replaces:
+                self._streams.committed(stream_id, piece, actor, page.writer)
         if self._bucket is not None:
             stored = self._bucket.objects.get(object_key(page.namespace, ObjectId(object_id)))
             found = "nothing" if stored is None else f"{len(stored)} bytes"

@@ -71,9 +71,7 @@ INVARIANTS: Final = (
     Invariant(23, "what a stream refers to is committed", "ledger"),
     Invariant(24, "nothing that is referred to, or was until less than the delay ago, is deleted", "ledger"),
     Invariant(25, "everything in the store is known; orphans come to zero", "judgement"),
-    Invariant(
-        26, "compaction keeps every stream's bytes", elsewhere="not covered: there is no compactor yet"
-    ),
+    Invariant(26, "compaction keeps every stream's bytes", "ledger, histories"),
     Invariant(
         27,
         "an operation happens once: the same id has the same answer, another body is an error",
@@ -84,6 +82,35 @@ INVARIANTS: Final = (
         LIVENESS,
         "healed, the cluster has a leader within 5 s, answers everything and comes to rest",
         "judgement",
+    ),
+    Invariant(30, "a partition has one owner at an epoch, and epochs rise with leaders", "ledger"),
+    Invariant(
+        31,
+        "a write-ahead log in the store is opened, trimmed, given to a recoverer when its owner is over, and closed when no stream of it is open",
+        "ledger",
+    ),
+    Invariant(
+        32, "slots are given up when what they hold is committed; a fence stays for ever", "ledger, judgement"
+    ),
+    Invariant(
+        33, "high watermarks, leader epochs and records of one offset never go back for anybody", "histories"
+    ),
+    Invariant(
+        34, "healed, moves end, logs of the dead are recovered, and who leads a partition lives", "judgement"
+    ),
+    Invariant(
+        35,
+        "an object is the source of one compaction at a time, which one worker has at a token, and only that one swaps, once",
+        "ledger",
+    ),
+    Invariant(
+        36,
+        "what a leased snapshot names stays, and reads the same, until the lease is over",
+        "ledger, histories",
+    ),
+    Invariant(37, "a compacted log keeps each key's latest record, and every record its offset", "histories"),
+    Invariant(
+        38, "healed, compaction comes to rest, and no upload in parts and no lease is left", "judgement"
     ),
 )
 

@@ -5,6 +5,7 @@ What lives here: invariants 12 to 18, kept from records alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -52,12 +53,18 @@ class StreamLedger:
         self.nodes: dict[int, int] = {}
         """Node to its newest epoch."""
         self.fenced: set[Actor] = set()
+        self.recoverers: dict[Actor, Actor] = {}
+        """Of each process whose write-ahead log in the store is open: who acts for it, at first itself."""
         self.streams: dict[int, StreamPage] = {}
         self._ids_given: set[int] = set()
 
     def is_current(self, actor: Actor) -> bool:
         """Whether no newer process has the node id."""
         return self.nodes.get(actor.node_id) == actor.node_epoch and actor not in self.fenced
+
+    def is_fenced(self, node_id: int) -> bool:
+        """Whether the newest process of a node lost its rights."""
+        return Actor(node_id, self.nodes.get(node_id, 0)) in self.fenced
 
     # Records
 
@@ -139,7 +146,7 @@ class StreamLedger:
                 self._checks.require(
                     14, self.is_current(each), f"{name}: a commit of {each}, which is not current"
                 )
-                is_owner = page.owner is not None and page.owner.node_id == each.node_id
+                is_owner = page.owner is not None and self._acts_for(each, page.owner)
                 self._checks.require(14, is_owner, f"{name}: a commit of {each}, while {page.owner} owns it")
         self._checks.require(
             17, piece.start == page.end, f"{name}: {piece} does not begin at the end, {page.end}"
@@ -149,7 +156,38 @@ class StreamLedger:
         page.committed += piece.end - piece.start
         page.pieces.append(piece)
 
+    def replaced(self, sources: Iterable[int], pieces: Iterable[tuple[int, Piece]]) -> None:
+        """Objects were put in the place of others: ends stay, and everything between start and end is held as before, once.
+
+        Args:
+            sources: the objects that are gone.
+            pieces: (stream, piece) of the objects that came.
+        """
+        gone = set(sources)
+        arrived: dict[int, list[Piece]] = {}
+        for stream_id, piece in pieces:
+            self._page(stream_id)
+            arrived.setdefault(stream_id, []).append(piece)
+        for stream_id, page in self.streams.items():
+            if stream_id not in arrived and not any(piece.object_id in gone for piece in page.pieces):
+                continue
+            left = [piece for piece in page.pieces if piece.object_id not in gone and piece.end > page.start]
+            page.pieces = sorted([*left, *arrived.get(stream_id, ())], key=lambda piece: piece.start)
+            at = page.start
+            for piece in page.pieces:
+                follows = piece.start == at or (at == page.start and piece.start < at)
+                self._checks.require(
+                    17, follows, f"stream {stream_id}: {piece} follows {at}, of {page.start} to {page.end}"
+                )
+                at = max(at, piece.end)
+            self._checks.require(17, at == page.end, f"stream {stream_id}: held to {at}, ends at {page.end}")
+
     # Questions
+
+    def _acts_for(self, actor: Actor, owner: Actor) -> bool:
+        """A log in the store is for one process, or its recoverer; one in a file for all processes of its node."""
+        recoverer = self.recoverers.get(owner)
+        return actor.node_id == owner.node_id if recoverer is None else actor == recoverer
 
     def is_alive(self, stream_id: int, piece: Piece) -> bool:
         """Whether a reader may still ask for something of a piece."""

@@ -18,9 +18,13 @@ from typing import Any
 from ponor.metadata.v1 import records_pb2 as records
 from ponor_metadata.ranges import PackedRanges
 
-from ponor_simulation.protocols import objects, streams
+from ponor_simulation.protocols import objects, partitions, streams, wals
+from ponor_simulation.protocols.compaction_steps import CompactionSteps
 from ponor_simulation.protocols.objects import Object, Phase
+from ponor_simulation.protocols.partitions import Partition
 from ponor_simulation.protocols.streams import NotAllowedError, Stream
+from ponor_simulation.protocols.swaps import Swap, find_swaps
+from ponor_simulation.protocols.wals import Wal
 
 Caller = tuple[int, int]
 """Node id and node epoch."""
@@ -45,6 +49,7 @@ class _Step:
     index: int
     now: int
     caller: Caller | None
+    swap: Swap | None
 
 
 @dataclass(slots=True)
@@ -67,20 +72,26 @@ class CommittedSteps:
     _streams: dict[int, Stream | None] = field(default_factory=dict)
     _objects: dict[int, Object] = field(default_factory=dict)
     _requests: set[tuple[int, int, int]] = field(default_factory=set)
-    _leader_epochs: dict[tuple[bytes, int], tuple[int, int]] = field(default_factory=dict)
+    _partitions: dict[tuple[bytes, int], Partition] = field(default_factory=dict)
+    _partition_streams: dict[tuple[bytes, int], list[int]] = field(default_factory=dict)
+    _wals: dict[Caller, Wal] = field(default_factory=dict)
+    _closed_wals: set[Caller] = field(default_factory=set)
+    _compactions: CompactionSteps = field(default_factory=CompactionSteps)
 
     def take(self, batch: records.RecordBatch) -> list[ForbiddenStep]:
         """The next committed batch; answers what it does that is forbidden."""
         known = len(self.forbidden)
         self._frame(batch)
         callers = _callers(batch.records)
-        for record, caller in zip(batch.records, callers, strict=True):
+        swaps = find_swaps(batch.records)
+        for at, (record, caller) in enumerate(zip(batch.records, callers, strict=True)):
             kind = record.WhichOneof("kind")
             rule = _RULES.get(kind or "")
             if rule is None:
                 continue
+            step = _Step(batch.index, batch.cluster_time_ms, caller, swaps.get(at))
             try:
-                rule(self, getattr(record, kind or ""), _Step(batch.index, batch.cluster_time_ms, caller))
+                rule(self, getattr(record, kind or ""), step)
                 self.taken[kind or ""] += 1
             except NotAllowedError as forbidden:
                 self.forbidden.append(ForbiddenStep(batch.index, kind or "", str(forbidden)))
@@ -125,14 +136,77 @@ class CommittedSteps:
         if caller in self._fenced:
             raise NotAllowedError(f"epoch {caller[1]} of node {caller[0]} acts, and is fenced")
 
+    def _is_current(self, caller: Caller) -> bool:
+        return self._nodes.get(caller[0]) == caller[1] and caller not in self._fenced
+
+    # --- partitions ---
+
     def partition_changed(self, record: records.PartitionChanged, _: _Step) -> None:
         key = (record.topic_id, record.partition)
-        epoch, leader = self._leader_epochs.get(key, (-1, -1))
-        if record.leader_epoch < epoch or (record.leader_epoch == epoch and record.leader_id != leader):
-            raise NotAllowedError(
-                f"leader epoch {record.leader_epoch} of node {record.leader_id} after {epoch} of node {leader}"
-            )
-        self._leader_epochs[key] = (record.leader_epoch, record.leader_id)
+        partition = self._partitions.get(key, Partition())
+        newest = self._nodes.get(partition.leader)
+        lost_rights = newest is None or (partition.leader, newest) in self._fenced
+        may_leave = lost_rights or not any(map(self._is_open, self._partition_streams.get(key, ())))
+        self._partitions[key] = partitions.elected(
+            partition, record.leader_id, record.leader_epoch, may_leave=may_leave
+        )
+
+    def partition_move_begun(self, record: records.PartitionMoveBegun, _: _Step) -> None:
+        key = (record.topic_id, record.partition)
+        known = self._partitions.get(key, Partition())
+        self._partitions[key] = partitions.begun(known, record.source_id, record.target_id)
+
+    def partition_move_cancelled(self, record: records.PartitionMoveCancelled, _: _Step) -> None:
+        key = (record.topic_id, record.partition)
+        self._partitions[key] = partitions.cancelled(self._partitions.get(key, Partition()))
+
+    def _is_open(self, stream_id: int) -> bool:
+        stream = self._streams.get(stream_id)
+        return stream is not None and stream.open
+
+    # --- write-ahead logs ---
+
+    def wal_opened(self, record: records.WalOpened, step: _Step) -> None:
+        name = (record.node_id, record.wal_epoch)
+        self._require_current(name)
+        if step.caller not in {None, name}:
+            raise NotAllowedError(f"the log of {name} is opened by {step.caller}")
+        self._wals[name] = wals.opened(self._wals.get(name), was_closed=name in self._closed_wals)
+
+    def wal_trimmed(self, record: records.WalTrimmed, step: _Step) -> None:
+        name = (record.node_id, record.wal_epoch)
+        self._wals[name] = wals.trimmed(self._wal(name), record.trim_sequence, step.caller, name)
+
+    def wal_recovery_assigned(self, record: records.WalRecoveryAssigned, _: _Step) -> None:
+        name, recoverer = (record.node_id, record.wal_epoch), (record.recoverer_id, record.recoverer_epoch)
+        self._require_current(recoverer)
+        self._wals[name] = wals.assigned(
+            self._wal(name), recoverer, record.token, owner_is_over=not self._is_current(name)
+        )
+
+    def wal_closed(self, record: records.WalClosed, step: _Step) -> None:
+        name = (record.node_id, record.wal_epoch)
+        left = (
+            number
+            for number, stream in self._streams.items()
+            if stream is not None and stream.open and (stream.node, stream.node_epoch) == name
+        )
+        wals.closed(self._wal(name), record.end_sequence, step.caller, name, open_stream=next(left, None))
+        del self._wals[name]
+        self._closed_wals.add(name)
+
+    def _wal(self, name: Caller) -> Wal:
+        wal = self._wals.get(name)
+        if wal is None:
+            raise NotAllowedError(f"the log of {name} is not open")
+        return wal
+
+    def _actor(self, stream: Stream, step: _Step) -> int:
+        """For which node the caller acts on a stream: that of a log that it recovers, else its own."""
+        if step.caller is None:
+            return stream.node
+        wal = self._wals.get((stream.node, stream.node_epoch))
+        return stream.node if wal is not None and wal.recoverer == step.caller else step.caller[0]
 
     # --- streams ---
 
@@ -140,6 +214,9 @@ class CommittedSteps:
         if record.stream_id in self._streams:
             raise NotAllowedError(f"stream {record.stream_id} is made a second time")
         self._streams[record.stream_id] = Stream()
+        if "topic" in record.tags and "partition" in record.tags:
+            key = (bytes.fromhex(record.tags["topic"]), int(record.tags["partition"]))
+            self._partition_streams.setdefault(key, []).append(record.stream_id)
 
     def stream_opened(self, record: records.StreamOpened, step: _Step) -> None:
         self._require_current((record.node_id, record.node_epoch))
@@ -154,7 +231,7 @@ class CommittedSteps:
 
     def stream_closed(self, record: records.StreamClosed, step: _Step) -> None:
         stream = self._stream(record.stream_id)
-        node = stream.node if step.caller is None else step.caller[0]
+        node = self._actor(stream, step)
         self._streams[record.stream_id] = streams.closed(stream, node, record.stream_epoch)
 
     def stream_trimmed(self, record: records.StreamTrimmed, step: _Step) -> None:
@@ -187,28 +264,42 @@ class CommittedSteps:
 
     def stream_object_committed(self, record: records.StreamObjectCommitted, step: _Step) -> None:
         each = self._committed(record.object_id, record.committed_at_ms, step)
-        self._advance(record.stream_id, record.start_offset, record.end_offset, step)
+        self._hold(record.object_id, [(record.stream_id, record.start_offset, record.end_offset)], step)
         self._objects[record.object_id] = each
 
     def stream_set_object_committed(self, record: records.StreamSetObjectCommitted, step: _Step) -> None:
         each = self._committed(record.object_id, record.committed_at_ms, step)
-        if step.caller is not None and step.caller[0] != record.node_id:
+        if step.swap is not None:
+            self._compactions.require_node(step.swap, record.node_id)
+        else:
+            self._require_node(record, step)
+        pieces = PackedRanges(record.packed_ranges).decoded
+        held = [(int(piece.stream_id), piece.start_offset, piece.end_offset) for piece in pieces]
+        self._hold(record.object_id, held, step)
+        self._objects[record.object_id] = each
+
+    def _require_node(self, record: records.StreamSetObjectCommitted, step: _Step) -> None:
+        recovers = any(
+            name[0] == record.node_id and wal.recoverer == step.caller for name, wal in self._wals.items()
+        )
+        if step.caller is not None and step.caller[0] != record.node_id and not recovers:
             raise NotAllowedError(
                 f"object {record.object_id} of node {record.node_id} is committed by node {step.caller[0]}"
             )
-        for piece in PackedRanges(record.packed_ranges).decoded:
-            self._advance(piece.stream_id, piece.start_offset, piece.end_offset, step)
-        self._objects[record.object_id] = each
 
     def _committed(self, object_id: int, committed_at: int, step: _Step) -> Object:
         each = self._object(object_id)
         node, node_epoch = step.caller or (each.node, each.node_epoch)
         return objects.committed(each, node, node_epoch, committed_at)
 
-    def _advance(self, stream_id: int, start: int, end: int, step: _Step) -> None:
-        stream = self._stream(stream_id)
-        node = stream.node if step.caller is None else step.caller[0]
-        self._streams[stream_id] = streams.committed(stream, node, start, end)
+    def _hold(self, object_id: int, held: Sequence[tuple[int, int, int]], step: _Step) -> None:
+        """An upload moves the ends of streams; what a compaction made is looked at when its task ends."""
+        self._compactions.holds(object_id, held)
+        if step.swap is not None:
+            return
+        for stream_id, start, end in held:
+            stream = self._stream(stream_id)
+            self._streams[stream_id] = streams.committed(stream, self._actor(stream, step), start, end)
 
     def objects_destroyed(self, record: records.ObjectsDestroyed, _: _Step) -> None:
         for object_id in record.object_ids:
@@ -218,8 +309,11 @@ class CommittedSteps:
         collector = (record.node_id, record.node_epoch)
         self._require_current(collector)
         for object_id in record.object_ids:
+            each = self._object(object_id)
+            if each.phase is Phase.DESTROYED:
+                self._compactions.require_unpinned(object_id, each.destroyed_at)
             self._objects[object_id] = objects.claimed(
-                self._object(object_id),
+                each,
                 collector,
                 step.now,
                 record.claimed_until_ms,
@@ -236,6 +330,36 @@ class CommittedSteps:
             raise NotAllowedError(f"object {object_id} was never prepared")
         return each
 
+    # --- compactions and snapshots ---
+
+    def compaction_leased(self, record: records.CompactionLeased, step: _Step) -> None:
+        self._require_current((record.worker_id, record.worker_epoch))
+        for source in record.source_ids:
+            if self._object(source).phase is not Phase.COMMITTED:
+                raise NotAllowedError(
+                    f"object {source} is to be replaced, and is {self._object(source).phase.name}"
+                )
+        self._compactions.leased(record, step.caller, step.now, self._is_current)
+
+    def compaction_renewed(self, record: records.CompactionRenewed, step: _Step) -> None:
+        self._compactions.renewed(record, step.caller)
+
+    def compaction_ended(self, record: records.CompactionEnded, step: _Step) -> None:
+        def is_committed(object_id: int) -> bool:
+            return self._object(object_id).phase is Phase.COMMITTED
+
+        def start_of(stream_id: int) -> int | None:
+            stream = self._streams.get(stream_id)
+            return None if stream is None else stream.start
+
+        self._compactions.ended(record, step.caller, step.swap, start_of, is_committed)
+
+    def snapshot_leased(self, record: records.SnapshotLeased, _: _Step) -> None:
+        self._compactions.snapshot_leased(record)
+
+    def snapshot_released(self, record: records.SnapshotReleased, _: _Step) -> None:
+        self._compactions.snapshot_released(record)
+
     @property
     def living_objects(self) -> dict[Phase, int]:
         """How many objects are in each phase."""
@@ -249,6 +373,12 @@ _RULES: dict[str, Callable[[CommittedSteps, Any, _Step], None]] = {
         CommittedSteps.node_fenced,
         CommittedSteps.operation_completed,
         CommittedSteps.partition_changed,
+        CommittedSteps.partition_move_begun,
+        CommittedSteps.partition_move_cancelled,
+        CommittedSteps.wal_opened,
+        CommittedSteps.wal_trimmed,
+        CommittedSteps.wal_recovery_assigned,
+        CommittedSteps.wal_closed,
         CommittedSteps.stream_created,
         CommittedSteps.stream_opened,
         CommittedSteps.stream_closed,
@@ -260,6 +390,11 @@ _RULES: dict[str, Callable[[CommittedSteps, Any, _Step], None]] = {
         CommittedSteps.objects_destroyed,
         CommittedSteps.objects_claimed,
         CommittedSteps.objects_removed,
+        CommittedSteps.compaction_leased,
+        CommittedSteps.compaction_renewed,
+        CommittedSteps.compaction_ended,
+        CommittedSteps.snapshot_leased,
+        CommittedSteps.snapshot_released,
     )
 }
 """By name of the `kind` oneof; kinds that are not here belong to no modelled protocol."""

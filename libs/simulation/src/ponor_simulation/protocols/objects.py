@@ -42,7 +42,7 @@ class ObjectRules:
         commit_needs_prepared: only what is PREPARED can be committed.
         commit_by_preparer: only by the process that prepared it.
         commit_in_lease: only until the lease ends.
-        claim_after_lease: what is PREPARED is claimed only after its lease ended.
+        claim_after_lease: what is PREPARED is claimed only after its lease ended, and then the delay, in which a put may still be under way.
         claim_after_delay: what was in use is claimed only after the delay, in which readers of older images may still want it.
         remove_needs_claim: only what was claimed can be forgotten.
     """
@@ -109,8 +109,10 @@ def claimed(
         NotAllowedError: it is in use, its lease or the delay runs, or another collector holds it.
     """
     if each.phase is Phase.PREPARED:
-        if rules.claim_after_lease and now <= each.expires_at:
-            raise NotAllowedError(f"a claim at {now} of what is leased until {each.expires_at}")
+        if rules.claim_after_lease and now <= each.expires_at + delay:
+            raise NotAllowedError(
+                f"a claim at {now} of what was leased until {each.expires_at}: the delay is {delay}"
+            )
         each = destroyed(each, now)
     elif each.phase is not Phase.DESTROYED:
         raise NotAllowedError(f"a claim of what is {each.phase.name}")

@@ -5,8 +5,15 @@ What lives here: one client, its requests and its patience.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ponor_kafka.errors import ErrorCode
-from ponor_kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from ponor_kafka.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from ponor_kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ponor_kafka.messages.produce import (
     PartitionProduceData,
@@ -24,14 +31,25 @@ from ponor_simulation.kafka_client import KafkaClient
 REQUEST_TIMEOUT_S = 10.0
 CONTROLLER_TIMEOUT_MS = 3_000
 FILLING_BYTES = 9_000
+RETRIABLE = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.BROKER_NOT_AVAILABLE})
+"""Too slow, or nobody is there now who could lead the partitions."""
 
 
 class Admin:
     """See the module's docstring. Its process never dies."""
 
-    def __init__(self, topic: str, partitions: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partitions: int,
+        *,
+        bootstrap: Sequence[str] = (KAFKA_ADDRESS,),
+        passing_configs: Mapping[str, str] | None = None,
+    ) -> None:
         self._topic = topic
+        self._passing_configs = dict(passing_configs or {})
         self._partitions = partitions
+        self._bootstrap = tuple(bootstrap)
         self._made = 0
         self.stop = False
 
@@ -44,7 +62,8 @@ class Admin:
         """Until stopped, over any number of connections."""
         while not self.is_finished:
             try:
-                client = await KafkaClient.connect(runtime, KAFKA_ADDRESS, "admin")
+                address = self._bootstrap[runtime.randomness.below(len(self._bootstrap))]
+                client = await KafkaClient.connect(runtime, address, "admin")
             except ConnectionClosedError:
                 await runtime.clock.sleep(0.1)
                 continue
@@ -62,25 +81,32 @@ class Admin:
                 self._made = 1
                 continue
             name = f"passing-{self._made}"
-            await self._create(client, name, 2)
+            await self._create(client, name, 2, self._passing_configs)
             for _ in range(runtime.randomness.below(6)):
                 await self._fill(client, name, runtime.clock.wall_ms())
                 await runtime.clock.sleep(runtime.randomness.uniform(0.05, 0.5))
             await self._delete(client, name)
             self._made += 1
 
-    async def _create(self, client: KafkaClient, name: str, partitions: int) -> None:
-        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    async def _create(
+        self, client: KafkaClient, name: str, partitions: int, configs: Mapping[str, str] | None = None
+    ) -> None:
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            configs=[CreatableTopicConfig(key, value) for key, value in (configs or {}).items()],
+        )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=CONTROLLER_TIMEOUT_MS)
         while True:
             response = await client.ask(request, 5, CreateTopicsResponse, timeout_s=REQUEST_TIMEOUT_S)
             code = response.topics[0].error_code
             if code in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
                 return
-            assert code == ErrorCode.REQUEST_TIMED_OUT, ErrorCode(code)
+            assert code in RETRIABLE, ErrorCode(code)
 
     async def _fill(self, client: KafkaClient, name: str, now_ms: int) -> None:
-        """Data that will be garbage; whether it is taken does not matter."""
+        """Data that will be garbage; whether it is taken, and whether this is the broker that leads, does not matter."""
         batch = memoryview(bytes(build_batch([(now_ms, None, bytes(FILLING_BYTES))])))
         topic = TopicProduceData(name, partition_data=[PartitionProduceData(0, batch)])
         request = ProduceRequest(acks=1, timeout_ms=CONTROLLER_TIMEOUT_MS, topic_data=[topic])
@@ -93,4 +119,4 @@ class Admin:
             code = response.responses[0].error_code
             if code in {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
                 return
-            assert code == ErrorCode.REQUEST_TIMED_OUT, ErrorCode(code)
+            assert code in RETRIABLE, ErrorCode(code)

@@ -33,30 +33,36 @@ class ClusterHistory:
     """All clients write here.
 
     Attributes:
-        acknowledged: value to the offset at which the broker said it is.
+        acknowledged: value to the offset at which the broker said it is; None where it only said that it has it.
         seen: (partition, offset) to the value that some consumer read there; what was read once stays.
+        epochs: the same to the leader epoch under which it was written.
         sent: (producer, partition) to how many values were sent, acknowledged or not.
     """
 
-    acknowledged: dict[Value, int] = field(default_factory=dict)
+    acknowledged: dict[Value, int | None] = field(default_factory=dict)
     seen: dict[tuple[int, int], Value] = field(default_factory=dict)
+    epochs: dict[tuple[int, int], int] = field(default_factory=dict)
     sent: dict[tuple[str, int], int] = field(default_factory=dict)
     reads: int = 0
 
-    def acknowledge(self, first: Value, count: int, base_offset: int) -> None:
-        """A batch was acknowledged."""
+    def acknowledge(self, first: Value, count: int, base_offset: int | None) -> None:
+        """A batch was acknowledged; without an offset as a repeat of what was appended long before."""
         for index in range(count):
             value = Value(first.producer, first.partition, first.number + index)
             assert value not in self.acknowledged, f"{value} was acknowledged twice"
-            self.acknowledged[value] = base_offset + index
+            self.acknowledged[value] = None if base_offset is None else base_offset + index
 
-    def see(self, partition: int, offset: int, value: Value) -> None:
+    def see(self, partition: int, offset: int, value: Value, epoch: int) -> None:
         """A consumer read a record."""
         self.reads += 1
         assert value.partition == partition, f"{value} is in partition {partition}"
         assert value.number < self.sent.get((value.producer, partition), 0), f"{value} was never sent"
         known = self.seen.setdefault((partition, offset), value)
         assert known == value, f"partition {partition} offset {offset} was {known} and is {value}"
+        same = self.epochs.setdefault((partition, offset), epoch)
+        assert same == epoch, f"partition {partition} offset {offset} was of epoch {same} and is of {epoch}"
+        before = self.epochs.get((partition, offset - 1), epoch)
+        assert before <= epoch, f"partition {partition} offset {offset}: epoch {epoch} after {before}"
 
     def check_log(self, partition: int, log: list[Value]) -> None:
         """The whole of a partition, from offset 0 to its end, when everything that was sent is acknowledged."""
@@ -65,8 +71,9 @@ class ClusterHistory:
             expected = next_number.get(value.producer, 0)
             assert value.number == expected, f"offset {offset} has {value}, expected was number {expected}"
             next_number[value.producer] = expected + 1
-            told = self.acknowledged.get(value)
-            assert told == offset, f"{value} was acknowledged at {told} and is at {offset}"
+            assert value in self.acknowledged, f"{value} at {offset} was never acknowledged"
+            told = self.acknowledged[value]
+            assert told is None or told == offset, f"{value} was acknowledged at {told} and is at {offset}"
         for (producer, its_partition), count in self.sent.items():
             if its_partition == partition:
                 found = next_number.get(producer, 0)

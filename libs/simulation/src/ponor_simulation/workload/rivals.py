@@ -16,16 +16,18 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeIdentity, SessionClient
 from ponor_rpc.errors import OperationError
-from ponor_runtime.identity import NodeId, ObjectId
+from ponor_runtime.identity import NodeId, ObjectId, StreamEpoch, StreamId
 from ponor_runtime.object_store import ObjectStore, ObjectStoreError
 from ponor_runtime.runtime import Runtime
 from s3stream.objects.keys import object_key
+from s3stream.objects.writer import ObjectWriter
+from s3stream.records import StreamRecord
 
 from ponor_simulation.workload.mayflies import Mayflies
 
 STREAMS: Final = 2
 ASKED_AT_ONCE_MAX: Final = 24
-LEASE_MS: Final = (50, 2_000, 60_000)
+LEASE_MS: Final = (50, 2_000, 8_000)
 REFUSALS: Final = frozenset(
     {
         error_pb2.ERROR_CODE_STREAM_FENCED,
@@ -44,11 +46,13 @@ class Arena:
     """What the rivals fight for, and what they were told; the same object for all of them.
 
     Attributes:
+        shares_objects: what is committed are stream set objects, each of one block, and all but a part of the newest is trimmed; else stream objects.
         epochs: stream to the highest epoch that anybody asked for.
         acknowledged: (stream, start) to the object whose commit was acknowledged there.
         fenced: how often somebody was refused.
     """
 
+    shares_objects: bool = False
     epochs: dict[int, int] = field(default_factory=dict)
     acknowledged: dict[tuple[int, int], int] = field(default_factory=dict)
     commits: int = 0
@@ -88,6 +92,8 @@ class Rival:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(session.run())
             await session.ready()
+            draining = wire.SetDrain(node_id=self._node_id, draining=True)  # nobody is to give it partitions
+            await session.submit(wire.Operation(set_drain=draining))
             async with asyncio.TaskGroup() as work:
                 work.create_task(self._ask_on(runtime, session, work))
                 while not self._arena.stop:
@@ -152,32 +158,47 @@ class Rival:
         await session.submit(wire.Operation(close_streams=wire.CloseStreams(streams=[closing])))
 
     async def _commit(self, runtime: Runtime, session: SessionClient, stream_id: int) -> None:
-        """Prepare, put, wait for a while, commit; and now and then drop what is old."""
+        """Prepare, put, wait for a while, commit though the lease may be over; and now and then drop what is old."""
         epoch, end = self._ends[stream_id]
         below = runtime.randomness.below
         prepare = wire.PrepareObjects(count=1, ttl_ms=LEASE_MS[below(len(LEASE_MS))])
+        usable_until_ns = runtime.clock.monotonic_ns() + prepare.ttl_ms * 1_000_000
         reserved = (await session.submit(wire.Operation(prepare_objects=prepare))).objects_reserved
-        object_id, data = reserved.first_object_id, bytes(1 + below(200))
+        object_id, grown = reserved.first_object_id, end + 1 + below(5)
+        writer = ObjectWriter(ObjectId(object_id), block_bytes_max=1_000)
+        payload = f"{stream_id}/{end}".encode().ljust(1 + below(200), b".")
+        writer.add(StreamRecord(StreamId(stream_id), StreamEpoch(epoch), end, grown - end, 0, payload))
+        data = writer.finish()
+        if runtime.clock.monotonic_ns() >= usable_until_ns:
+            return  # a writer begins no put after its lease: the id may be anybody's to delete
         try:
-            await self._store.put(object_key(reserved.namespace, ObjectId(object_id)), [data])
+            await self._store.put(object_key(reserved.namespace, ObjectId(object_id)), data.buffers)
         except ObjectStoreError:
             return  # the lease runs out, and what was applied all the same is collected
         await runtime.clock.sleep(runtime.randomness.uniform(0.0, 0.2))
-        grown = end + 1 + below(5)
-        uploaded = wire.UploadedStreamObject(
-            object_id=object_id,
-            size_bytes=len(data),
-            range=wire.UploadedRange(
-                stream_id=stream_id, stream_epoch=epoch, start_offset=end, end_offset=grown
-            ),
+        piece = wire.UploadedRange(
+            stream_id=stream_id, stream_epoch=epoch, start_offset=end, end_offset=grown
         )
-        await session.submit(wire.Operation(commit_upload=wire.CommitUpload(stream_objects=[uploaded])))
+        commit = wire.CommitUpload()
+        if self._arena.shares_objects:
+            shared = commit.stream_set_object
+            shared.object_id, shared.size_bytes = object_id, data.size_bytes
+            shared.ranges.append(piece)
+        else:
+            commit.stream_objects.add(object_id=object_id, size_bytes=data.size_bytes, range=piece)
+        await session.submit(wire.Operation(commit_upload=commit))
         twin = self._arena.acknowledged.setdefault((stream_id, end), object_id)
         assert twin == object_id, (
             f"objects {twin} and {object_id} were both committed at {end} of {stream_id}"
         )
         self._arena.commits += 1
         self._ends[stream_id] = (epoch, grown)
-        if below(3) == 0:
-            trim = wire.StreamState(stream_id=stream_id, stream_epoch=epoch, start_offset=below(grown + 1))
-            await session.submit(wire.Operation(trim_streams=wire.TrimStreams(streams=[trim])))
+        if self._arena.shares_objects:
+            await self._trim(session, stream_id, end + below(grown - end))
+        elif below(3) == 0:
+            await self._trim(session, stream_id, below(grown + 1))
+
+    async def _trim(self, session: SessionClient, stream_id: int, start: int) -> None:
+        epoch, _ = self._ends[stream_id]
+        trim = wire.StreamState(stream_id=stream_id, stream_epoch=epoch, start_offset=start)
+        await session.submit(wire.Operation(trim_streams=wire.TrimStreams(streams=[trim])))

@@ -1,0 +1,122 @@
+"""Objects in parts, in a simulated bucket: `MultipartStore` beside `SimObjectStore`, with its faults and its durations.
+
+What lives here: what S3 promises of uploads in parts. Nobody sees an object before it is completed, and completing creates only; whoever never ends an upload leaves it open, for
+anybody to list; parts below the minimum are refused when it is completed, but for the last one. Like puts, calls take effect although their process died meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+from zlib import crc32
+
+from ponor_runtime.disk import Buffer
+from ponor_runtime.object_store import (
+    MultipartNotFoundError,
+    MultipartUpload,
+    ObjectNotFoundError,
+    ObjectStoreRefusedError,
+    OpenMultipart,
+    UploadedPart,
+)
+from s3stream.stores.key_rules import check_key
+
+from ponor_simulation.object_store import OpenUpload, SimBucket, SimObjectStore
+
+
+class SimMultipartStore:
+    """`MultipartStore` on the bucket of a simulated store, which is asked by way of that store's faults."""
+
+    def __init__(self, store: SimObjectStore, *, part_size_bytes_min: int = 1) -> None:
+        self._store = store
+        self._part_size_bytes_min: Final = part_size_bytes_min
+
+    @property
+    def part_size_bytes_min(self) -> int:
+        return self._part_size_bytes_min
+
+    @property
+    def _bucket(self) -> SimBucket:
+        return self._store.bucket
+
+    async def create_multipart(self, key: str) -> MultipartUpload:
+        check_key(key)
+
+        def applied() -> MultipartUpload:
+            self._bucket.multiparts_begun += 1
+            upload_id = f"upload-{self._bucket.multiparts_begun}"
+            self._bucket.multiparts[upload_id] = OpenUpload(key, self._store.now_ms())
+            return MultipartUpload(key, upload_id)
+
+        return await self._store.call("multipart_create", key, applied)
+
+    async def upload_part(
+        self, upload: MultipartUpload, number: int, buffers: Sequence[Buffer]
+    ) -> UploadedPart:
+        data = b"".join(buffers)
+        return await self._store.call("multipart_part", upload.key, lambda: self._take(upload, number, data))
+
+    async def upload_part_copy(
+        self, upload: MultipartUpload, number: int, source_key: str, start: int, length: int
+    ) -> UploadedPart:
+        def applied() -> UploadedPart:
+            source = self._bucket.objects.get(source_key)
+            if source is None:
+                raise ObjectNotFoundError(source_key)
+            if start + length > len(source):
+                raise ObjectStoreRefusedError(
+                    f"bytes {start} to {start + length} of {source_key}, which has {len(source)}"
+                )
+            return self._take(upload, number, source[start : start + length])
+
+        return await self._store.call("multipart_copy", upload.key, applied)
+
+    async def complete_multipart(self, upload: MultipartUpload, parts: Sequence[UploadedPart]) -> None:
+        def applied() -> None:
+            found = self._open(upload)
+            chosen: list[bytes] = []
+            for part in sorted(parts, key=lambda part: part.number):
+                etag, data = found.parts.get(part.number, ("", b""))
+                if etag != part.etag:
+                    raise ObjectStoreRefusedError(f"{upload.key}: part {part.number} is not {part.etag}")
+                chosen.append(data)
+            if any(len(data) < self._part_size_bytes_min for data in chosen[:-1]):
+                raise ObjectStoreRefusedError(f"{upload.key}: a part below {self._part_size_bytes_min} bytes")
+            self._store.create(upload.key, b"".join(chosen))
+            del self._bucket.multiparts[upload.upload_id]
+
+        await self._store.call("multipart_complete", upload.key, applied)
+
+    async def abort_multipart(self, upload: MultipartUpload) -> None:
+        check_key(upload.key)
+
+        def applied() -> None:
+            self._bucket.multiparts.pop(upload.upload_id, None)
+
+        await self._store.call("multipart_abort", upload.key, applied)
+
+    async def list_multiparts(self, prefix: str) -> AsyncIterator[OpenMultipart]:
+        def applied() -> list[OpenMultipart]:
+            return [
+                OpenMultipart(found.key, upload_id, found.begun_at_ms)
+                for upload_id, found in self._bucket.multiparts.items()
+                if found.key.startswith(prefix)
+            ]
+
+        for row in await self._store.call("multipart_list", prefix, applied):
+            yield row
+
+    async def close(self) -> None:
+        """Nothing to release: a simulated connection costs nothing."""
+
+    def _take(self, upload: MultipartUpload, number: int, data: bytes) -> UploadedPart:
+        found = self._open(upload)
+        etag = f"{crc32(data):08x}"  # of the contents, as S3's: a part that is repeated has the same one
+        found.parts[number] = (etag, data)
+        return UploadedPart(number, etag, len(data))
+
+    def _open(self, upload: MultipartUpload) -> OpenUpload:
+        found = self._bucket.multiparts.get(upload.upload_id)
+        if found is None:
+            raise MultipartNotFoundError(f"{upload.key}: {upload.upload_id} is over")
+        return found
