@@ -1,0 +1,13 @@
+"""A topic into an Iceberg table, every row once. For spark-submit: the same words as `ponor spark iceberg` takes.
+
+spark-submit spark/jobs/topic_to_iceberg.py --help
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ponor_spark.jobs.command import spark_app
+
+if __name__ == "__main__":
+    spark_app(["iceberg", *sys.argv[1:]])

@@ -1,0 +1,13 @@
+"""Whether a topic's objects hold what they should. For spark-submit: the same words as `ponor spark verify` takes.
+
+spark-submit spark/jobs/topic_verify.py --help
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ponor_spark.jobs.command import spark_app
+
+if __name__ == "__main__":
+    spark_app(["verify", *sys.argv[1:]])

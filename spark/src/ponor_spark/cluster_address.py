@@ -1,0 +1,118 @@
+"""Where a cluster's controllers and objects are, found by what the options give: controllers, a local cluster's directory, or brokers alone.
+
+What lives here: the finding. A broker tells both in two read-only configs, one small request at planning; no record ever comes from it for that.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from ponor_kafka.errors import KafkaWireError
+from ponor_kafka.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from ponor_kafka.messages.metadata import MetadataRequest, MetadataResponse
+
+from ponor_spark.errors import ClusterUnreachableError, OptionError
+from ponor_spark.kafka_client import METADATA_VERSION, BrokerConnection
+from ponor_spark.options import ClusterOptions
+
+CONTROLLERS_CONFIG: Final = "ponor.controllers"
+OBJECT_STORE_CONFIG: Final = "ponor.object.store"
+"""Read-only broker configs, for tools."""
+BROKER_RESOURCE: Final = 4
+DESCRIBE_CONFIGS_VERSION: Final = 4
+CLUSTER_FILE: Final = "cluster.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAddress:
+    """Where to ask, and where the objects are. `object_store` may be unknown ("") until a broker is found through the controllers."""
+
+    controllers: tuple[str, ...]
+    object_store: str = ""
+    brokers: tuple[str, ...] = ()
+
+
+def find_cluster(options: ClusterOptions) -> ClusterAddress:
+    """Controllers and object store by the options; brokers are asked only if nothing else says.
+
+    Raises:
+        OptionError: the directory has no cluster.
+        ClusterUnreachableError: no broker answers, or they are not Ponor's.
+    """
+    if options.controllers:
+        found = ClusterAddress(options.controllers, brokers=options.bootstrap)
+    elif options.data:
+        found = _from_directory(options.data)
+    else:
+        found = ask_brokers(options.bootstrap)
+    if options.store:
+        found = replace(found, object_store=options.store)
+    if not found.object_store and found.brokers:
+        found = replace(found, object_store=ask_brokers(found.brokers).object_store)
+    return found
+
+
+def ask_brokers(brokers: tuple[str, ...]) -> ClusterAddress:
+    """What the first broker that answers says.
+
+    Raises:
+        ClusterUnreachableError: none answers, or it is not one of Ponor's.
+    """
+    reason = "none is named"
+    for address in brokers:
+        host, _, port = address.rpartition(":")
+        try:
+            with closing(BrokerConnection(host.strip("[]"), int(port))) as connection:
+                configs = _broker_configs(connection)
+        except (OSError, KafkaWireError) as error:
+            reason = f"{address}: {error}"
+            continue
+        controllers, store = configs.get(CONTROLLERS_CONFIG), configs.get(OBJECT_STORE_CONFIG)
+        if not controllers or not store:
+            raise ClusterUnreachableError(
+                f"kafka.bootstrap.servers: the broker at {address} does not say where its controllers are; give brokers of a Ponor cluster"
+            )
+        return ClusterAddress(tuple(controllers.split(",")), store, brokers)
+    raise ClusterUnreachableError(
+        f"kafka.bootstrap.servers: no broker answers ({reason}); check the addresses, or give the options controllers and store"
+    )
+
+
+def _broker_configs(connection: BrokerConnection) -> dict[str, str]:
+    described = connection.call(
+        MetadataRequest(topics=[], allow_auto_topic_creation=False), METADATA_VERSION, MetadataResponse
+    )
+    resource = DescribeConfigsResource(
+        BROKER_RESOURCE, str(described.controller_id), [CONTROLLERS_CONFIG, OBJECT_STORE_CONFIG]
+    )
+    answer = connection.call(
+        DescribeConfigsRequest([resource]), DESCRIBE_CONFIGS_VERSION, DescribeConfigsResponse
+    )
+    return {
+        config.name: config.value for result in answer.results for config in result.configs if config.value
+    }
+
+
+def _from_directory(directory: str) -> ClusterAddress:
+    path = Path(directory) / CLUSTER_FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return ClusterAddress(
+            tuple(content["controllers"]),
+            str(content["object_store"]),
+            tuple(str(content["bootstrap"]).split(",")),
+        )
+    except OSError as error:
+        raise OptionError(
+            f"data: {path} cannot be read ({error.strerror}); give the directory that `ponor up --data` runs in"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise OptionError(f"data: {path} describes no cluster; give the directory of `ponor up`") from error

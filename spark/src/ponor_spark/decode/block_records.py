@@ -1,0 +1,94 @@
+"""The records of a data block of a partition's Data stream, in Kafka's offsets: each one a batch and the offsets it stands for.
+
+What lives here: the step from stream offsets to Kafka's, and the rules of records that come one after the other. The bytes of the block are proven by
+whoever fetched it (docs/formats/object.md); whose stream it is, the index has said.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ponor_kafka.errors import KafkaWireError
+from ponor_kafka.record_rules import INT64_MAX
+from s3stream.records import RECORD_COUNT_MAX, RECORD_HEADER, RECORD_HEADER_BYTES
+
+from ponor_spark.clip import Clip
+from ponor_spark.decode.errors import CorruptBatchError, corrupt
+
+_UNPACK: Final = RECORD_HEADER.unpack_from
+
+
+class PlacedBatch(NamedTuple):
+    """A batch that stands for the Kafka offsets [start_offset, end_offset): in a `.cleaned` stream the hole before it is among them.
+
+    `end_offset` is None where only the place of its first offset is known.
+    """
+
+    data: memoryview
+    start_offset: int
+    end_offset: int | None
+
+    def base_offset(self, last_offset_delta: int) -> int:
+        """The Kafka offset of the batch's offset delta 0.
+
+        Raises:
+            KafkaWireError: the batch has more offsets than it stands for.
+        """
+        end = self.start_offset + last_offset_delta + 1 if self.end_offset is None else self.end_offset
+        base = end - last_offset_delta - 1
+        if last_offset_delta < 0 or base < self.start_offset or end > INT64_MAX:
+            place = f"the offsets [{self.start_offset}, {end})"
+            raise KafkaWireError(
+                f"the batch has the last offset delta {last_offset_delta} and stands for {place}"
+            )
+        return base
+
+
+class BlockRecords:
+    """Goes over the records of a block that touch the clip; what lies outside is passed by without a look."""
+
+    def __init__(self, block: memoryview, kafka_shift: int, clip: Clip) -> None:
+        self.block: Final = block
+        self.kafka_shift: Final = kafka_shift
+        self.clip: Final = clip
+        self.at = 0
+        """Where the next record begins."""
+        self.expected = -1
+        """Its stream offset; -1 before the first."""
+
+    def next(self) -> PlacedBatch | None:
+        """The next batch that touches the clip; None behind the last.
+
+        Raises:
+            CorruptBatchError: a record breaks a rule.
+        """
+        size = len(self.block)
+        while self.at < size:
+            at = self.at + RECORD_HEADER_BYTES
+            if at > size:
+                raise self._broken(max(self.expected, 0), f"{size - self.at} bytes remain in the block")
+            _, _, stream_offset, _, count, payload_bytes = _UNPACK(self.block, self.at)
+            # Below 0 for what an earlier cleaning left in the block: no segment names it, nor does the clip.
+            start = stream_offset + self.kafka_shift
+            end = start + count
+            if (
+                not 1 <= count <= RECORD_COUNT_MAX
+                or not 0 <= stream_offset <= INT64_MAX - count
+                or payload_bytes > size - at
+            ):
+                rule = f"count {count} and {payload_bytes} bytes where {size - at} remain in the block"
+                raise self._broken(stream_offset, rule)
+            if stream_offset != self.expected >= 0:
+                raise self._broken(
+                    stream_offset, f"stream offset {stream_offset} where {self.expected} belongs"
+                )
+            if start >= self.clip.end_offset:
+                return None
+            self.at, self.expected = at + payload_bytes, stream_offset + count
+            if end > self.clip.start_offset:
+                return PlacedBatch(self.block[at : self.at], start, end)
+        return None
+
+    def _broken(self, stream_offset: int, rule: str) -> CorruptBatchError:
+        clip = self.clip
+        return corrupt(clip.topic, clip.partition, stream_offset + self.kafka_shift, f"record header: {rule}")

@@ -1,0 +1,108 @@
+"""What an audit found of a partition: values that executors make and the driver adds up. Pure.
+
+What lives here: adding, and the judgement over what was covered. Memory does not grow with the topic: pieces that touch become one, and of problems the first
+PROBLEMS_MAX are kept and the others counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+PROBLEMS_MAX: Final = 20
+"""Of one partition, with their words."""
+DIGEST_MODULUS: Final = 1 << 128
+
+
+@dataclass(slots=True)
+class PartitionFindings:
+    """A part of a partition, or all of it.
+
+    `covered`: Kafka offsets [start, end) for which a stored batch stands. `holes`: offsets of them without a record, as compaction leaves them. `digest`: sum
+    of the digests of all rows, so that it
+    does not depend on who read them in which order; that they are in order is checked where they are read.
+    """
+
+    topic: str
+    partition: int
+    rows: int = 0
+    batches: int = 0
+    control_batches: int = 0
+    aborted_batches: int = 0
+    holes: int = 0
+    first_hole: int | None = None
+    size_bytes: int = 0
+    digest: int = 0
+    covered: list[tuple[int, int]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    problem_count: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def problem(self, words: str) -> None:
+        """Note one."""
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(words)
+
+    def cover(self, start: int, end: int) -> None:
+        """A batch stands for these offsets; it follows what was covered before, or begins a new piece."""
+        if self.covered and self.covered[-1][1] == start:
+            self.covered[-1] = (self.covered[-1][0], end)
+        else:
+            self.covered.append((start, end))
+
+    def hole(self, first: int, count: int) -> None:
+        """`count` offsets from about `first` on have no record."""
+        self.holes += count
+        self.first_hole = first if self.first_hole is None else min(first, self.first_hole)
+
+    def add(self, other: PartitionFindings) -> None:
+        """Take in what another task found of the same partition."""
+        assert (self.topic, self.partition) == (other.topic, other.partition)
+        self.rows += other.rows
+        self.batches += other.batches
+        self.control_batches += other.control_batches
+        self.aborted_batches += other.aborted_batches
+        self.size_bytes += other.size_bytes
+        self.digest = (self.digest + other.digest) % DIGEST_MODULUS
+        self.covered.extend(other.covered)
+        if other.first_hole is not None:
+            self.hole(other.first_hole, other.holes)
+        for words in other.problems:
+            self.problem(words)
+        self.problem_count += other.problem_count - len(other.problems)
+
+    def conclude(self, start: int, end: int, *, compacted: bool) -> None:
+        """Compare with what should be there: [start, end) whole, no offset in two batches, and no hole unless the topic is compacted."""
+        at = start
+        for low, high in sorted(self.covered):
+            if low > at:
+                self.problem(f"{self.name}: offsets {at} to {low - 1} are in no batch")
+            elif low < at and high > start:
+                self.problem(f"{self.name}: offsets {low} to {min(at, high) - 1} are in more than one batch")
+            at = max(at, high)
+        if at < end:
+            self.problem(f"{self.name}: offsets {at} to {end - 1} are in no batch")
+        if self.holes and not compacted:
+            self.problem(
+                f"{self.name}: {self.holes} offsets, the first near {self.first_hole}, have no record, and the topic is not compacted"
+            )
+
+
+def added_up(found: Iterable[PartitionFindings]) -> dict[tuple[str, int], PartitionFindings]:
+    """By topic and partition."""
+    total: dict[tuple[str, int], PartitionFindings] = {}
+    for each in found:
+        total.setdefault((each.topic, each.partition), PartitionFindings(each.topic, each.partition)).add(
+            each
+        )
+    return total
+
+
+def first_problems(found: Sequence[PartitionFindings], limit: int) -> list[str]:
+    """In the order of partitions."""
+    return [words for each in found for words in each.problems][:limit]

@@ -1,0 +1,158 @@
+"""The audit of a topic: plan a snapshot, let executors prove every part, add up, judge.
+
+What lives here: the driver's side. The range is what committed objects hold (or what the options narrow it to), under one lease; consumers are asked for the
+same offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ponor_kafka.errors import KafkaWireError
+from ponor_kafka.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+
+from ponor_spark.errors import ClusterUnreachableError, OptionError, PonorSparkError
+from ponor_spark.jobs.audit.consumer_view import consume
+from ponor_spark.jobs.audit.findings import PartitionFindings, added_up
+from ponor_spark.jobs.audit.split_audit import audit_split
+from ponor_spark.jobs.session import need
+from ponor_spark.jobs.topic import TopicSource
+from ponor_spark.kafka_client import BrokerConnection
+from ponor_spark.offsets import OffsetRange, batch_ranges
+from ponor_spark.options import Options, Tail
+from ponor_spark.planning import plan
+from ponor_spark.pushdown import PushedFilters
+from ponor_spark.snapshot import Snapshot
+from ponor_spark.snapshot_opening import close_snapshot, open_snapshot
+from ponor_spark.split import Split
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOPIC_RESOURCE: Final = 2
+DESCRIBE_CONFIGS_VERSION: Final = 4
+CLEANUP_POLICY: Final = "cleanup.policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """A partition, the range that was judged, and what was found; `consumer_rows` where consumers were asked."""
+
+    range: OffsetRange
+    findings: PartitionFindings
+    consumer_rows: int | None = None
+
+
+def check_source(source: TopicSource, *, against_broker: bool) -> Options:
+    """The source's options, if they can be audited.
+
+    Raises:
+        PonorSparkError: they cannot, or a package is missing.
+    """
+    options = source.parsed(streaming=False)
+    if options.tail is Tail.BROKER:
+        raise OptionError(
+            "tail: verify proves what objects hold; remove the option, --against-broker asks the brokers"
+        )
+    if against_broker:
+        need("confluent_kafka", "audit", "--against-broker")
+    return options
+
+
+def audit(spark: SparkSession, source: TopicSource, *, against_broker: bool = False) -> list[Audited]:
+    """Prove the topic, partition by partition.
+
+    Raises:
+        PonorSparkError: what is wrong with options, cluster or lease. What is wrong with data is a finding.
+    """
+    options = check_source(source, against_broker=against_broker)
+    snapshot = open_snapshot(options)
+    try:
+        ranges = batch_ranges(snapshot, options)
+        # A batch that two splits share would be counted by both.
+        splits: list[Any] = plan(snapshot, ranges, PushedFilters(), options, shares_blocks=False)
+        assert all(isinstance(split, Split) for split in splits), "tails are left out by the option"
+        found = added_up(_on_executors(spark, splits, with_digest=against_broker))
+        audited = [_judged(each, found, snapshot, options) for each in ranges]
+        return _compared(audited, snapshot, options) if against_broker else audited
+    finally:
+        close_snapshot(snapshot, options)
+
+
+def _on_executors(
+    spark: SparkSession, splits: Sequence[Split], *, with_digest: bool
+) -> list[PartitionFindings]:
+    if not splits:
+        return []
+    tasks = spark.sparkContext.parallelize(splits, len(splits))
+    return list(tasks.flatMap(lambda split: audit_split(split, with_digest=with_digest)).collect())
+
+
+def _judged(
+    wanted: OffsetRange, found: dict[tuple[str, int], PartitionFindings], snapshot: Snapshot, options: Options
+) -> Audited:
+    findings = found.get((wanted.topic, wanted.partition)) or PartitionFindings(
+        wanted.topic, wanted.partition
+    )
+    # The brokers are asked only where the answer matters.
+    compacted = bool(findings.holes) and is_compacted(
+        wanted.topic, snapshot.brokers or options.cluster.bootstrap
+    )
+    findings.conclude(wanted.start_offset, wanted.end_offset, compacted=compacted)
+    return Audited(wanted, findings)
+
+
+def is_compacted(topic: str, brokers: Sequence[str]) -> bool:
+    """Whether the topic's cleanup.policy says so.
+
+    Raises:
+        ClusterUnreachableError: no broker answers, and the objects do not say.
+    """
+    reason = "none is known"
+    for address in brokers:
+        host, _, port = address.rpartition(":")
+        try:
+            with closing(BrokerConnection(host.strip("[]"), int(port))) as connection:
+                request = DescribeConfigsRequest(
+                    [DescribeConfigsResource(TOPIC_RESOURCE, topic, [CLEANUP_POLICY])]
+                )
+                answer = connection.call(request, DESCRIBE_CONFIGS_VERSION, DescribeConfigsResponse)
+        except (OSError, KafkaWireError) as error:
+            reason = f"{address}: {error}"
+            continue
+        return any(
+            "compact" in (config.value or "") for result in answer.results for config in result.configs
+        )
+    raise ClusterUnreachableError(
+        f"kafka.bootstrap.servers: no broker says whether topic {topic} is compacted ({reason}), and offsets are missing in it; verify again when one answers"
+    )
+
+
+def _compared(audited: Sequence[Audited], snapshot: Snapshot, options: Options) -> list[Audited]:
+    brokers = options.cluster.bootstrap or snapshot.brokers
+    if not brokers:
+        raise PonorSparkError(
+            "kafka.bootstrap.servers: no broker is known that consumers could ask; give the option"
+        )
+    isolation = "read_committed" if options.read_committed else "read_uncommitted"
+    seen = consume(brokers, [each.range for each in audited], {"isolation.level": isolation})
+    compared = []
+    for each in audited:
+        findings, of_consumer = each.findings, seen[each.range.topic, each.range.partition]
+        if findings.rows != of_consumer.rows:
+            findings.problem(
+                f"{findings.name}: {findings.rows} rows in the objects, {of_consumer.rows} for a consumer"
+            )
+        elif findings.digest != of_consumer.digest:
+            findings.problem(
+                f"{findings.name}: as many rows in the objects as for a consumer, {findings.rows}, and not the same"
+            )
+        compared.append(Audited(each.range, findings, of_consumer.rows))
+    return compared

@@ -1,0 +1,85 @@
+"""What is wrong with the cluster's address or with a topic's name, said before Spark is started, which takes half a minute.
+
+What lives here: questions whose answers are known without a snapshot. Nothing is held for them, and no gRPC is used, whose threads would be there when Spark forks. The source asks all
+of it again when it opens its snapshot: what is sound here may be wrong by then.
+"""
+
+from __future__ import annotations
+
+import socket  # noqa: TID251 - a command waits for the answer; it has no event loop
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Final
+
+from ponor_kafka.errors import ErrorCode, KafkaWireError
+from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+from ponor_spark.cluster_address import find_cluster
+from ponor_spark.errors import ClusterUnreachableError
+from ponor_spark.kafka_client import METADATA_VERSION, BrokerConnection
+from ponor_spark.options import Options
+from ponor_spark.topics import Assign, Subscribe, TopicChoice, chosen_partitions
+
+CONNECT_S_MAX: Final = 10.0
+ABSENT: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+
+def look(options: Options) -> None:
+    """Find the cluster and the topics. Brokers may all be away, objects are read without them: then a controller has to listen, and topics are not looked for.
+
+    Raises:
+        OptionError: the directory has no cluster.
+        ClusterUnreachableError: nobody listens there.
+        TopicMissingError: a topic or a partition is not there.
+    """
+    address = find_cluster(options.cluster)
+    names = _names(options.topics)
+    counts = _partition_counts(address.brokers, names)
+    if counts is None:
+        _expect_a_controller(address.controllers)
+    elif names:
+        chosen_partitions(options.topics, counts)
+
+
+def _names(choice: TopicChoice) -> Sequence[str]:
+    """Topics that have to be there; a pattern may match none."""
+    match choice:
+        case Assign(partitions):
+            return tuple(partitions)
+        case Subscribe(topics):
+            return topics
+    return ()
+
+
+def _partition_counts(brokers: Sequence[str], names: Sequence[str]) -> Mapping[str, int] | None:
+    """Partitions of the topics that are there, as the first broker says that answers; None where none does, or does not know."""
+    request = MetadataRequest(
+        [MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+    )
+    for address in brokers:
+        host, _, port = address.rpartition(":")
+        try:
+            with closing(BrokerConnection(host.strip("[]"), int(port))) as connection:
+                answer = connection.call(request, METADATA_VERSION, MetadataResponse)
+        except (OSError, KafkaWireError):
+            continue
+        known = [topic for topic in answer.topics if topic.error_code not in ABSENT]
+        if any(topic.error_code != ErrorCode.NONE for topic in known):
+            return None
+        return {topic.name or "": len(topic.partitions) for topic in known}
+    return None
+
+
+def _expect_a_controller(controllers: Sequence[str]) -> None:
+    reason = "none is named"
+    for address in controllers:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S_MAX).close()
+        except OSError as error:
+            reason = str(error)
+        else:
+            return
+    raise ClusterUnreachableError(
+        f"controllers: no answer from {', '.join(controllers)} ({reason}); is the cluster running, and are they reachable from the driver?"
+    )

@@ -1,0 +1,39 @@
+"""The catalog that a job's table is in.
+
+What lives here: opening it by pyiceberg's own configuration (.pyiceberg.yaml, PYICEBERG_* variables), plus properties of the command line. Credentials belong
+into the configuration: a command line is seen by everybody on the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from ponor_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+_CREDENTIAL: Final = re.compile(r"secret|password|credential|token|access.?key|://[^/]*:[^/]*@")
+
+
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Connect.
+
+    Raises:
+        OptionError: a credential on the command line, or no such catalog.
+    """
+    from pyiceberg.catalog import load_catalog
+
+    for key, value in properties.items():
+        if _CREDENTIAL.search(key.lower()) or _CREDENTIAL.search(value):
+            raise OptionError(
+                f"--catalog-property: {key} is a credential, and a command line is seen by all; write it into .pyiceberg.yaml or PYICEBERG_CATALOG__* of the environment"
+            )
+    try:
+        return load_catalog(name, **properties)
+    except (ValueError, ImportError) as error:
+        raise OptionError(
+            f"--catalog: {name} cannot be opened ({error}); describe it in .pyiceberg.yaml, or give --catalog-property type=… and uri=…"
+        ) from error

@@ -1,0 +1,172 @@
+"""What a table says of the offsets that it holds: pure, over properties of snapshots and of the table.
+
+What lives here: how offsets stand in properties, and how the newest ones are found when others work on the table too. Every snapshot of ours carries the ends
+of all partitions that the table was
+ever given (`ponor.ends`) and the ranges that came with it (`ponor.ranges`); the same ends and the snapshot's id stand in the table's own properties
+(`ponor.offsets`), written in the same commit.
+
+The newest snapshot of ours is looked for among the ANCESTORS of the current one, because compaction, deletes and property changes put snapshots on top of
+ours. The copy in the table's properties is for the
+day when ours is expired. When the two contradict, the table was rolled back or replaced: rows are gone on somebody's wish, and nothing here knows whether
+they are to come again; that is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from ponor_spark.errors import PonorSparkError
+
+CLUSTER_ID: Final = "ponor.cluster-id"
+QUERY_ID: Final = "ponor.query-id"
+BATCH_ID: Final = "ponor.batch-id"
+RANGES: Final = "ponor.ranges"
+ENDS: Final = "ponor.ends"
+ROWS: Final = "ponor.rows"
+MIRROR: Final = "ponor.offsets"
+"""The table property: {"snapshot-id": n, "sequence-number": n, "ends": {topic id: {partition: end offset}}}."""
+
+Ends: TypeAlias = dict[str, dict[int, int]]
+"""By topic id and partition: the offset behind the last one that the table was given."""
+
+
+class LedgerError(PonorSparkError):
+    """What the table says of its offsets contradicts itself, or the batch that is to be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A snapshot that the current one is built on, or itself. Sequence numbers rise with every commit to the table, also through a rollback."""
+
+    snapshot_id: int
+    sequence_number: int
+    summary: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What there is to read in a table.
+
+    `ancestors`: the current snapshot, its parent, and so on, newest first, as far as they are not expired. `snapshot_ids`: all that the table still has, on
+    whichever branch. `mirror`: the table property MIRROR.
+    """
+
+    ancestors: Sequence[Ancestor]
+    snapshot_ids: frozenset[int]
+    mirror: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mirrored:
+    snapshot_id: int
+    sequence_number: int
+    ends: Ends
+
+
+def held_ends(history: History, table: str) -> Ends:
+    """The offsets behind the last ones that the table holds; empty for a table that never got any.
+
+    Args:
+        history: see there.
+        table: its name, for the error.
+
+    Raises:
+        LedgerError: rolled back, replaced, or properties that nobody can read.
+    """
+    newest = next((ancestor for ancestor in history.ancestors if ENDS in ancestor.summary), None)
+    mirrored = None if history.mirror is None else _mirrored(history.mirror, table)
+    if newest is None:
+        return {} if mirrored is None else _of_expired(history, mirrored, table)
+    ends = ends_from_json(newest.summary[ENDS], f"snapshot {newest.snapshot_id} of {table}")
+    if mirrored is not None and (mirrored.snapshot_id, mirrored.ends) != (newest.snapshot_id, ends):
+        raise _rolled_back(
+            table,
+            f"its newest snapshot of ours is {newest.snapshot_id}, its property {MIRROR} speaks of {mirrored.snapshot_id}",
+        )
+    return ends
+
+
+def _of_expired(history: History, mirrored: _Mirrored, table: str) -> Ends:
+    """No ancestor is ours. If ours is expired it is nowhere in the table, and what is left came after it: an older ancestor that outlived it means that the table went back behind it.
+
+    That the oldest ancestor's parent is missing would say nothing: some libraries cut the link when they expire (pyiceberg 0.12 does), others leave it
+    (Iceberg's Java does).
+    """
+    outlived = [each for each in history.ancestors if each.sequence_number < mirrored.sequence_number]
+    if mirrored.snapshot_id in history.snapshot_ids or outlived or not history.ancestors:
+        raise _rolled_back(
+            table,
+            f"its property {MIRROR} speaks of snapshot {mirrored.snapshot_id}, which is no ancestor of the current one",
+        )
+    return mirrored.ends
+
+
+def _rolled_back(table: str, why: str) -> LedgerError:
+    return LedgerError(
+        f"table {table} was rolled back or replaced: {why}; to have the rows again remove the property {MIRROR} and begin with a new checkpoint, or set it to the offsets that the table holds now"
+    )
+
+
+def snapshot_properties(
+    ranges: Mapping[tuple[str, int], tuple[int | None, int]],
+    ends: Ends,
+    *,
+    cluster_id: str,
+    query_id: str,
+    batch_id: int,
+    rows: int,
+) -> dict[str, str]:
+    """What a snapshot of ours carries. `ranges`: start (None: the log's start, whatever it was) and end by topic id and partition."""
+    by_topic: dict[str, dict[str, list[int | None]]] = {}
+    for (topic_id, partition), (start, end) in sorted(ranges.items()):
+        by_topic.setdefault(topic_id, {})[str(partition)] = [start, end]
+    return {
+        CLUSTER_ID: cluster_id,
+        QUERY_ID: query_id,
+        BATCH_ID: str(batch_id),
+        ROWS: str(rows),
+        RANGES: json.dumps(by_topic, separators=(",", ":")),
+        ENDS: ends_to_json(ends),
+    }
+
+
+def mirror_property(snapshot_id: int, sequence_number: int, ends: Ends) -> dict[str, str]:
+    """The table property that goes with the snapshot."""
+    return {
+        MIRROR: f'{{"snapshot-id":{snapshot_id},"sequence-number":{sequence_number},"ends":{ends_to_json(ends)}}}'
+    }
+
+
+def ends_to_json(ends: Ends) -> str:
+    """Topic ids and partitions in their order, so that equal ends are equal texts."""
+    ordered = {topic: {str(p): end for p, end in sorted(ends[topic].items())} for topic in sorted(ends)}
+    return json.dumps(ordered, separators=(",", ":"))
+
+
+def ends_from_json(text: str, where: str) -> Ends:
+    """Raises LedgerError, which names `where` it stood, for anything else than ends."""
+    try:
+        return _ends(json.loads(text))
+    except (ValueError, TypeError, AttributeError):
+        raise LedgerError(
+            f"{where}: the offsets {text[:80]!r} are unreadable; was the property changed by hand?"
+        ) from None
+
+
+def _mirrored(text: str, table: str) -> _Mirrored:
+    try:
+        found = json.loads(text)
+        return _Mirrored(int(found["snapshot-id"]), int(found["sequence-number"]), _ends(found["ends"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise LedgerError(
+            f"table {table}: its property {MIRROR} is unreadable: {text[:80]!r}; was it changed by hand?"
+        ) from None
+
+
+def _ends(found: Any) -> Ends:
+    return {
+        str(topic): {int(p): int(end) for p, end in partitions.items()} for topic, partitions in found.items()
+    }

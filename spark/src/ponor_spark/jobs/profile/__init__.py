@@ -1,0 +1,1 @@
+"""What a topic is like: how much, of whom, when, how large."""

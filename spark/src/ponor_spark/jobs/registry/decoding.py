@@ -1,0 +1,154 @@
+"""A column of framed values as a struct column beside it, and a column with what went wrong.
+
+What lives here: the rule for rows. Every row stays: its raw value is untouched, a null value is null and no error, and what cannot be decoded is null with a
+sentence in the error column. A registry that does not answer is no
+property of a row; it ends the task.
+
+The struct's type has to be known before the first row: it follows from the reader's schema, by default the latest version of the subject TOPIC-value when the
+job starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+
+from ponor_spark.errors import OptionError, PonorSparkError
+from ponor_spark.jobs.registry.client import Registry, Schema, SchemaUnknownError, registry_at
+from ponor_spark.jobs.registry.shapes import column, fit
+from ponor_spark.jobs.registry.wire import framed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ERROR_CHARACTERS_MAX: Final = 500
+CANNOT: Final = "schema id {0}: {1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What is to be decoded. `subject`: whose latest version is the reader's schema. The columns `into` and `into`_error are added."""
+
+    url: str
+    subject: str
+    column: str = "value"
+    into: str = "decoded"
+
+    @property
+    def error_column(self) -> str:
+        return f"{self.into}_error"
+
+
+class Decoder(Protocol):
+    """One kind of schemas."""
+
+    shape: pa.DataType
+
+    def decode(self, schema_id: int, body: bytes) -> Any:
+        """The value; any exception is the row's."""
+
+
+def decoder_for(registry: Registry, reader: Schema) -> Decoder:
+    """By the reader's kind.
+
+    Raises:
+        OptionError: a kind that is none of the three.
+    """
+    # Each kind's library is needed only where values are of that kind.
+    if reader.kind == "AVRO":
+        from ponor_spark.jobs.registry.avro import AvroDecoder
+
+        return AvroDecoder(registry, reader)
+    if reader.kind == "JSON":
+        from ponor_spark.jobs.registry.json_schema import JsonDecoder
+
+        return JsonDecoder(registry, reader)
+    if reader.kind == "PROTOBUF":
+        from ponor_spark.jobs.registry.protobuf import ProtobufDecoder
+
+        return ProtobufDecoder(registry, reader)
+    raise OptionError(f"registry: schemas of type {reader.kind} are not known; decode AVRO, JSON or PROTOBUF")
+
+
+def decoded(frame: DataFrame, decoding: Decoding) -> DataFrame:
+    """The frame with two more columns.
+
+    Raises:
+        OptionError: no such column or subject.
+        RegistryUnavailableError: before anything is started.
+    """
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    if decoding.column not in frame.columns:
+        raise OptionError(f"decode: there is no column {decoding.column}; add it to the option columns")
+    registry = registry_at(decoding.url)
+    try:
+        reader = registry.version(decoding.subject, "latest")
+    except SchemaUnknownError:
+        raise OptionError(
+            f"subject: the registry has no subject {decoding.subject}; correct it, or give the one whose schema the columns are to have"
+        ) from None
+    shape = _shape(decoder_for(registry, reader))
+    schema = StructType(
+        [
+            *frame.schema.fields,
+            StructField(decoding.into, from_arrow_type(shape)),
+            StructField(decoding.error_column, StringType()),
+        ]
+    )
+    return frame.mapInArrow(_adder(decoding, reader), schema)
+
+
+def _shape(decoder: Decoder) -> pa.DataType:
+    return decoder.shape
+
+
+def _adder(
+    decoding: Decoding, reader: Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What executors run: they ask the registry for writers' schemas themselves, once each."""
+
+    def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decoder = decoder_for(registry_at(decoding.url), reader)
+        for batch in batches:
+            yield with_decoded(batch, decoding, decoder)
+
+    return add
+
+
+def with_decoded(batch: pa.RecordBatch, decoding: Decoding, decoder: Decoder) -> pa.RecordBatch:
+    """The batch with the two columns; as many rows as before."""
+    values: list[Any] = []
+    errors: list[str | None] = []
+    for value in batch.column(decoding.column).to_pylist():
+        found, error = _decode_one(value, decoder)
+        values.append(found)
+        errors.append(error)
+    structs = column(values, errors, decoder.shape)
+    fields = [
+        *batch.schema,
+        pa.field(decoding.into, decoder.shape),
+        pa.field(decoding.error_column, pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, structs, pa.array(errors, pa.string())], schema=pa.schema(fields)
+    )
+
+
+def _decode_one(value: bytes | None, decoder: Decoder) -> tuple[Any, str | None]:
+    if value is None:
+        return None, None
+    try:
+        schema_id, body = framed(value)
+    except ValueError as error:
+        return None, str(error)
+    try:
+        return fit(decoder.decode(schema_id, body), decoder.shape), None
+    except PonorSparkError:
+        raise
+    except Exception as error:  # noqa: BLE001 - three libraries' ways to refuse a value; the row says which
+        return None, CANNOT.format(schema_id, f"{type(error).__name__}: {error}")[:ERROR_CHARACTERS_MAX]

@@ -1,0 +1,75 @@
+"""How a value says its schema: the Confluent wire format. Pure.
+
+    0x00 | schema id, 4 bytes, big endian | Avro or JSON
+    0x00 | schema id | count, index … (zigzag varints; a single 0 stands for "1, 0") | Protobuf
+
+The indexes lead to a message type in the file: the third of the top level's, its first nested one, and so on.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+MAGIC: Final = 0
+HEADER: Final = struct.Struct(">BI")
+INDEXES_MAX: Final = 32
+"""Nesting of message types; deeper ones are damaged data."""
+VARINT_BYTES_MAX: Final = 5
+
+
+class NotFramedError(ValueError):
+    """The value does not begin as a registry's serializers write it."""
+
+
+class Framed(NamedTuple):
+    """A value of schema `schema_id`."""
+
+    schema_id: int
+    body: bytes
+
+
+def framed(value: bytes) -> Framed:
+    """The schema's id, and what follows it.
+
+    Raises:
+        NotFramedError: too short, or another first byte.
+    """
+    if len(value) < HEADER.size:
+        raise NotFramedError(f"{len(value)} bytes, shorter than the {HEADER.size} that name a schema")
+    magic, schema_id = HEADER.unpack_from(value)
+    if magic != MAGIC:
+        raise NotFramedError(f"first byte {magic} and not {MAGIC}: not written with a schema registry")
+    return Framed(schema_id, value[HEADER.size :])
+
+
+def message_indexes(body: bytes) -> tuple[tuple[int, ...], bytes]:
+    """Which message type of the file, and the message itself.
+
+    Raises:
+        NotFramedError: no such indexes.
+    """
+    count, at = _varint(body, 0)
+    if count == 0:
+        return (0,), body[at:]
+    if not 0 < count <= INDEXES_MAX:
+        raise NotFramedError(f"{count} message indexes, where 1 to {INDEXES_MAX} are")
+    indexes = []
+    for _ in range(count):
+        index, at = _varint(body, at)
+        if index < 0:
+            raise NotFramedError(f"message index {index}")
+        indexes.append(index)
+    return tuple(indexes), body[at:]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for count in range(VARINT_BYTES_MAX):
+        if at + count >= len(data):
+            raise NotFramedError("the value ends in its message indexes")
+        byte = data[at + count]
+        value |= (byte & 0x7F) << (7 * count)
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at + count + 1
+    raise NotFramedError("a message index of more than 32 bits")

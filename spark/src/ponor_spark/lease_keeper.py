@@ -1,0 +1,131 @@
+"""Keeps the leases of a driver's snapshots alive. Snapshots are opened in planning workers of Spark, short-lived processes; the driver's Python lives as long as the session.
+
+What lives here: the keeper, one thread of the driver that renews what is noted (`lease_notes`) and closes it at the end. Beyond `LEASES_MAX` the lease that was used least recently is left to
+its end, so that a session that loads for days keeps no cluster's storage. Without a keeper a lease simply lives for its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from ponor_metadata.cluster_client import ClusterClient
+from ponor_metadata.questions import NoControllerError
+from ponor_rpc.errors import OperationError
+from ponor_rpc.grpc_network import GrpcNetwork
+from ponor_runtime.clock import Clock
+from ponor_runtime.system import SystemClock
+
+from ponor_spark.lease_notes import LEASES_VARIABLE, LeaseNotes, NotedLease
+from ponor_spark.loop_thread import LoopThread
+
+LOG: Final = logging.getLogger("ponor.spark")
+LEASES_MAX: Final = 64
+"""That one driver renews."""
+LOOK_S: Final = 0.5
+RENEWALS_PER_TTL: Final = 3
+ANSWER_S_MAX: Final = 10.0
+CLOSE_S_MAX: Final = 5.0
+
+
+class LeaseKeeper:
+    """Renews what is noted in `directory`, from a thread of its own, until it is closed; then closes all of it."""
+
+    def __init__(self, directory: Path, clock: Clock | None = None) -> None:
+        """Start."""
+        self.directory: Final = directory
+        self.notes: Final = LeaseNotes(directory)
+        self._clock = clock or SystemClock()
+        self._network = GrpcNetwork()
+        self._renewed_at_ns: dict[int, int] = {}
+        self._stopping = asyncio.Event()
+        self._loop = LoopThread("ponor-leases")
+        self._closed = False
+        self._loop.start(self._keep())
+
+    def close(self) -> None:
+        """Close every lease and remove the directory; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._loop.run(self._close_all())
+        finally:
+            self._loop.close()
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def _keep(self) -> None:
+        while not self._stopping.is_set():
+            for lease in self._due():
+                await self._renew(lease)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._stopping.wait()
+
+    def _due(self) -> list[NotedLease]:
+        """Those whose last renewal is a third of their life ago; what was not used for long is none of them if there are too many."""
+        now_ns = self._clock.monotonic_ns()
+        leases = sorted(self.notes.noted(), key=lambda lease: (-lease.used_ns, lease.lease_id))
+        for lease in leases[LEASES_MAX:]:
+            LOG.warning(
+                "snapshot lease %d is not renewed any more: this session loaded %d times since it was used",
+                lease.lease_id,
+                LEASES_MAX,
+            )
+            self.notes.forget(lease.lease_id)
+        kept = leases[:LEASES_MAX]
+        self._renewed_at_ns = {
+            lease.lease_id: self._renewed_at_ns.get(lease.lease_id, now_ns) for lease in kept
+        }
+        return [
+            lease
+            for lease in kept
+            if now_ns - self._renewed_at_ns[lease.lease_id] >= lease.ttl_ms * 1_000_000 // RENEWALS_PER_TTL
+        ]
+
+    async def _renew(self, lease: NotedLease) -> None:
+        client = ClusterClient(self._network, self._clock, lease.controllers)
+        try:
+            await client.renew_snapshot(lease.lease_id, lease.ttl_ms, timeout_s=ANSWER_S_MAX)
+            self._renewed_at_ns[lease.lease_id] = self._clock.monotonic_ns()
+        except OperationError as error:
+            # Refused is refused: asking twice a second until the session ends would change nothing.
+            LOG.warning("snapshot lease %d is not renewed any more: %s", lease.lease_id, error)
+            self.notes.forget(lease.lease_id)
+        except NoControllerError as error:
+            LOG.warning(
+                "snapshot lease %d was not renewed, and will be tried again: %s", lease.lease_id, error
+            )
+
+    async def _close_all(self) -> None:
+        self._stopping.set()
+        leases = list(self.notes.noted())
+        clients = {
+            lease.controllers: ClusterClient(self._network, self._clock, lease.controllers)
+            for lease in leases
+        }
+        await asyncio.gather(
+            *(
+                clients[lease.controllers].close_snapshot(lease.lease_id, timeout_s=CLOSE_S_MAX)
+                for lease in leases
+            ),
+            return_exceptions=True,
+        )
+        await self._network.close()
+
+
+@cache
+def start_keeper() -> LeaseKeeper:
+    """The keeper of this process: started once, closed when the process ends. Its directory is in the environment from now on."""
+    keeper = LeaseKeeper(Path(tempfile.mkdtemp(prefix="ponor-spark-leases-")))
+    os.environ[LEASES_VARIABLE] = str(keeper.directory)
+    atexit.register(keeper.close)
+    return keeper

@@ -1,0 +1,122 @@
+"""The Meta and Txn streams of partitions, read from objects: what is committed of them, folded.
+
+What lives here: which blocks are read, and what was folded already: a stream reader opens a snapshot with every trigger, and Meta streams grow by a few entries
+between two. What the values mean is `partition_layout`'s.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Final
+
+from ponor_partition.meta_entry import MetaValues, decode_entry, fold_entry
+from ponor_runtime.identity import StreamId
+from s3stream.objects.format import BlockEntry
+from s3stream.records import StreamRecord
+
+from ponor_spark.clip import AbortedRange
+from ponor_spark.errors import StoredDataError
+from ponor_spark.object_indexes import ObjectIndexes, ObjectPlace, place_of
+from ponor_spark.partition_layout import CommittedRange
+from ponor_spark.snapshot import pieces_within
+
+TXN_ENTRY: Final = struct.Struct(">qqq")
+"""docs/formats/partition-meta.md."""
+FOLDS_MAX: Final = 10_000
+"""Meta streams of which the fold is kept."""
+
+
+@dataclass(slots=True)
+class _Fold:
+    """Values of the entries in [start_offset, end_offset) of a Meta stream."""
+
+    start_offset: int
+    end_offset: int
+    values: MetaValues
+
+
+class MetaReading:
+    """Reads through one planning's `ObjectIndexes`; keeps folds between snapshots."""
+
+    def __init__(self) -> None:
+        self._folds: dict[int, _Fold] = {}
+
+    def values_of(
+        self,
+        streams: Sequence[CommittedRange],
+        pieces: Mapping[int, bytes],
+        namespaces: Sequence[str],
+        indexes: ObjectIndexes,
+    ) -> dict[int, MetaValues]:
+        """The folded values of Meta streams, by stream id.
+
+        Raises:
+            PonorSparkError: an object cannot be read.
+            PartitionCorruptError: an entry breaks the format.
+        """
+        folds = {each.stream_id: self._fold_before(each) for each in streams}
+        missing = [
+            CommittedRange(each.stream_id, folds[each.stream_id].end_offset, each.end_offset)
+            for each in streams
+        ]
+        for record in read_records(missing, pieces, namespaces, indexes):
+            fold = folds[record.stream_id]
+            if record.base_offset != fold.end_offset:
+                raise StoredDataError(
+                    f"meta stream {record.stream_id}: offset {record.base_offset} follows {fold.end_offset}; `ponor doctor` says more"
+                )
+            where = f"meta stream {record.stream_id}, offset {record.base_offset}"
+            fold_entry(fold.values, decode_entry(record.payload, where))
+            fold.end_offset = record.end_offset
+        self._folds.update(folds)
+        while len(self._folds) > FOLDS_MAX:
+            del self._folds[next(iter(self._folds))]
+        return {stream_id: fold.values for stream_id, fold in folds.items()}
+
+    def _fold_before(self, stream: CommittedRange) -> _Fold:
+        """What is folded of the stream, if it still begins where it did: a trim forgets entries that were written again."""
+        known = self._folds.get(stream.stream_id)
+        if known is None or known.start_offset != stream.start_offset or known.end_offset > stream.end_offset:
+            return _Fold(stream.start_offset, stream.start_offset, {})
+        return _Fold(known.start_offset, known.end_offset, deepcopy(known.values))
+
+
+def read_aborted(
+    stream: CommittedRange, pieces: Mapping[int, bytes], namespaces: Sequence[str], indexes: ObjectIndexes
+) -> list[AbortedRange]:
+    """The aborted transactions of a partition, in the order of their markers."""
+    found: list[AbortedRange] = []
+    for record in read_records([stream], pieces, namespaces, indexes):
+        if len(record.payload) != TXN_ENTRY.size:
+            raise StoredDataError(
+                f"txn stream {stream.stream_id}, offset {record.base_offset}: {len(record.payload)} bytes are no entry; update ponor-spark"
+            )
+        found.append(AbortedRange(*TXN_ENTRY.unpack(record.payload)))
+    return found
+
+
+def read_records(
+    streams: Sequence[CommittedRange],
+    pieces: Mapping[int, bytes],
+    namespaces: Sequence[str],
+    indexes: ObjectIndexes,
+) -> Iterator[StreamRecord]:
+    """Every record of these ranges, stream by stream in offset order."""
+    wanted = [
+        (each, piece)
+        for each in streams
+        for piece in pieces_within(pieces.get(each.stream_id, b""), each.start_offset, each.end_offset)
+    ]
+    places: list[ObjectPlace] = [place_of(namespaces, piece) for _, piece in wanted]
+    blocks: list[tuple[str, BlockEntry]] = []
+    ranges: list[tuple[int, int]] = []
+    for (stream, piece), index in zip(wanted, indexes.read(places), strict=True):
+        first, last = max(stream.start_offset, piece.start_offset), min(stream.end_offset, piece.end_offset)
+        for entry in index.blocks_of(StreamId(stream.stream_id), first, last):
+            blocks.append((index.key, entry))
+            ranges.append((first, last))
+    for (first, last), block in zip(ranges, indexes.read_blocks(blocks), strict=True):
+        yield from (record for record in block.records_from(first) if first <= record.base_offset < last)

@@ -1,0 +1,263 @@
+"""From options to offsets: where each partition of a query begins and ends, and what it means when offsets are not there.
+
+What lives here: Spark's Kafka source's rules, for batches and micro-batches. Offsets below the log start, or beyond the end, that a query names are data loss; gaps within a log are not (control
+records and compaction leave them). With `failOnDataLoss` false what is gone is skipped and said in the log; nothing is read twice, so nothing is ever reset to the earliest offset.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Final
+
+from ponor_spark.errors import DataLossError, OptionError
+from ponor_spark.index_cache import IndexCache
+from ponor_spark.object_indexes import ObjectIndexes
+from ponor_spark.object_source import ObjectSource, open_object_source
+from ponor_spark.option_values import OFFSET_EARLIEST, OFFSET_LATEST, Offsets
+from ponor_spark.options import AtOffsets, AtTime, AtTimes, Bound, Edge, Options, Tail
+from ponor_spark.snapshot import PartitionSnapshot, Snapshot
+from ponor_spark.time_lookup import find_time
+
+LOG: Final = logging.getLogger("ponor.spark")
+LOSSES_TOLD_MAX: Final = 1_000
+"""Different losses that a streaming query remembers as told."""
+SEARCHES_IN_FLIGHT_MAX: Final = 16
+"""Partitions in which a time is looked up at once: each search waits for one answer of the store after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Kafka offsets [start_offset, end_offset) of a partition are wanted. All of them are in the snapshot, or in its tail."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
+def batch_ranges(snapshot: Snapshot, options: Options) -> tuple[OffsetRange, ...]:
+    """What a batch reads: one range for each partition, empty ones left out.
+
+    Raises:
+        OptionError: offsets or timestamps that are named do not fit the partitions.
+        DataLossError: offsets that are named are gone or not there yet, and `failOnDataLoss`.
+        PonorSparkError: an object that timestamps are looked up in cannot be read.
+    """
+    cache = IndexCache()  # two times are often looked up in the same objects
+    starts = _resolve(snapshot, options, options.start, cache, is_start=True)
+    ends = _resolve(snapshot, options, options.end, cache, is_start=False)
+    found = [
+        _present(each, starts[each.topic][each.partition], ends[each.topic][each.partition], options)
+        for each in snapshot.partitions
+    ]
+    return tuple(each for each in found if each.start_offset < each.end_offset)
+
+
+def initial_offsets(snapshot: Snapshot, options: Options, *, source: ObjectSource | None = None) -> Offsets:
+    """Where a new streaming query begins; `source` as in `planning.plan`.
+
+    Raises:
+        as `batch_ranges`.
+    """
+    return _resolve(snapshot, options, options.start, IndexCache(), is_start=True, source=source)
+
+
+def latest_offsets(snapshot: Snapshot) -> Offsets:
+    """The readable ends."""
+    return _each(snapshot.partitions, lambda each: each.readable_end_offset)
+
+
+def ranges_between(
+    snapshot: Snapshot, start: Offsets, end: Offsets, options: Options, *, told: set[str] | None = None
+) -> tuple[OffsetRange, ...]:
+    """What a micro-batch reads; partitions that the query did not know begin at their log start.
+
+    Args:
+        snapshot: covers `end`.
+        start: of the micro-batch.
+        end: of the micro-batch.
+        options: of the stream.
+        told: losses that the query's log has already, and gets more of: what is lost stays lost each time that Spark asks, a hundred times a second.
+
+    Raises:
+        DataLossError: offsets are gone, or partitions are, and `failOnDataLoss`.
+    """
+    partitions = {(each.topic, each.partition): each for each in snapshot.partitions}
+    for topic, by_partition in start.items():
+        for number in by_partition:
+            if (topic, number) not in partitions:
+                _lose(options, f"{topic} {number} is there no more; its rows are skipped", told)
+    found: list[OffsetRange] = []
+    for (topic, number), each in partitions.items():
+        until = end.get(topic, {}).get(number)
+        if until is None:
+            continue
+        begin = start.get(topic, {}).get(number)
+        if begin is None:
+            if each.log_start_offset > 0:
+                _lose(
+                    options,
+                    f"{topic} {number} is new and begins at {each.log_start_offset} instead of 0",
+                    told,
+                )
+            begin = each.log_start_offset
+        if begin > until:
+            _lose(
+                options,
+                f"{topic} {number} ends at {until}, below the query's offset {begin}; was the topic made anew?",
+                told,
+            )
+            continue
+        found.append(_present(each, begin, until, options, told))
+    return tuple(each for each in found if each.start_offset < each.end_offset)
+
+
+def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
+    """At most so many offsets (a few more where partitions are many), in proportion to what each partition has."""
+    ahead = {
+        (topic, number): offset - start.get(topic, {}).get(number, offset)
+        for topic, by_partition in latest.items()
+        for number, offset in by_partition.items()
+    }
+    total = sum(size for size in ahead.values() if size > 0)
+    if total <= offsets_max:
+        return latest
+
+    def end_of(topic: str, number: int, offset: int) -> int:
+        size = ahead[topic, number]
+        if size <= 0:
+            return offset
+        share = offsets_max * (size / total)
+        # As the Kafka source: who has something gets one at least, or it would wait for ever beside a large one.
+        return min(offset - size + (ceil(share) if share < 1 else floor(share)), offset)
+
+    return {
+        topic: {number: end_of(topic, number, offset) for number, offset in by_partition.items()}
+        for topic, by_partition in latest.items()
+    }
+
+
+def _present(
+    each: PartitionSnapshot, start: int, end: int, options: Options, told: set[str] | None = None
+) -> OffsetRange:
+    """What of the wanted offsets is there."""
+    name = f"{each.topic} {each.partition}"
+    if start < each.log_start_offset and start < end:
+        _lose(
+            options,
+            f"{name} begins at {each.log_start_offset}, above the wanted offset {start}: retention or DeleteRecords took what is between",
+            told,
+        )
+        start = each.log_start_offset
+    readable = each.readable_end_offset
+    if end > readable or start > readable:
+        ahead = (
+            ""
+            if options.tail is Tail.BROKER
+            else " (objects alone are read: tail=broker reads what brokers hold besides)"
+        )
+        _lose(options, f"{name} ends at {readable}, below the wanted offset {max(start, end)}{ahead}", told)
+        end = min(end, readable)
+    return OffsetRange(each.topic, each.partition, start, max(start, end))
+
+
+def _lose(options: Options, what: str, told: set[str] | None) -> None:
+    if options.fail_on_data_loss:
+        raise DataLossError(
+            f"failOnDataLoss: {what}; correct the offsets, or set failOnDataLoss to false to read what is there"
+        )
+    if told is not None:
+        if what in told:
+            return
+        if len(told) >= LOSSES_TOLD_MAX:
+            told.clear()
+        told.add(what)
+    LOG.warning("failOnDataLoss is false: %s", what)
+
+
+def _resolve(
+    snapshot: Snapshot,
+    options: Options,
+    bound: Bound,
+    cache: IndexCache,
+    *,
+    is_start: bool,
+    source: ObjectSource | None = None,
+) -> Offsets:
+    match bound:
+        case Edge.EARLIEST:
+            return _each(snapshot.partitions, lambda each: each.log_start_offset)
+        case Edge.LATEST:
+            return latest_offsets(snapshot)
+        case AtOffsets(offsets, option):
+            _require_all(snapshot, offsets, option)
+            return _each(snapshot.partitions, lambda each: _meant(each, offsets[each.topic][each.partition]))
+        case AtTime(timestamp_ms, option):
+            times = _each(snapshot.partitions, lambda _: timestamp_ms)
+        case AtTimes(timestamps_ms, option):
+            _require_all(snapshot, timestamps_ms, option)
+            times = timestamps_ms
+    opened = source or open_object_source(snapshot.object_store)
+    with (
+        ObjectIndexes(opened, lease_id=snapshot.lease_id, cache=cache) as indexes,
+        ThreadPoolExecutor(SEARCHES_IN_FLIGHT_MAX, thread_name_prefix="ponor-search") as pool,
+    ):
+        found = pool.map(
+            lambda each: _at_time(
+                snapshot, each, times[each.topic][each.partition], indexes, (options, option, is_start)
+            ),
+            snapshot.partitions,
+        )
+        return _each(snapshot.partitions, lambda _: next(found))
+
+
+def _at_time(
+    snapshot: Snapshot,
+    each: PartitionSnapshot,
+    timestamp_ms: int,
+    indexes: ObjectIndexes,
+    asked: tuple[Options, str, bool],
+) -> int:
+    options, option, is_start = asked
+    found = find_time(snapshot, each, timestamp_ms, indexes)
+    if found is not None:
+        return found
+    name = f"{each.topic} {each.partition}"
+    if each.readable_end_offset > each.committed_end_offset:
+        raise OptionError(
+            f"{option}: no record of {name} in objects is at or after {timestamp_ms}, and what brokers hold is not searched; use tail=committed, or offsets"
+        )
+    if is_start and not options.no_match_is_latest:
+        raise OptionError(
+            f"{option}: no record of {name} is at or after {timestamp_ms}; name an earlier time, or set startingOffsetsByTimestampStrategy to latest"
+        )
+    return each.readable_end_offset
+
+
+def _meant(each: PartitionSnapshot, offset: int) -> int:
+    if offset == OFFSET_EARLIEST:
+        return each.log_start_offset
+    return each.readable_end_offset if offset == OFFSET_LATEST else offset
+
+
+def _require_all(snapshot: Snapshot, named: Mapping[str, Mapping[int, int]], option: str) -> None:
+    """As the Kafka source: every partition of the query is named, and no other."""
+    wanted = {(each.topic, each.partition) for each in snapshot.partitions}
+    given = {(topic, number) for topic, by_partition in named.items() for number in by_partition}
+    for missing in sorted(wanted - given):
+        raise OptionError(
+            f"{option}: {missing[0]} {missing[1]} is not named; name every partition of the query (-2 is the earliest offset, -1 the latest)"
+        )
+    for other in sorted(given - wanted):
+        raise OptionError(f"{option}: {other[0]} {other[1]} is not read by this query; leave it out")
+
+
+def _each(partitions: Iterable[PartitionSnapshot], value: Callable[[PartitionSnapshot], int]) -> Offsets:
+    found: Offsets = {}
+    for each in partitions:
+        found.setdefault(each.topic, {})[each.partition] = value(each)
+    return found

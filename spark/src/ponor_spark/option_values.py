@@ -1,0 +1,157 @@
+"""Values of options as they are written: flags, numbers, sizes, durations, JSON of offsets.
+
+What lives here: one function a kind, each of which says what is wrong in one line that begins with the option's name. Which options there are is `options`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ponor_spark.errors import OptionError
+
+OFFSET_EARLIEST: Final = -2
+OFFSET_LATEST: Final = -1
+INT64_MAX: Final = (1 << 63) - 1
+
+Offsets = dict[str, dict[int, int]]
+"""By topic and partition; the Kafka source's JSON. In options −2 is the earliest offset and −1 the latest."""
+
+_SIZE: Final = re.compile(r"(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?", re.IGNORECASE)
+_SIZES: Final = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
+_DURATIONS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def flag(option: str, value: str) -> bool:
+    """`true` or `false`."""
+    match value.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise OptionError(f"{option}: {value!r} is neither true nor false; write one of them")
+
+
+def number(option: str, value: str, minimum: int = 1) -> int:
+    """A whole number of at least `minimum`."""
+    try:
+        found = int(value)
+    except ValueError:
+        raise OptionError(f"{option}: {value!r} is no whole number; write one from {minimum} on") from None
+    if not minimum <= found <= INT64_MAX:
+        raise OptionError(f"{option}: {found} is out of range; write a number from {minimum} on")
+    return found
+
+
+def size_bytes(option: str, value: str, minimum: int, maximum: int) -> int:
+    """Bytes, with or without a unit (`64m`, `67108864`)."""
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise OptionError(f"{option}: {value!r} is no size; write bytes, or a number with k, m or g")
+    found = int(match[1]) * _SIZES[(match[2] or "b")[0].lower()]
+    if not minimum <= found <= maximum:
+        raise OptionError(f"{option}: {found} bytes is out of range; write {minimum} to {maximum}")
+    return found
+
+
+def duration_ms(option: str, value: str, minimum_ms: int, maximum_ms: int) -> int:
+    """A time, as a number of milliseconds or with a unit (`15m`, `1h`)."""
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise OptionError(f"{option}: {value!r} is no duration; write a number with ms, s, m, h or d")
+    found = int(match[1]) * _DURATIONS_MS[(match[2] or "ms").lower()]
+    if not minimum_ms <= found <= maximum_ms:
+        raise OptionError(f"{option}: {found} ms is out of range; write {minimum_ms} to {maximum_ms} ms")
+    return found
+
+
+def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
+    """One of some words, in any case."""
+    found = value.strip().lower()
+    if found not in allowed:
+        raise OptionError(f"{option}: {value!r} is not known; write one of {', '.join(allowed)}")
+    return found
+
+
+def names(option: str, value: str) -> tuple[str, ...]:
+    """Names with commas between them, each once."""
+    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if not found:
+        raise OptionError(f"{option}: it names nothing; write names with commas between them")
+    return found
+
+
+def addresses(option: str, value: str) -> tuple[str, ...]:
+    """HOST:PORT,HOST:PORT..."""
+    found = names(option, value)
+    for each in found:
+        host, separator, port = each.rpartition(":")
+        if not (separator and host and port.isdigit() and 0 < int(port) < 1 << 16):
+            raise OptionError(
+                f"{option}: {each!r} is no address; write HOST:PORT, several with commas between them"
+            )
+    return found
+
+
+def partitions_json(option: str, value: str) -> dict[str, tuple[int, ...]]:
+    """`{"topic": [0, 1]}`, the value of `assign`."""
+    content = _json_object(option, value, '{"topic": [0, 1]}')
+    try:
+        return {topic: tuple(sorted(set(map(_partition, wanted)))) for topic, wanted in content.items()}
+    except (TypeError, ValueError):
+        raise OptionError(f'{option}: partitions are numbers from 0 on; write {{"topic": [0, 1]}}') from None
+
+
+def offsets_json(option: str, value: str, minimum: int = OFFSET_EARLIEST) -> Offsets:
+    """`{"topic": {"0": 23, "1": -2}}`; the numbers are offsets or timestamps."""
+    example = '{"topic": {"0": 23, "1": 42}}'
+    content = _json_object(option, value, example)
+    try:
+        found = {
+            topic: {_partition(int(partition)): _whole(offset) for partition, offset in by_partition.items()}
+            for topic, by_partition in content.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        raise OptionError(f"{option}: not partitions and numbers; write {example}") from None
+    for topic, by_partition in found.items():
+        for partition, offset in by_partition.items():
+            if not minimum <= offset <= INT64_MAX:
+                raise OptionError(
+                    f"{option}: {offset} for {topic}-{partition} is out of range; write {minimum} or more"
+                )
+    return found
+
+
+def offsets_to_json(offsets: Mapping[str, Mapping[int, int]]) -> str:
+    """The Kafka source's spelling: sorted, without spaces."""
+    ordered = {
+        topic: {str(partition): offsets[topic][partition] for partition in sorted(offsets[topic])}
+        for topic in sorted(offsets)
+    }
+    return json.dumps(ordered, separators=(",", ":"))
+
+
+def _json_object(option: str, value: str, example: str) -> dict[str, Any]:
+    try:
+        content = json.loads(value)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or not content:
+        raise OptionError(f"{option}: {value[:80]!r} is no JSON object of topics; write {example}")
+    return content
+
+
+def _partition(value: object) -> int:
+    found = _whole(value)
+    if found < 0:
+        raise ValueError(value)
+    return found
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(value)
+    return value

@@ -1,0 +1,349 @@
+"""The options of `spark.read.format("ponor")`: the names of Spark's Kafka connector, and a few of our own.
+
+What lives here: the frozen value that everything else takes, and how it comes from Spark's map of strings. Whatever is wrong is said here, in one line, before a
+cluster is asked. Credentials are never options: options stand in plans, logs and event files. They come from the environment or the role of driver and executors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+from ponor_spark import option_values as values
+from ponor_spark.errors import OptionError
+from ponor_spark.option_values import OFFSET_EARLIEST, OFFSET_LATEST, Offsets
+from ponor_spark.topics import Assign, Subscribe, SubscribePattern, TopicChoice
+
+MIB: Final = 1 << 20
+SPLIT_BYTES_DEFAULT: Final = 64 * MIB
+SPLIT_BYTES_MIN: Final = 64 << 10
+SPLIT_BYTES_MAX: Final = 16 << 30
+SNAPSHOT_TTL_MS_DEFAULT: Final = 3_600_000
+"""An hour: long enough for most queries where nobody renews, short enough that a driver that died keeps little."""
+SNAPSHOT_TTL_MS_MIN: Final = 1_000
+SNAPSHOT_TTL_MS_MAX: Final = 7 * 86_400_000
+MAX_TRIGGER_DELAY_MS_DEFAULT: Final = 900_000
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+"""What `columns` may name."""
+
+
+class Edge(StrEnum):
+    """An end of the log."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class Tail(StrEnum):
+    """What lies behind the committed objects: left out, or asked of a broker."""
+
+    COMMITTED = "committed"
+    BROKER = "broker"
+
+
+class Pushdown(StrEnum):
+    """Whether filters leave out objects: where Spark does it right, always, never. Spark's own setting for Python sources has to be on besides."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """Begin or end there; −2 is the earliest, −1 the latest. `option` is who said so."""
+
+    offsets: Offsets
+    option: str
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """Begin or end, in every partition, at the first record whose timestamp is not below this."""
+
+    timestamp_ms: int
+    option: str
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """The same with a timestamp for each partition."""
+
+    timestamps_ms: Offsets
+    option: str
+
+
+Bound: TypeAlias = Edge | AtOffsets | AtTime | AtTimes
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """How the cluster is found; the first that is given decides: controllers, data directory, brokers.
+
+    `store` replaces the object store's URL that the cluster tells: where executors reach it by another name.
+    """
+
+    controllers: tuple[str, ...] = ()
+    data: str = ""
+    bootstrap: tuple[str, ...] = ()
+    store: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """See each option's name in docs/operations/spark.md. `min_partitions` None: by size alone; per-trigger limits None: none."""
+
+    cluster: ClusterOptions
+    topics: TopicChoice
+    start: Bound
+    end: Bound = Edge.LATEST
+    no_match_is_latest: bool = False
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS_DEFAULT
+    include_headers: bool = False
+    columns: tuple[str, ...] | None = None
+    read_committed: bool = False
+    pushdown: Pushdown = Pushdown.AUTO
+    tail: Tail = Tail.COMMITTED
+    split_bytes: int = SPLIT_BYTES_DEFAULT
+    snapshot_ttl_ms: int = SNAPSHOT_TTL_MS_DEFAULT
+
+
+OPTIONS: Final = [
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "includeHeaders",
+    "kafka.bootstrap.servers",
+    "kafka.isolation.level",
+    "controllers",
+    "data",
+    "store",
+    "columns",
+    "pushdown",
+    "tail",
+    "splitBytes",
+    "snapshotTtl",
+]
+_KNOWN: Final = {name.lower(): name for name in OPTIONS}
+_WITHOUT_MEANING: Final = re.compile(
+    r"kafkaconsumer\.polltimeoutms|fetchoffset\.(numretries|retryintervalms)|groupidprefix"
+    r"|kafka\.(group\.id|client\.(id|rack|dns\.lookup)|check\.crcs|exclude\.internal\.topics|allow\.auto\.create\.topics|partition\.assignment\.strategy|enable\.metrics\.push"
+    r"|auto\.include\.jmx\.reporter|(fetch|max|request|session|heartbeat|metadata|metrics?|connections|receive|send|retry|reconnect|socket|default\.api)\..+)"
+)
+"""Options of the Kafka connector that tune its consumers and change no row: taken, so that a query changes its address alone."""
+_CREDENTIAL: Final = re.compile(
+    r"access.?key|secret|password|credential|token|sasl|jaas|\.ssl\.|^ssl\.|private.?key"
+)
+STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+"""Options that only `readStream` has."""
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool) -> Options:
+    """Read Spark's options, whose names are compared without case.
+
+    Args:
+        options: as Spark hands them to a data source.
+        streaming: whether for `readStream`.
+
+    Raises:
+        OptionError: unknown, contradicting or unreadable; the line begins with the option's name.
+    """
+    given = _known(options)
+    for name in _BATCH_ONLY if streaming else ():
+        if name in given:
+            raise OptionError(f"{name}: a stream has no end; remove it, or use spark.read")
+    for name in () if streaming else STREAM_ONLY:
+        if name in given:
+            raise OptionError(f"{name}: a batch has no triggers; remove it, or use spark.readStream")
+    topics = _topics(given)
+    rest = {field: read(name, given[name]) for name, (field, read) in _READ.items() if name in given}
+    found = Options(
+        cluster=_cluster(given), topics=topics, start=_start(given, streaming), end=_end(given), **rest
+    )
+    _check_together(found)
+    return found
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for written, value in options.items():
+        name = written.lower()
+        if name in _KNOWN:
+            given[_KNOWN[name]] = str(value)
+        elif _CREDENTIAL.search(name):
+            raise OptionError(
+                f"{written}: credentials are never options, which plans and logs show; give driver and executors a role or AWS_* in their environment"
+            )
+        elif name == "path":
+            raise OptionError("path: topics are not paths; remove it, and name them by the option subscribe")
+        elif name == "kafka.security.protocol":
+            if str(value).strip().upper() != "PLAINTEXT":
+                raise OptionError(
+                    f"{written}: {value!r} is not spoken, brokers are asked in PLAINTEXT; remove it, or give controllers and store, then no broker is asked"
+                )
+        elif not _WITHOUT_MEANING.fullmatch(name):
+            raise OptionError(
+                f"{written}: there is no such option; remove it (there are {', '.join(OPTIONS)})"
+            )
+    return given
+
+
+def _topics(given: Mapping[str, str]) -> TopicChoice:
+    choices = [name for name in ("assign", "subscribe", "subscribePattern") if name in given]
+    if not choices:
+        raise OptionError("subscribe: no topic is named; give one of subscribe, subscribePattern and assign")
+    if len(choices) > 1:
+        raise OptionError(f"{choices[0]}: {' and '.join(choices)} exclude each other; keep one of them")
+    value = given[choices[0]]
+    match choices[0]:
+        case "assign":
+            return Assign(values.partitions_json("assign", value))
+        case "subscribe":
+            return Subscribe(values.names("subscribe", value))
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise OptionError(
+            f"subscribePattern: {value!r} is no regular expression ({error}); correct it"
+        ) from None
+    return SubscribePattern(value)
+
+
+def _cluster(given: Mapping[str, str]) -> ClusterOptions:
+    found = ClusterOptions(
+        controllers=values.addresses("controllers", given["controllers"]) if "controllers" in given else (),
+        data=given.get("data", ""),
+        bootstrap=values.addresses("kafka.bootstrap.servers", given["kafka.bootstrap.servers"])
+        if "kafka.bootstrap.servers" in given
+        else (),
+        store=given.get("store", ""),
+    )
+    if "@" in found.store.partition("://")[2].partition("/")[0]:
+        raise OptionError(
+            "store: a URL with credentials stands in plans and logs; leave out what is before the @"
+        )
+    if not (found.controllers or found.data or found.bootstrap):
+        raise OptionError(
+            "kafka.bootstrap.servers: no cluster is named; give its brokers, or the option controllers or data"
+        )
+    if found.controllers and found.data:
+        raise OptionError("data: it and controllers name a cluster each; keep one of them")
+    return found
+
+
+def _start(given: Mapping[str, str], streaming: bool) -> Bound:
+    """As in the connector: startingTimestamp before startingOffsetsByTimestamp before startingOffsets."""
+    if (bound := _by_time(given, "startingTimestamp", "startingOffsetsByTimestamp")) is not None:
+        return bound
+    default = Edge.LATEST if streaming else Edge.EARLIEST
+    bound = _by_offsets(given, "startingOffsets", default)
+    wrong = not streaming and (
+        bound == Edge.LATEST or (isinstance(bound, AtOffsets) and _holds(bound.offsets, OFFSET_LATEST))
+    )
+    if wrong:
+        raise OptionError(
+            "startingOffsets: a batch that begins at the latest offset (-1) is empty; write earliest, or offsets from 0 on"
+        )
+    return bound
+
+
+def _end(given: Mapping[str, str]) -> Bound:
+    if (bound := _by_time(given, "endingTimestamp", "endingOffsetsByTimestamp")) is not None:
+        return bound
+    bound = _by_offsets(given, "endingOffsets", Edge.LATEST)
+    if bound == Edge.EARLIEST or (isinstance(bound, AtOffsets) and _holds(bound.offsets, OFFSET_EARLIEST)):
+        raise OptionError(
+            "endingOffsets: a batch that ends at the earliest offset (-2) is empty; write latest, or offsets"
+        )
+    return bound
+
+
+def _by_time(given: Mapping[str, str], one: str, each: str) -> Bound | None:
+    if one in given:
+        return AtTime(values.number(one, given[one], minimum=0), one)
+    if each in given:
+        return AtTimes(values.offsets_json(each, given[each], minimum=0), each)
+    return None
+
+
+def _by_offsets(given: Mapping[str, str], option: str, default: Edge) -> Bound:
+    value = given.get(option, default).strip()
+    if value.lower() in tuple(Edge):
+        return Edge(value.lower())
+    return AtOffsets(values.offsets_json(option, value), option)
+
+
+def _holds(offsets: Offsets, offset: int) -> bool:
+    return any(offset in by_partition.values() for by_partition in offsets.values())
+
+
+def _columns(option: str, value: str) -> tuple[str, ...]:
+    canonical = {name.lower(): name for name in COLUMNS}
+    found = values.names(option, value)
+    for name in found:
+        if name.lower() not in canonical:
+            raise OptionError(f"{option}: there is no column {name}; write some of {', '.join(COLUMNS)}")
+    return tuple(canonical[name.lower()] for name in found)
+
+
+def _check_together(found: Options) -> None:
+    least, most = found.min_offsets_per_trigger, found.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise OptionError(
+            f"minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}; raise the one or lower the other"
+        )
+
+
+_READ: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "startingOffsetsByTimestampStrategy": (
+        "no_match_is_latest",
+        lambda name, value: values.one_of(name, value, ("error", "latest")) == "latest",
+    ),
+    "failOnDataLoss": ("fail_on_data_loss", values.flag),
+    "minPartitions": ("min_partitions", values.number),
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", values.number),
+    "minOffsetsPerTrigger": ("min_offsets_per_trigger", values.number),
+    "maxTriggerDelay": (
+        "max_trigger_delay_ms",
+        lambda name, value: values.duration_ms(name, value, 0, values.INT64_MAX),
+    ),
+    "includeHeaders": ("include_headers", values.flag),
+    "columns": ("columns", _columns),
+    "kafka.isolation.level": (
+        "read_committed",
+        lambda name, value: (
+            values.one_of(name, value, ("read_committed", "read_uncommitted")) == "read_committed"
+        ),
+    ),
+    "pushdown": ("pushdown", lambda name, value: Pushdown(values.one_of(name, value, tuple(Pushdown)))),
+    "tail": ("tail", lambda name, value: Tail(values.one_of(name, value, tuple(Tail)))),
+    "splitBytes": (
+        "split_bytes",
+        lambda name, value: values.size_bytes(name, value, SPLIT_BYTES_MIN, SPLIT_BYTES_MAX),
+    ),
+    "snapshotTtl": (
+        "snapshot_ttl_ms",
+        lambda name, value: values.duration_ms(name, value, SNAPSHOT_TTL_MS_MIN, SNAPSHOT_TTL_MS_MAX),
+    ),
+}
+"""Options that stand for themselves: the field, and how the value is read."""

@@ -1,0 +1,190 @@
+"""From planned blocks to splits: how many, where they are cut, and which blocks are fetched together.
+
+What lives here: arithmetic on bytes, pure. No cut is within a block or within a small object that nobody looked into, but where `minPartitions` wants more splits than there are blocks; and every split has about as many bytes as the others: less than half a share
+(or one block, where a block is larger than that) more or less than the total divided by their number. Blocks that lie side by side are one ranged GET.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from s3stream.objects.format import ENTRY_BYTES
+
+from ponor_spark.clip import AbortedRange, Clip
+from ponor_spark.options import Options
+from ponor_spark.snapshot import Snapshot
+from ponor_spark.split import ObjectRun, Split, WholeObject
+
+RUN_BYTES_MAX: Final = 4 << 20
+"""Of one GET of blocks, unless a block alone is larger. A request costs processor time by its bytes, from a MiB on; more of them at a time hide a store's delay better than larger ones."""
+WHOLE_BYTES_MAX: Final = 16 << 20
+"""Of an object that is read whole, by one GET: larger ones are looked into first (docs/decisions/0040-planning-without-indexes.md)."""
+
+_PLACE: Final = struct.Struct(">40xQI12x")
+"""Position and size in an index entry: all of it that packing looks at."""
+assert _PLACE.size == ENTRY_BYTES
+
+
+class PlannedBlocks(NamedTuple):
+    """Blocks of one stream in one object, in order, as their index entries; not always side by side, where filters left some out."""
+
+    key: str
+    bucket_index: int
+    kafka_shift: int
+    clip: Clip
+    aborted: tuple[AbortedRange, ...]
+    entries: bytes
+
+    def places(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Position and size of the blocks [first, last)."""
+        return _PLACE.iter_unpack(memoryview(self.entries)[first * ENTRY_BYTES : last * ENTRY_BYTES])
+
+
+Planned = PlannedBlocks | WholeObject
+
+
+class _Cut(NamedTuple):
+    """Blocks [first, last) of one element of the plan belong to a split; of a whole object there is one to count."""
+
+    planned: Planned
+    first: int
+    last: int
+    size_bytes: int
+
+
+def split_count(total_bytes: int, options: Options) -> int:
+    """How many splits share so many bytes: as few as `splitBytes` lets be, and `minPartitions` at least."""
+    return max(-(-total_bytes // options.split_bytes), options.min_partitions or 1)
+
+
+def to_be_cut(planned: Sequence[Planned], options: Options) -> list[int]:
+    """Which whole objects stand in the way of equal splits, so that their blocks have to be known: those larger than half a share, or all where `minPartitions` wants more splits than there are elements.
+
+    There are fewer than two for each split, or fewer than splits.
+    """
+    sizes = [list(_sizes(each)) for each in planned]
+    total_bytes = sum(map(sum, sizes))
+    count = split_count(total_bytes, options)
+    if count == 1:
+        return []
+    too_few = sum(map(len, sizes)) < count
+    return [
+        number
+        for number, each in enumerate(planned)
+        if isinstance(each, WholeObject) and (too_few or each.size_bytes * 2 * count > total_bytes)
+    ]
+
+
+def pack(
+    planned: Sequence[Planned],
+    snapshot: Snapshot,
+    options: Options,
+    time_range_ms: tuple[int, int] | None,
+    *,
+    shares_blocks: bool = True,
+) -> list[Split]:
+    """Splits of about `splitBytes` at most, and at least `minPartitions` of them where there are so many offsets (of them or, not `shares_blocks`, so many blocks)."""
+    sizes = [list(_sizes(each)) for each in planned]
+    total_bytes = sum(map(sum, sizes))
+    splits = [
+        Split(
+            tuple(run for cut in cuts for run in _runs(cut)),
+            sum(cut.size_bytes for cut in cuts),
+            snapshot.object_store,
+            snapshot.lease_id,
+            time_range_ms,
+        )
+        for cuts in _shares(planned, sizes, total_bytes, split_count(total_bytes, options))
+    ]
+    more = (options.min_partitions or 0) - len(splits)
+    return list(_finer(splits, more)) if shares_blocks and splits and more > 0 else splits
+
+
+def _sizes(each: Planned) -> Iterator[int]:
+    """Of what may be put into different splits."""
+    if isinstance(each, WholeObject):
+        return iter((each.size_bytes,))
+    return (size_bytes for _, size_bytes in _PLACE.iter_unpack(each.entries))
+
+
+def _shares(
+    planned: Sequence[Planned], sizes: Sequence[Sequence[int]], total_bytes: int, count: int
+) -> Iterator[list[_Cut]]:
+    """Cut where a block begins beyond its share; earlier, where the blocks that are left are but enough for the splits that are."""
+    blocks_left = sum(map(len, sizes))
+    share: list[_Cut] = []
+    number, before_bytes = 0, 0
+    for each, own_sizes in zip(planned, sizes, strict=True):
+        first, share_bytes = 0, 0
+        for at, size_bytes in enumerate(own_sizes):
+            is_begun = bool(share) or at > first
+            due = before_bytes * count // total_bytes > number or blocks_left <= count - number - 1
+            if is_begun and due:
+                if at > first:
+                    share.append(_Cut(each, first, at, share_bytes))
+                yield share
+                share, first, share_bytes = [], at, 0
+                number = max(number + 1, min(before_bytes * count // total_bytes, count - blocks_left))
+            share_bytes += size_bytes
+            before_bytes += size_bytes
+            blocks_left -= 1
+        share.append(_Cut(each, first, len(own_sizes), share_bytes))
+    if share:
+        yield share
+
+
+def _finer(splits: Sequence[Split], more: int) -> Iterator[Split]:
+    """So many splits more than there are blocks, one in each split: some read the same block, and each takes offsets of its own."""
+    runs: list[ObjectRun] = []
+    for split in splits:
+        (run,) = split.runs
+        assert isinstance(run, ObjectRun), "the blocks of all objects are known where there are too few"
+        runs.append(run)
+    bounds = [_offsets_of(run) for run in runs]
+    # Places where a block can be cut; the cuts are spread evenly over all of them, at most one a place.
+    places = sum(end - start - 1 for start, end in bounds)
+    more, before = min(more, places), 0
+    for split, run, (start, end) in zip(splits, runs, bounds, strict=True):
+        behind = before + end - start - 1
+        parts = 1 + (more * behind // places - more * before // places if places else 0)
+        before = behind
+        for part in range(parts):
+            low, high = (start + (end - start) * at // parts for at in (part, part + 1))
+            clip = replace(run.clip, start_offset=low, end_offset=high)
+            yield replace(split, runs=(replace(run, clip=clip),))
+
+
+def _offsets_of(run: ObjectRun) -> tuple[int, int]:
+    """Kafka offsets [from, to) that the run is wanted for; one at least, or it would not have been planned."""
+    blocks = list(run.blocks())
+    start = max(run.clip.start_offset, blocks[0].start_offset + run.kafka_shift)
+    end = min(run.clip.end_offset, blocks[-1].end_offset + run.kafka_shift)
+    assert start < end, (run.key, start, end)
+    return start, end
+
+
+def _runs(cut: _Cut) -> Iterator[ObjectRun | WholeObject]:
+    """Blocks that lie side by side, as long as they are no more than a GET takes."""
+    each = cut.planned
+    if isinstance(each, WholeObject):
+        yield each
+        return
+    first, begin, behind = cut.first, -1, -1
+    for at, (position, size_bytes) in enumerate(each.places(cut.first, cut.last), cut.first):
+        if begin < 0:
+            begin = position
+        elif position != behind or position + size_bytes - begin > RUN_BYTES_MAX:
+            yield _run(each, first, at, begin, behind)
+            first, begin = at, position
+        behind = position + size_bytes
+    yield _run(each, first, cut.last, begin, behind)
+
+
+def _run(each: PlannedBlocks, first: int, last: int, begin: int, behind: int) -> ObjectRun:
+    entries = each.entries[first * ENTRY_BYTES : last * ENTRY_BYTES]
+    return ObjectRun(
+        each.key, each.bucket_index, begin, behind - begin, entries, each.kafka_shift, each.clip, each.aborted
+    )

@@ -1,0 +1,59 @@
+"""Between the columns of a read and Spark's StructType: what a source offers, and what a user's `.schema(...)` chooses of it.
+
+Spark has no column pruning for Python sources, so choosing columns is the user's: a column that is not asked for is not copied, and most of the cost of a row is copying it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from ponor_spark.decode.schema import schema_of
+from ponor_spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from ponor_spark.spark_api import StructType
+
+COLUMNS: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""Name and Spark's type, in the order of Spark's Kafka connector."""
+
+
+def ddl_of(columns: Sequence[str]) -> str:
+    """These columns, in this order, as Spark's DDL; to parse it needs a session, which the driver's workers have not."""
+    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """The columns that a schema chooses.
+
+    Raises:
+        OptionError: it has a column that there is not, or one of another type: batches must come in exactly the types that Spark derives.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    there_are = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+    for field in schema.fields:
+        kind = COLUMNS.get(field.name)
+        if kind is None:
+            raise OptionError(f"schema: there is no column {field.name}; choose some of {there_are}")
+        if field.dataType.simpleString() != kind:
+            raise OptionError(
+                f"schema: column {field.name} is {kind}, not {field.dataType.simpleString()}; choose some of {there_are}, and cast after the read"
+            )
+    names = tuple(str(name) for name in schema.fieldNames())
+    try:
+        ours = schema_of(names)
+    except ValueError as error:
+        raise OptionError(f"schema: {error}; choose some of {there_are}") from error
+    if not to_arrow_schema(schema, timezone="UTC").equals(ours):
+        raise OptionError(f"schema: every column is nullable, in structs too; choose some of {there_are}")
+    return names

@@ -1,0 +1,123 @@
+"""The format `ponor`: what `spark.read.format("ponor").load()` makes, in a worker of the driver.
+
+A DataFrame's snapshot is opened here, once, so that all its actions see the same rows and what is wrong with options, cluster or topics is said by load() itself.
+Spark does not tell a source for which of `read` and `readStream` it is made; a stream takes the snapshot as a look at the cluster and gives it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyspark
+
+from ponor_spark.batch_reader import PonorBatchReader, PushingBatchReader
+from ponor_spark.decode.schema import FULL, HEADERS
+from ponor_spark.errors import OptionError, PonorSparkError, TopicMissingError
+from ponor_spark.options import STREAM_ONLY, Options, Pushdown, parse_options
+from ponor_spark.row_schema import columns_of, ddl_of
+from ponor_spark.spark_api import DataSource
+from ponor_spark.stream_reader import PonorStreamReader
+from ponor_spark.worker_process import forget_jars, settle
+
+if TYPE_CHECKING:
+    from ponor_spark.snapshot import Snapshot
+    from ponor_spark.spark_api import StructType
+
+FORMAT: Final = "ponor"
+PUSHDOWN_SOUND_FROM: Final = (4, 3)
+"""Before, a query without filters gets the plan of an earlier one with filters on the same DataFrame (docs/decisions/0033-spark-source.md)."""
+
+
+class PonorDataSource(DataSource):
+    """Topics as rows of Spark's Kafka connector, read from the objects."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Check the options and open the snapshot.
+
+        Raises:
+            PonorSparkError: an option is wrong, the cluster does not answer, or a topic is missing: one line, with the remedy.
+        """
+        super().__init__(options)
+        forget_jars()
+        self._given = dict(options)
+        self._snapshot: Snapshot | None = None
+        self._not_for_batches: PonorSparkError | None = None
+        try:
+            batch = parse_options(self._given, streaming=False)
+        except OptionError as error:
+            _check_stream(self._given, error)
+            self._not_for_batches = error
+            return
+        # Imported here: executors unpickle sources too, and open no snapshots.
+        from ponor_spark.snapshot_opening import open_snapshot_with_tails
+
+        settle()
+        try:
+            self._snapshot = open_snapshot_with_tails(batch)
+        except TopicMissingError as error:
+            if batch.fail_on_data_loss:
+                raise
+            # A stream goes on without a topic that was deleted since its checkpoint, which a source does not know of.
+            self._not_for_batches = error
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # In a worker that plans or reads, which has yet to import what that takes.
+        forget_jars()
+        self.__dict__.update(state)
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        """The columns that the options choose; `.schema(...)` takes precedence, and may leave out columns too."""
+        return ddl_of(self._chosen(parse_columns(self._given)))
+
+    def reader(self, schema: StructType) -> PonorBatchReader:
+        """A reader of the snapshot.
+
+        The source gives its snapshot away: Spark pickles source and reader for the executors, which need none.
+        """
+        if self._not_for_batches is not None:
+            raise self._not_for_batches
+        snapshot, self._snapshot = self._snapshot, None
+        assert snapshot is not None, "a source makes one reader in each planning worker"
+        options = parse_options(self._given, streaming=False)
+        kind = PushingBatchReader if pushes(options.pushdown, pyspark.__version__) else PonorBatchReader
+        return kind(snapshot, options, columns_of(schema))
+
+    def streamReader(self, schema: StructType) -> PonorStreamReader:  # noqa: N802 - Spark's name
+        """A reader of a stream, which opens snapshots of its own."""
+        looked_at, self._snapshot = self._snapshot, None
+        return PonorStreamReader(parse_options(self._given, streaming=True), columns_of(schema), looked_at)
+
+    @staticmethod
+    def _chosen(options: Options) -> Sequence[str]:
+        if options.columns is not None:
+            return options.columns
+        return [*FULL.names, *([HEADERS] if options.include_headers else [])]
+
+
+def _check_stream(given: Mapping[str, str], batch_error: OptionError) -> None:
+    """Options that no batch can have must be those of a stream; says which of the two errors is meant where they are of neither."""
+    try:
+        parse_options(given, streaming=True)
+    except OptionError as error:
+        is_for_stream = {name.lower() for name in STREAM_ONLY} & {name.lower() for name in given}
+        raise (error if is_for_stream else batch_error) from None
+
+
+def parse_columns(given: Mapping[str, str]) -> Options:
+    """Options of a batch, or else of a stream: the columns are the same."""
+    try:
+        return parse_options(given, streaming=False)
+    except OptionError:
+        return parse_options(given, streaming=True)
+
+
+def pushes(pushdown: Pushdown, spark_version: str) -> bool:
+    """Whether filters are taken; `spark_version` like 4.2.0."""
+    major, minor = spark_version.split(".")[:2]
+    is_sound = (int(major), int(minor)) >= PUSHDOWN_SOUND_FROM
+    return pushdown is Pushdown.ON or (pushdown is Pushdown.AUTO and is_sound)

@@ -1,0 +1,178 @@
+"""What a streaming query reads next: offsets out of snapshots and limits, splits out of offsets. No Spark in here.
+
+The rules are those of Spark's Kafka source: partitions that appear are read from their first offset, maxOffsetsPerTrigger is shared in proportion to what each partition has, minOffsetsPerTrigger
+waits for that many, but not longer than maxTriggerDelay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.system import SystemClock
+
+from ponor_spark.errors import DataLossError
+from ponor_spark.index_cache import IndexCache
+from ponor_spark.offsets import initial_offsets, latest_offsets, limited, ranges_between
+from ponor_spark.option_values import Offsets
+from ponor_spark.options import Options
+from ponor_spark.planning import plan
+from ponor_spark.pushdown import PushedFilters
+from ponor_spark.snapshot import Snapshot
+from ponor_spark.split import Split, TailSplit
+from ponor_spark.stream_offsets import StreamOffsets, from_json, same_topics, starts_of, topic_ids_of
+from ponor_spark.stream_snapshots import StreamSnapshots
+
+
+class StreamPlanner:
+    """Lives as long as a query, in one worker of the driver."""
+
+    def __init__(
+        self, options: Options, *, looked_at: Snapshot | None = None, clock: Clock | None = None
+    ) -> None:
+        """Connects when it is asked.
+
+        Args:
+            options: of the stream.
+            looked_at: a snapshot to be given back.
+            clock: for the delay of small batches.
+        """
+        self._options: Final = options
+        self._clock: Final = clock if clock is not None else SystemClock()
+        self._snapshots: Final = StreamSnapshots(options, self._clock)
+        self._indexes: Final = IndexCache()
+        self._looked_at = looked_at
+        self._fixed: Snapshot | None = None
+        self._losses_told: set[str] = set()
+        self._triggered_at_ns = self._clock.monotonic_ns()
+
+    def initial(self) -> dict[str, Any]:
+        """The offsets of `startingOffsets` and its kin."""
+        self._snapshots.demand_topics()
+        snapshot = self._look()
+        source = self._snapshots.objects_of(snapshot)
+        return _json(initial_offsets(snapshot, self._options, source=source), snapshot)
+
+    def latest(self, start: Mapping[str, Any], *, most: int | None, least: int | None) -> dict[str, Any]:
+        """The end of the next batch.
+
+        Args:
+            start: the end of the last one.
+            most: offsets that it may take; None: all.
+            least: offsets that it waits for; None: one is enough.
+
+        Raises:
+            DataLossError: a topic was replaced, or offsets are gone, and `failOnDataLoss`.
+        """
+        before, known = from_json(start), self._snapshots.newest
+        snapshot = self._look()
+        begin, end = self._between(before, snapshot)
+        if begin == end and snapshot is known and self._fixed is None:
+            # "Nothing" has to be true of now, not of half a second ago: processAllAvailable() takes it for an answer.
+            snapshot = self._snapshots.next()
+            begin, end = self._between(before, snapshot)
+        ahead = StreamOffsets(end).total - StreamOffsets(begin).total
+        if ahead == 0:
+            return dict(start)
+        if (
+            least is not None
+            and self._fixed is None
+            and ahead < least
+            and self._waited_ms() < self._options.max_trigger_delay_ms
+        ):
+            return dict(start)
+        self._triggered_at_ns = self._clock.monotonic_ns()
+        return _json(end if most is None else limited(begin, end, most), snapshot)
+
+    def newest(self) -> dict[str, Any] | None:
+        """The latest offsets of the snapshot that was opened last."""
+        snapshot = self._snapshots.newest
+        return None if snapshot is None else _json(latest_offsets(snapshot), snapshot)
+
+    def fix_end(self) -> None:
+        """From now on there is nothing behind what there is now."""
+        self._fixed = self._look(at_once=True)
+
+    def splits(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Split | TailSplit]:
+        """What is to be read between two offsets.
+
+        Raises:
+            DataLossError: as `latest`.
+        """
+        if start == end:
+            return []
+        until = from_json(end)
+        snapshot = self._look()
+        if not _covers(snapshot, until.offsets):
+            snapshot = self._look(at_once=True)
+        self._snapshots.plan_by(snapshot)
+        begin = same_topics(from_json(start), snapshot, fail_on_data_loss=self._options.fail_on_data_loss)
+        ranges = ranges_between(snapshot, begin.offsets, until.offsets, self._options, told=self._losses_told)
+        source = self._snapshots.objects_of(snapshot)
+        return plan(snapshot, ranges, PushedFilters(), self._options, source=source, cache=self._indexes)
+
+    def committed(self) -> None:
+        """The batch that was planned last is done."""
+        self._snapshots.committed()
+
+    def close(self) -> None:
+        """Give all leases back."""
+        self._snapshots.close()
+
+    def _look(self, *, at_once: bool = False) -> Snapshot:
+        if self._looked_at is not None:
+            self._snapshots.give_back(self._looked_at)
+            self._looked_at = None
+        return self._fixed if self._fixed is not None else self._snapshots.fresh(at_once=at_once)
+
+    def _between(self, before: StreamOffsets, snapshot: Snapshot) -> tuple[Offsets, Offsets]:
+        """Where the query goes on, and how far it could."""
+        # Says which partitions are there no more.
+        ranges_between(snapshot, before.offsets, {}, self._options, told=self._losses_told)
+        begin = self._positions(before, snapshot)
+        return begin, self._not_before(begin, latest_offsets(snapshot), before)
+
+    def _positions(self, before: StreamOffsets, snapshot: Snapshot) -> Offsets:
+        """Where each partition of the snapshot goes on: new ones at their log start."""
+        known = same_topics(before, snapshot, fail_on_data_loss=self._options.fail_on_data_loss).offsets
+        return {
+            topic: {
+                partition: max(known.get(topic, {}).get(partition, log_start), log_start)
+                for partition, log_start in starts.items()
+            }
+            for topic, starts in starts_of(snapshot).items()
+        }
+
+    def _not_before(self, begin: Offsets, end: Offsets, before: StreamOffsets) -> Offsets:
+        """`end`, but not below `begin`: a query that read the tail is ahead of the objects for a while. That is no loss in a topic that is known to be the same."""
+        for topic, by_partition in end.items():
+            for partition, offset in by_partition.items():
+                ahead_of_end = begin[topic][partition] > offset
+                if ahead_of_end and topic not in before.topic_ids and self._options.fail_on_data_loss:
+                    raise DataLossError(
+                        f"failOnDataLoss: {topic} {partition} ends at {offset}, below the query's offset {begin[topic][partition]};"
+                        " begin with a new checkpoint, or set failOnDataLoss to false"
+                    )
+        return {
+            topic: {
+                partition: max(offset, begin[topic][partition]) for partition, offset in by_partition.items()
+            }
+            for topic, by_partition in end.items()
+        }
+
+    def _waited_ms(self) -> int:
+        return (self._clock.monotonic_ns() - self._triggered_at_ns) // 1_000_000
+
+
+def _json(offsets: Offsets, snapshot: Snapshot) -> dict[str, Any]:
+    return StreamOffsets(offsets, topic_ids_of(snapshot)).to_json()
+
+
+def _covers(snapshot: Snapshot, end: Offsets) -> bool:
+    latest = latest_offsets(snapshot)
+    return all(
+        offset <= latest.get(topic, {}).get(partition, -1)
+        for topic, by_partition in end.items()
+        for partition, offset in by_partition.items()
+    )

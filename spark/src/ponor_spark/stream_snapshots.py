@@ -1,0 +1,127 @@
+"""The snapshots of a streaming query: a new one when it looks for rows, and no lease longer than something needs it.
+
+At most two leases are held: of the newest snapshot, and of the one that the running micro-batch was planned by. A batch that is committed lets go of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from ponor_runtime.clock import Clock
+
+from ponor_spark.cluster import ClusterReader, find_cluster
+from ponor_spark.errors import PonorSparkError
+from ponor_spark.object_source import ObjectSource
+from ponor_spark.options import Options
+from ponor_spark.snapshot import Snapshot
+from ponor_spark.tail import with_tails
+from ponor_spark.topics import IfThere, TopicChoice
+
+AGE_MS_MIN: Final = 500
+"""Between two snapshots of a query that waits for rows: Spark asks a hundred times a second."""
+
+
+class StreamSnapshots:
+    """Opens, keeps and gives back; connects at the first call. Lives in one worker of the driver as long as the query."""
+
+    def __init__(self, options: Options, clock: Clock) -> None:
+        self._options: Final = options
+        self._clock: Final = clock
+        self._cluster: ClusterReader | None = None
+        self._opened_at_ns = 0
+        self._planned: Snapshot | None = None
+        self.newest: Snapshot | None = None
+
+    def fresh(self, *, at_once: bool = False) -> Snapshot:
+        """A snapshot of now, or one that is hardly older (`at_once`: of now).
+
+        Raises:
+            PonorSparkError: as `open_snapshot`.
+        """
+        age_ms = (self._clock.monotonic_ns() - self._opened_at_ns) // 1_000_000
+        if self.newest is not None and not at_once and age_ms < AGE_MS_MIN:
+            return self.newest
+        opened = self._open_with_tails()
+        if self.newest is not None and self.newest is not self._planned:
+            self.give_back(self.newest)
+        self.newest = opened
+        self._opened_at_ns = self._clock.monotonic_ns()
+        return opened
+
+    def next(self) -> Snapshot:
+        """A snapshot of now, when the last one is old enough to be followed.
+
+        Raises:
+            PonorSparkError: as `open_snapshot`.
+        """
+        if self.newest is not None:
+            age_ns = self._clock.monotonic_ns() - self._opened_at_ns
+            asyncio.run(self._clock.sleep(max(0, AGE_MS_MIN * 1_000_000 - age_ns) / 1e9))
+        return self.fresh(at_once=True)
+
+    def demand_topics(self) -> None:
+        """Whether everything is there that the options name: who begins a query has to hear of a misspelt name, even if he accepts losses later.
+
+        Raises:
+            PonorSparkError: as `open_snapshot`.
+        """
+        if not self._options.fail_on_data_loss:
+            self.give_back(self._open(self._options.topics))
+
+    def plan_by(self, snapshot: Snapshot) -> None:
+        """Keep this one until its batch is committed."""
+        if self._planned is not None and self._planned is not snapshot and self._planned is not self.newest:
+            self.give_back(self._planned)
+        self._planned = snapshot
+
+    def committed(self) -> None:
+        """The batch that was planned last is done: the lease moves on."""
+        if self._planned is not None and self._planned is not self.newest:
+            self.give_back(self._planned)
+        self._planned = None
+
+    def give_back(self, snapshot: Snapshot) -> None:
+        """End a lease early. Best effort: it ends by itself too."""
+        with suppress(PonorSparkError):
+            self._connected().close_lease(snapshot.lease_id)
+
+    def objects_of(self, snapshot: Snapshot) -> ObjectSource:
+        """Reads of a snapshot's objects, by one client for the life of the query.
+
+        Raises:
+            OptionError: there is no such store.
+        """
+        return self._connected().object_source(snapshot.object_store)
+
+    def close(self) -> None:
+        """Give everything back and disconnect; idempotent."""
+        if self._cluster is None:
+            return
+        held = {id(each): each for each in (self.newest, self._planned) if each is not None}
+        for each in held.values():
+            self.give_back(each)
+        self.newest = self._planned = None
+        self._cluster.close()
+        self._cluster = None
+
+    def _open(self, topics: TopicChoice) -> Snapshot:
+        options = self._options
+        return self._connected().open_snapshot(
+            topics, ttl_ms=options.snapshot_ttl_ms, read_committed=options.read_committed
+        )
+
+    def _open_with_tails(self) -> Snapshot:
+        options = self._options
+        opened = self._open(options.topics if options.fail_on_data_loss else IfThere(options.topics))
+        try:
+            return with_tails(opened, options)
+        except BaseException:
+            self.give_back(opened)
+            raise
+
+    def _connected(self) -> ClusterReader:
+        if self._cluster is None:
+            self._cluster = ClusterReader(find_cluster(self._options.cluster))
+        return self._cluster

@@ -1,0 +1,103 @@
+"""Which partitions a query reads: Spark's `assign`, `subscribe` and `subscribePattern`.
+
+What lives here: the choice, pure. What topics there are comes from the snapshot's metadata.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from ponor_spark.errors import TopicMissingError
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""A pattern never matches them, as in Kafka's consumer (exclude.internal.topics)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """These partitions, and no others."""
+
+    partitions: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """All partitions of these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePattern:
+    """All partitions of the topics whose whole name matches; none is no error, as a topic may come later."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class IfThere:
+    """The same without what does not exist: of a query that goes on when a topic is deleted."""
+
+    choice: TopicChoice
+
+
+TopicChoice: TypeAlias = Assign | Subscribe | SubscribePattern | IfThere
+
+
+def chosen_partitions(choice: TopicChoice, partition_counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Topic and partition, sorted.
+
+    Raises:
+        TopicMissingError: a topic or partition that is named does not exist.
+    """
+    return sorted(_chosen(choice, partition_counts))
+
+
+def _chosen(choice: TopicChoice, partition_counts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    match choice:
+        case Assign(partitions):
+            for topic, numbers in partitions.items():
+                count = _count("assign", topic, partition_counts)
+                for number in numbers:
+                    if number >= count:
+                        raise TopicMissingError(
+                            f"assign: topic {topic} has no partition {number}; it has 0 to {count - 1}"
+                        )
+                    yield topic, number
+        case Subscribe(topics):
+            for topic in topics:
+                yield from ((topic, number) for number in range(_count("subscribe", topic, partition_counts)))
+        case SubscribePattern(pattern):
+            wanted = re.compile(pattern)
+            for topic, count in partition_counts.items():
+                if topic not in INTERNAL_TOPICS and wanted.fullmatch(topic):
+                    yield from ((topic, number) for number in range(count))
+        case IfThere(named):
+            yield from _chosen(_remaining(named, partition_counts), partition_counts)
+
+
+def _remaining(choice: TopicChoice, partition_counts: Mapping[str, int]) -> TopicChoice:
+    match choice:
+        case Assign(partitions):
+            return Assign(
+                {
+                    topic: tuple(number for number in numbers if number < partition_counts[topic])
+                    for topic, numbers in partitions.items()
+                    if topic in partition_counts
+                }
+            )
+        case Subscribe(topics):
+            return Subscribe(tuple(topic for topic in topics if topic in partition_counts))
+    return choice
+
+
+def _count(option: str, topic: str, partition_counts: Mapping[str, int]) -> int:
+    count = partition_counts.get(topic)
+    if count is None:
+        raise TopicMissingError(
+            f"{option}: there is no topic {topic}; correct the name, or create it (`ponor topic list` shows what there is)"
+        )
+    return count
