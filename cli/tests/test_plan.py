@@ -11,6 +11,8 @@ from ponor_cli.errors import CommandError
 from ponor_cli.plan import (
     ClusterPlaces,
     UpOptions,
+    bootstrap_of,
+    broker_numbers,
     check_addition,
     check_options,
     export_environment,
@@ -32,14 +34,16 @@ def quorum_of(controllers: int, *, formatted: bool = False) -> QuorumFile:
 
 
 def test_the_default_cluster_is_one_of_each_and_controllers_come_first() -> None:
-    specs = plan(options(), quorum_of(1), [7000, 7001, 7002, 7003, 7004])
-    assert [spec.name for spec in specs] == ["controller-0", "broker-0", "gc-0"]
-    controller, broker, gc = (spec.config for spec in specs)
-    assert broker["controllers"] == gc["controllers"] == [controller["listen"]] == ["127.0.0.1:7000"]
+    specs = plan(options(), quorum_of(1), [7000, 7001, 7002, 7003, 7004, 7005])
+    assert [spec.name for spec in specs] == ["controller-0", "broker-0", "gc-0", "compactor-0"]
+    controller, broker, gc, compactor = (spec.config for spec in specs)
+    assert broker["controllers"] == gc["controllers"] == compactor["controllers"] == [controller["listen"]]
+    assert controller["listen"] == "127.0.0.1:7000"
     assert broker["kafka_port"] == 9092
-    assert broker["object_store"] == gc["object_store"] == "file:///d/objects"
-    assert {config["metrics"] for config in (controller, broker, gc)} == {
-        f"127.0.0.1:{port}" for port in (7002, 7003, 7004)
+    for config in (broker, gc, compactor):
+        assert config["object_store"] == "file:///d/objects"
+    assert {config["metrics"] for config in (controller, broker, gc, compactor)} == {
+        f"127.0.0.1:{port}" for port in (7002, 7003, 7004, 7005)
     }
 
 
@@ -53,6 +57,7 @@ def test_three_controllers_know_each_other_and_everybody_knows_them() -> None:
         "controller-2",
         "broker-0",
         "gc-0",
+        "compactor-0",
     ]
     assert controllers[0]["voters"] == controllers[1]["voters"] == controllers[2]["voters"]
     voters = controllers[0]["voters"]
@@ -60,6 +65,39 @@ def test_three_controllers_know_each_other_and_everybody_knows_them() -> None:
     assert [voter["service_address"] for voter in voters] == [config["listen"] for config in controllers]
     assert [voter["peer_address"] for voter in voters] == [config["peer_listen"] for config in controllers]
     assert specs[3].config["controllers"] == [voter["service_address"] for voter in voters]
+
+
+def test_brokers_differ_in_number_port_and_directory_and_agree_in_everything_else() -> None:
+    chosen = options(brokers=3, wal="object", kafka_port=9000)
+    specs = plan(chosen, quorum_of(1), list(range(7000, 7000 + ports_needed(chosen))))
+    brokers = [spec for spec in specs if spec.role == "broker"]
+    assert [spec.name for spec in brokers] == ["broker-0", "broker-1", "broker-2"]
+    assert [spec.node_id for spec in brokers] == [65536, 65537, 65538]
+    assert bootstrap_of(specs) == "127.0.0.1:9000,127.0.0.1:9001,127.0.0.1:9002"
+    own = ("node_id", "kafka_port", "data", "ready_file", "metrics")
+    for key in own:
+        assert len({spec.config[key] for spec in brokers}) == 3
+    rest = [{key: value for key, value in spec.config.items() if key not in own} for spec in brokers]
+    assert rest[0] == rest[1] == rest[2]
+    assert rest[0]["wal"] == "object"
+
+
+def test_brokers_keep_their_numbers_when_one_of_them_was_removed() -> None:
+    assert broker_numbers(2, []) == [0, 1]
+    assert broker_numbers(2, [0, 2]) == [0, 2]
+    assert broker_numbers(4, [0, 2]) == [0, 1, 2, 3]
+    chosen = options(brokers=2)
+    ports = list(range(7000, 7000 + ports_needed(chosen)))
+    specs = plan(chosen, quorum_of(1), ports, broker_numbers(2, [0, 2]))
+    assert [(spec.number, spec.config["kafka_port"]) for spec in specs if spec.role == "broker"] == [
+        (0, 9092),
+        (2, 9094),
+    ]
+
+
+def test_brokers_that_hold_partitions_are_not_left_out_of_a_start() -> None:
+    with pytest.raises(CommandError, match="ponor node remove broker N"):
+        broker_numbers(1, [0, 1, 2])
 
 
 def test_directories_are_formatted_only_until_the_cluster_has_served_once() -> None:
@@ -108,7 +146,7 @@ def test_every_port_is_used_once() -> None:
 
 
 def test_node_ids_are_unique_and_below_two_to_the_thirty() -> None:
-    ids = [spec.node_id for spec in plan(options(gcs=4), quorum_of(1), list(range(7000, 7008)))]
+    ids = [spec.node_id for spec in plan(options(gcs=4), quorum_of(1), list(range(7000, 7009)))]
     assert len(set(ids)) == len(ids)
     assert all(0 < node_id < 1 << 30 for node_id in ids)
 
@@ -117,12 +155,13 @@ def test_node_ids_are_unique_and_below_two_to_the_thirty() -> None:
     ("change", "word"),
     [
         ({"controllers": 11}, "--controllers 11"),
-        ({"brokers": 2}, "--brokers 2"),
-        ({"compactors": 1}, "--compactors 1"),
+        ({"brokers": 0}, "--brokers 0"),
+        ({"brokers": 17}, "--brokers 17"),
+        ({"compactors": 9}, "--compactors 9"),
         ({"gcs": 17}, "--gcs 17"),
-        ({"wal": "object"}, "--wal object"),
         ({"wal": "tape"}, "--wal tape"),
         ({"kafka_port": 0}, "--kafka-port 0"),
+        ({"kafka_port": 65530}, "--kafka-port 65530"),
     ],
 )
 def test_a_refusal_names_the_option(change: dict[str, object], word: str) -> None:
@@ -143,23 +182,42 @@ def test_a_directory_store_is_made_absolute() -> None:
 
 def test_only_roles_that_may_be_several_can_be_added_and_the_refusal_says_why() -> None:
     check_addition("gc", 1)
-    for role, word in (
-        ("broker", "partitions cannot move"),
-        ("compactor", "not built yet"),
-        ("gateway", "no role gateway"),
-    ):
-        with pytest.raises(CommandError, match=word):
-            check_addition(role, 1)
-    with pytest.raises(CommandError, match="ponor node remove gc N"):
-        check_addition("gc", 16)
+    check_addition("broker", 1)
+    check_addition("compactor", 1)
+    with pytest.raises(CommandError, match="no role gateway"):
+        check_addition("gateway", 1)
+    for role in ("gc", "broker", "compactor"):
+        with pytest.raises(CommandError, match=f"ponor node remove {role} N"):
+            check_addition(role, 16)
+
+
+def test_compactors_come_last_and_one_that_is_added_is_like_them() -> None:
+    chosen = options(compactors=2)
+    specs = plan(chosen, quorum_of(1), list(range(7000, 7000 + ports_needed(chosen))))
+    assert [spec.name for spec in specs[-3:]] == ["gc-0", "compactor-0", "compactor-1"]
+    assert [spec.node_id for spec in specs[-2:]] == [65536 + 2000, 65536 + 2001]
+    places = ClusterPlaces(ClusterDirectory(Path("/d")), "127.0.0.1", ["127.0.0.1:7000"], "file:///d/objects")
+    metrics_port = int(specs[-1].config["metrics"].rpartition(":")[2])
+    assert plan_addition(places, "compactor", 1, [metrics_port], {}).config == specs[-1].config
 
 
 def test_an_added_node_is_told_what_the_planned_ones_are() -> None:
-    planned = plan(options(gcs=2), quorum_of(1), list(range(7000, 7006)))[-1]
+    planned = plan(options(gcs=2, compactors=0), quorum_of(1), list(range(7000, 7006)))[-1]
     places = ClusterPlaces(ClusterDirectory(Path("/d")), "127.0.0.1", ["127.0.0.1:7000"], "file:///d/objects")
     added = plan_addition(places, "gc", 1, [7005], {"claim_objects_max": "5"})
     assert added.node_id == planned.node_id
     assert added.config == {**planned.config, "settings": {"claim_objects_max": "5"}}
+
+
+def test_an_added_broker_gets_the_port_of_its_number_and_the_kind_of_log_of_the_others() -> None:
+    chosen = options(brokers=2, wal="object", compactors=0)
+    planned = plan(chosen, quorum_of(1), list(range(7000, 7006)))[2]
+    places = ClusterPlaces(
+        ClusterDirectory(Path("/d")), "127.0.0.1", ["127.0.0.1:7000"], "file:///d/objects", 9092, "object"
+    )
+    added = plan_addition(places, "broker", 1, [7004], {"park_ms_max": "100"})
+    assert added.node_id == planned.node_id
+    assert added.config == {**planned.config, "settings": {"park_ms_max": "100"}}
 
 
 def test_an_added_controller_begins_blank_and_never_formats() -> None:

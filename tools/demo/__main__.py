@@ -33,7 +33,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from tools.demo.clients import FAMILIES, TOPIC, VALUE_BYTES, Seen, make_topic, read, write
+from tools.demo.clients import FAMILIES, TOPIC, VALUE_BYTES, Seen, make_topic, quiet_clients, read, write
 from tools.demo.holdings import TopicHoldings, holdings_of
 from tools.demo.picture import render_svg, render_terminal
 
@@ -59,11 +59,12 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the cluster's directory for a look")
     arguments = parser.parse_args()
     console = Console(highlight=False)
+    quiet_clients()
     directory = Path(tempfile.mkdtemp(prefix="ponor-demo-"))
     try:
         with running_cluster(directory) as cluster:
             console.print(
-                f"[bold]1[/] A fresh cluster: controller, broker, gc; Kafka clients at {cluster.bootstrap}"
+                f"[bold]1[/] A fresh cluster: controller, broker, gc, compactor; Kafka clients at {cluster.bootstrap}"
             )
             make_topic(cluster.bootstrap, PARTITIONS)
             work_s, seen = let_clients_work(console, cluster.bootstrap, arguments.records)

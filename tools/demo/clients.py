@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,6 +56,11 @@ def read(family: str, bootstrap: str, seen: Seen, told: Told, is_over: Callable[
         "kafka-python": _read_kafka_python,
     }
     readers[family](bootstrap, seen, told, is_over)
+
+
+def quiet_clients() -> None:
+    """Silence what aiokafka tells of every answer that it asks again for, as of a coordinator that is being chosen: nothing to see for who looks at a demo."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 def make_topic(bootstrap: str, partitions: int) -> None:

@@ -23,11 +23,14 @@ LEGEND_ROW: Final = 22
 LEGEND_COLUMNS: Final = 3
 LABEL_WIDTH_MIN: Final = 22
 """Narrower pieces carry no number."""
+EDGE: Final = 1
+"""A white edge parts neighbours: a gap would show the hatching below, as if something there were not uploaded."""
 FONT: Final = "font-family='DejaVu Sans, Helvetica, Arial, sans-serif'"
 HATCHING: Final = (
     "<defs><pattern id='wal' width='7' height='7' patternUnits='userSpaceOnUse' patternTransform='rotate(45)'>"
     "<rect width='7' height='7' fill='#eef0f3'/><rect width='2' height='7' fill='#9aa4b2'/></pattern></defs>"
 )
+LIGHT: Final = 0.55
 BLOCK: Final = "█"
 _GOLDEN_RATIO: Final = 0.618033988749895
 
@@ -95,6 +98,12 @@ def colour(number: int) -> str:
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
 
 
+def ink_on(background: str) -> str:
+    """Dark or white, whichever is read more easily on this colour (its relative luminance, roughly, as WCAG weighs the channels)."""
+    red, green, blue = (int(background[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    return "#1d2733" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > LIGHT else "#ffffff"
+
+
 def _lane(
     held: TopicHoldings, partition: int, end: int, scale: float, numbers: dict[ObjectId, int]
 ) -> list[str]:
@@ -109,12 +118,20 @@ def _lane(
         number = numbers[each.object_id]
         x, width = LANE_X + each.start * scale, (each.end - each.start) * scale
         parts.append(
-            f"<rect x='{x:.1f}' y='{y}' width='{max(width - 1, 0.8):.1f}' height='{LANE_HEIGHT}' rx='3' fill='{colour(number)}'>"
+            f"<rect x='{x:.1f}' y='{y}' width='{max(width, 0.8):.1f}' height='{LANE_HEIGHT}' fill='{colour(number)}' stroke='#ffffff' stroke-width='{EDGE}'>"
             f"<title>object {each.object_id}: offsets [{each.start}, {each.end})</title></rect>"
         )
         if width >= LABEL_WIDTH_MIN:
             parts.append(
-                _text(x + width / 2, y + 22, str(number), 12, fill="#ffffff", weight="bold", anchor="middle")
+                _text(
+                    x + width / 2,
+                    y + 22,
+                    str(number),
+                    12,
+                    fill=ink_on(colour(number)),
+                    weight="bold",
+                    anchor="middle",
+                )
             )
     return parts
 

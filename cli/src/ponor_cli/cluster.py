@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import ObjectState
+from ponor_metadata.rows import NO_NODE, NodeRole, NodeRow, ObjectState
 from ponor_runtime.identity import DEFAULT_TENANT
 
+from ponor_cli.balance import BALANCE_HELP, balance
 from ponor_cli.cluster_file import ClusterFile
+from ponor_cli.cluster_stop import ANNOUNCE_HELP, announce
 from ponor_cli.directory import ClusterDirectory
 from ponor_cli.finding import BootstrapOption, ClusterAddress, DataOption, OutputOption, find_cluster
 from ponor_cli.image_reader import image_of
 from ponor_cli.output import OutputFormat, human_bytes, print_rows, print_value
 from ponor_cli.quorum import leader_node_id, quorum_app
 
-cluster_app = typer.Typer(help="Look at the cluster as a whole.", no_args_is_help=True)
+BROKER_COLUMNS: Final = (
+    "broker",
+    "address",
+    "state",
+    "wal",
+    "partitions",
+    "moving_away",
+    "moving_in",
+    "recovering",
+)
+
+cluster_app = typer.Typer(help="Look at the cluster as a whole.", no_args_is_help=True, add_completion=False)
 cluster_app.add_typer(quorum_app, name="quorum")
+cluster_app.command("balance", help=BALANCE_HELP)(balance)
+cluster_app.command("announce-stop", help=ANNOUNCE_HELP)(announce)
 
 
 @cluster_app.command("info")
@@ -27,7 +43,9 @@ def info(
 ) -> None:
     """Who the cluster is, what runs, how much it holds."""
     cluster = find_cluster(data, bootstrap)
-    facts = {**describe_cluster(cluster, image_of(cluster)), "leader": leader_node_id(cluster.controllers)}
+    image = image_of(cluster)
+    facts = {**describe_cluster(cluster, image), "leader": leader_node_id(cluster.controllers)}
+    brokers = describe_brokers(image)
     processes = []
     if bootstrap is None:
         entries = ClusterFile.read(ClusterDirectory(data or Path("data"))).processes
@@ -37,12 +55,43 @@ def info(
             for e in entries
         ]  # fmt: skip
     if output is OutputFormat.JSON:
-        print_value({**facts, "processes": processes}, output)
+        print_value({**facts, "brokers": brokers, "processes": processes}, output)
         return
     print_value({**facts, "object_bytes": human_bytes(facts["object_bytes"])}, output)
+    if brokers:
+        print()
+        print_rows(brokers, BROKER_COLUMNS, output)
     if processes:
         print()
         print_rows(processes, ["role", "id", "node_id", "state", "pid", "restarts", "metrics_url"], output)
+
+
+def describe_brokers(image: MetadataImage) -> list[dict[str, Any]]:
+    """One row a broker that ever registered; `moving_away` and `moving_in` are partitions that are under way."""
+    led = Counter(row.leader_id for row in image.partitions)
+    away = Counter(row.source_id for row in image.moves)
+    coming = Counter(row.target_id for row in image.moves)
+    recovering = Counter(row.recoverer_id for row in image.wals if row.recoverer_id != NO_NODE)
+    return [
+        {
+            "broker": row.node_id,
+            "address": f"{row.kafka_host}:{row.kafka_port}",
+            "state": _state_of(row),
+            "wal": row.wal.name.lower(),
+            "partitions": led[row.node_id],
+            "moving_away": away[row.node_id],
+            "moving_in": coming[row.node_id],
+            "recovering": recovering[row.node_id],
+        }
+        for row in sorted(image.nodes, key=lambda row: row.node_id)
+        if row.role is NodeRole.BROKER
+    ]
+
+
+def _state_of(row: NodeRow) -> str:
+    if row.fenced:
+        return "left or fenced"
+    return "draining" if row.draining else "registered"
 
 
 def describe_cluster(cluster: ClusterAddress, image: MetadataImage) -> dict[str, Any]:

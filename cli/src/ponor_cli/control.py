@@ -80,7 +80,9 @@ class ControlServer:
             reply = {"ok": True, "message": message}
         except CommandError as error:
             reply = {"ok": False, "message": str(error)}
-        except (ValueError, KeyError, TypeError, AttributeError, TimeoutError) as error:
+        except OSError as error:  # a full disk, no process to be had; a silent client too, who hears nothing
+            reply = {"ok": False, "message": f"`ponor up` could not: {error}"}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             reply = {"ok": False, "message": f"malformed control request: {error!r}"}
         writer.write(json.dumps(reply).encode() + b"\n")
         await writer.drain()

@@ -73,17 +73,23 @@ class ClusterDirectory:
             for child in ("config", "run", "logs"):
                 (self.root / child).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CommandError(
-                f"cannot use {self.root} as data directory: {error.strerror}; choose another with --data"
-            ) from error
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> CommandError:
+        return CommandError(
+            f"cannot use {self.root} as data directory: {error.strerror}; choose another with --data"
+        )
 
     def lock(self) -> IO[str]:
         """Take the directory for one `ponor up`; released when the file is closed or the process ends.
 
         Raises:
-            CommandError: another `ponor up` runs on it.
+            CommandError: another `ponor up` runs on it, or the place cannot be written.
         """
-        handle = (self.root / "supervisor.lock").open("a+")
+        try:
+            handle = (self.root / "supervisor.lock").open("a+")
+        except OSError as error:
+            raise self._unusable(error) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -100,14 +106,22 @@ class ClusterDirectory:
 
 
 def write_json_atomically(path: Path, value: Any) -> None:
-    """Replace a file's content so that a reader sees the old or the new one, never a part."""
+    """Replace a file's content so that a reader sees the old or the new one, never a part.
+
+    Raises:
+        OSError: it cannot be written, and is what it was; names the file.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as handle:
-        json.dump(value, handle, indent=2)
-        handle.write("\n")
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as handle:
+            json.dump(value, handle, indent=2)
+            handle.write("\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read_json(path: Path) -> Any | None:

@@ -17,22 +17,22 @@ from ponor_runtime.object_store import ObjectStore, ObjectStoreError
 from ponor_runtime.system_disk import SystemDisk
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from s3stream.stores.directory import DirectoryObjectStore
+from s3stream.stores.probe.bucket_rules import BUCKET_RULES
+from s3stream.stores.probe.port_checks import PORT_CHECKS, Probe, remove_everything, run_port_checks
+from s3stream.stores.probe.report import Finding, Grade, is_safe, verdict
+from s3stream.stores.probe.s3_checks import S3_CHECKS, run_s3_checks
+from s3stream.stores.probe.s3_requests import S3Requests
+from s3stream.stores.probe.start_check import PROBE_PREFIX
 from s3stream.stores.s3 import S3ObjectStore
 from s3stream.stores.s3_location import S3Location, parse_s3_location
 
 from ponor_cli.errors import CommandError
 from ponor_cli.finding import OutputOption
 from ponor_cli.output import OutputFormat, console, print_rows, print_value
-from ponor_cli.storage_probe.bucket_rules import BUCKET_RULES
-from ponor_cli.storage_probe.port_checks import PORT_CHECKS, Probe, remove_everything, run_port_checks
-from ponor_cli.storage_probe.report import Finding, Grade, is_safe, verdict
-from ponor_cli.storage_probe.s3_checks import S3_CHECKS, run_s3_checks
-from ponor_cli.storage_probe.s3_requests import S3Requests
 
-doctor_app = typer.Typer(help="Examine what a cluster stands on.", no_args_is_help=True)
+doctor_app = typer.Typer(help="Examine what a cluster stands on.", no_args_is_help=True, add_completion=False)
 RACERS_DEFAULT = 16
 ROUNDS_DEFAULT = 3
-PROBE_PREFIX = "ponor-doctor"
 STORAGE_HELP = """Does an object store keep the promises that Ponor builds on?
 
 Races create-only puts, repeats puts whose answer was lost, reads ranges, lists, deletes, uploads in parts, sends damaged bodies, and reads the
@@ -60,11 +60,12 @@ def storage(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """See STORAGE_HELP."""
+    _refuse_no_store(url)
     findings: list[Finding] = []
     total = len(PORT_CHECKS) + (len(S3_CHECKS) + len(BUCKET_RULES) if url.startswith("s3://") else 0)
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), console=console(stderr=True), transient=True
-    ) as progress:
+    terminal = console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
         task = progress.add_task(f"examining {url}", total=total)
 
         def done(finding: Finding) -> None:
@@ -94,7 +95,20 @@ def examine(
     except ValueError as error:
         raise CommandError(str(error)) from error
     except ObjectStoreError as error:
-        raise CommandError(f"{url} cannot be used: {error}") from error
+        raise CommandError(f"{url} cannot be used{likely_cause(location)}: {error}") from error
+
+
+def _refuse_no_store(url: str) -> None:
+    path = url.removeprefix("file://") if url.startswith("file://") else ""
+    if not path and not url.startswith("s3://"):
+        raise CommandError(f"{url}: write file:///DIR or s3://BUCKET/PREFIX?endpoint=URL")
+
+
+def likely_cause(location: S3Location | None) -> str:
+    """What is most likely behind a store that gives no answer at all."""
+    if location is None or location.access_key_id:
+        return ""
+    return " (there is no AWS_ACCESS_KEY_ID in the environment, and this machine has no role of its own, it seems)"
 
 
 async def _examine_port(
@@ -134,8 +148,6 @@ def _examine_s3(location: S3Location, prefix: str, done: Callable[[Finding], Non
 async def _open(url: str, location: S3Location | None) -> ObjectStore:
     if location is not None:
         return S3ObjectStore(location)
-    if not url.startswith("file://") or url == "file://":
-        raise CommandError(f"{url}: write file:///DIR or s3://BUCKET/PREFIX?endpoint=URL")
     return await DirectoryObjectStore.open(SystemDisk(), _directory(url))
 
 

@@ -5,3 +5,10 @@ from __future__ import annotations
 
 class CommandError(Exception):
     """The command cannot be carried out; the message is all that the user sees."""
+
+
+def absent_topic(name: str) -> CommandError:
+    """For a topic that the cluster does not have."""
+    return CommandError(
+        f"topic {name} is not there; `ponor topic create {name}` makes it, `ponor topic list` shows what is"
+    )

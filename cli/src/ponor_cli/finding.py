@@ -19,7 +19,11 @@ DataOption = Annotated[
 ]
 BootstrapOption = Annotated[
     str | None,
-    typer.Option("--bootstrap", metavar="HOST:PORT", help="A broker of the cluster, instead of --data."),
+    typer.Option(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="Brokers of the cluster (HOST:PORT,HOST:PORT...), instead of --data.",
+    ),
 ]
 OutputOption = Annotated[OutputFormat, typer.Option("-o", "--output", help="How to print.")]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, TypeVar
 
 from ponor_metadata.errors import MetadataLagError
@@ -31,7 +31,7 @@ def image_of(cluster: ClusterAddress) -> MetadataImage:
     Raises:
         CommandError: no controller answers, or they are too few to know what is committed.
     """
-    return asyncio.run(_read_image(cluster))
+    return asyncio.run(read_image(cluster.controllers))
 
 
 def with_store(
@@ -45,14 +45,15 @@ def with_store(
     return asyncio.run(_use_store(cluster, environment, work))
 
 
-async def _read_image(cluster: ClusterAddress) -> MetadataImage:
-    runtime = _system_runtime()
+async def read_image(controllers: Sequence[str]) -> MetadataImage:
+    """`image_of` on a loop that runs already."""
+    runtime = system_runtime()
     subscription = SubscriptionClient(
         network=runtime.network,
         clock=runtime.clock,
         randomness=runtime.randomness,
         telemetry=runtime.telemetry,
-        addresses=cluster.controllers,
+        addresses=controllers,
     )
     following = asyncio.create_task(subscription.run())
     reading = asyncio.create_task(subscription.wait_current(deadline_ms=CURRENT_MS_MAX))
@@ -61,7 +62,7 @@ async def _read_image(cluster: ClusterAddress) -> MetadataImage:
         if reading.done():
             reading.result()
     except MetadataLagError as error:
-        where = ", ".join(cluster.controllers)
+        where = ", ".join(controllers)
         raise CommandError(
             f"no majority of controllers answers at {where}; is the cluster running?"
         ) from error
@@ -81,7 +82,7 @@ async def _use_store(
 ) -> T:
     try:
         store = await open_object_store(
-            cluster.object_store, runtime=_system_runtime(), environment=environment
+            cluster.object_store, runtime=system_runtime(), environment=environment
         )
         try:
             return await work(store)
@@ -91,7 +92,9 @@ async def _use_store(
         raise CommandError(f"object store {cluster.object_store}: {error}") from error
 
 
-def _system_runtime() -> Runtime:
+def system_runtime() -> Runtime:
+    """The outside world, for a command."""
+
     def fail_stop(what: str, error: BaseException) -> NoReturn:
         raise CommandError(f"{what}: {error}") from error
 

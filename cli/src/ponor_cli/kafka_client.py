@@ -22,28 +22,20 @@ from ponor_cli.errors import CommandError
 
 R = TypeVar("R", bound=Message)
 CLIENT_ID = "ponor-cli"
+PORT_MAX = 65_535
 TIMEOUT_S = 60.0
 RESPONSE_BYTES_MAX = 100 * 1024 * 1024
 BROKER_RESOURCE = 4
 
 
 class KafkaClient:
-    """A connection to one broker.
+    """A connection to one broker, the first of `bootstrap` (HOST:PORT,HOST:PORT,...) that can be reached.
 
     Raises (all calls): `CommandError` when the broker cannot be reached or does not answer.
     """
 
     def __init__(self, bootstrap: str) -> None:
-        self._address = bootstrap
-        host, separator, port = bootstrap.rpartition(":")
-        if not separator or not port.isdigit():
-            raise CommandError(f"--bootstrap {bootstrap}: write HOST:PORT")
-        try:
-            self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
-        except OSError as error:
-            raise CommandError(
-                f"no broker answers at {bootstrap} ({error.strerror or error}); is the cluster running?"
-            ) from error
+        self._address, self._socket = _connect_to_any(bootstrap)
         self._correlation = 0
         self._versions = self._negotiate()
 
@@ -119,7 +111,24 @@ class KafkaClient:
         while length:
             part = self._socket.recv(min(length, 1 << 20))
             if not part:
-                raise OSError("it closed the connection")
+                raise OSError("it closed the connection; is it Kafka's port?")
             parts.append(part)
             length -= len(part)
         return b"".join(parts)
+
+
+def _connect_to_any(bootstrap: str) -> tuple[str, socket.socket]:
+    addresses = bootstrap.split(",")
+    reason: OSError | None = None
+    for address in addresses:
+        host, separator, port = address.rpartition(":")
+        if not separator or not port.isdigit() or not 0 < int(port) <= PORT_MAX:
+            raise CommandError(f"--bootstrap {bootstrap}: write HOST:PORT, several with commas between them")
+        try:
+            return address, socket.create_connection((host, int(port)), TIMEOUT_S / len(addresses))
+        except OSError as error:
+            reason = error
+    assert reason is not None
+    raise CommandError(
+        f"no broker answers at {bootstrap} ({reason.strerror or reason}); is the cluster running?"
+    ) from reason

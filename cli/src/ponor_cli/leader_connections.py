@@ -10,7 +10,7 @@ from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.metadata import MetadataResponse, MetadataResponseTopic
 
 from ponor_cli.error_codes import error_of
-from ponor_cli.errors import CommandError
+from ponor_cli.errors import CommandError, absent_topic
 from ponor_cli.kafka_client import KafkaClient
 
 RETRY_S: Final = 0.2
@@ -80,16 +80,17 @@ class LeaderConnections:
         return True
 
     def _refresh(self) -> None:
-        for tries in range(RETRIES_MAX):
+        for _ in range(RETRIES_MAX):
             response = self._bootstrap.metadata([self.topic])
             topic = response.topics[0]
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise absent_topic(self.topic)
             if topic.error_code == ErrorCode.NONE and self._take(response, topic):
                 return
-            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or tries + 1 == RETRIES_MAX:
-                break
             time.sleep(RETRY_S)
         raise CommandError(
-            f"topic {self.topic} is not there; `ponor topic create {self.topic}` makes it, `ponor topic list` shows what is"
+            f"topic {self.topic}: partitions without a leader for {RETRY_S * RETRIES_MAX:.0f} s; "
+            f"`ponor partition list {self.topic}` shows them, `ponor cluster info` the brokers"
         )
 
     def _take(self, response: MetadataResponse, topic: MetadataResponseTopic) -> bool:

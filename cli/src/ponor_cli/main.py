@@ -1,112 +1,70 @@
-"""The command line: reads words, calls the commands, prints errors as one line."""
+"""The command line: finds the command that the words name, prints errors as one line."""
 
 from __future__ import annotations
 
+import errno
 import sys
-from pathlib import Path
-from typing import Annotated
+from importlib.metadata import version
+from typing import Annotated, NoReturn
 
 import typer
+from ponor_runtime.lifecycle import end_process
 
-from ponor_cli.cluster import cluster_app
-from ponor_cli.directory import ClusterDirectory
-from ponor_cli.doctor import doctor_app
 from ponor_cli.errors import CommandError
-from ponor_cli.node import node_app
-from ponor_cli.objects import object_app
-from ponor_cli.plan import UpOptions
-from ponor_cli.plugins import PluggedGroup
-from ponor_cli.settings_routing import route_settings
-from ponor_cli.topics import topic_app
-from ponor_cli.up import run_up
+from ponor_cli.plugins import HELP_NAMES, PluggedGroup
 
 app = typer.Typer(
     name="ponor",
     cls=PluggedGroup,
     help="Ponor: Kafka-compatible streaming whose data lives in object storage.",
     no_args_is_help=True,
+    context_settings=dict(HELP_NAMES),
     pretty_exceptions_enable=False,
 )
-app.add_typer(node_app, name="node")
-app.add_typer(topic_app, name="topic")
-app.add_typer(object_app, name="object")
-app.add_typer(cluster_app, name="cluster")
-app.add_typer(doctor_app, name="doctor")
-
-DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="Data directory of the cluster.")]
-DATA_DEFAULT = Path("data")
-UP_HELP = """Run a cluster on this machine until Ctrl-C.
-
-\b
-Examples:
-  ponor up
-  ponor up --data /var/lib/ponor --kafka-port 9092 --gcs 2 --set upload_interval_ms=2000
-  ponor up --object-store 's3://bucket/prefix?endpoint=http://127.0.0.1:9000'
-  ponor up --otlp http://127.0.0.1:4318 --trace-ratio 0.1
-"""
 
 
-@app.command(help=UP_HELP)
-def up(
-    data: DataOption = DATA_DEFAULT,
-    controllers: Annotated[int, typer.Option(help="Number of controllers.")] = 1,
-    brokers: Annotated[
-        int, typer.Option(help="Number of brokers; broker k listens on the Kafka port + k.")
-    ] = 1,
-    compactors: Annotated[int, typer.Option(help="Number of compactors.")] = 0,
-    gcs: Annotated[int, typer.Option(help="Number of garbage collectors.")] = 1,
-    kafka_port: Annotated[int, typer.Option(help="Kafka port of broker 0.")] = 9092,
-    object_store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="file://DIR or s3://BUCKET/PREFIX?endpoint=URL; default: inside the data directory.",
-        ),
-    ] = None,
-    wal: Annotated[str, typer.Option(help="Write-ahead log: file or object.")] = "file",
-    ready_file: Annotated[Path | None, typer.Option(help="Written once clients can produce.")] = None,
-    no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave dead processes dead.")] = False,
-    otlp: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Send traces and metrics to this OpenTelemetry collector (OTLP over HTTP)."
-        ),
-    ] = None,
-    trace_ratio: Annotated[
-        float | None,
-        typer.Option(
-            metavar="R",
-            help="Share of requests that are traced, 0 to 1; default 0.01, or OTEL_TRACES_SAMPLER.",
-        ),
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any setting of any service; repeatable."),
-    ] = None,
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ponor {version('ponor-cli')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
 ) -> None:
-    """See UP_HELP."""
-    options = UpOptions(
-        directory=ClusterDirectory(data),
-        controllers=controllers,
-        brokers=brokers,
-        compactors=compactors,
-        gcs=gcs,
-        kafka_port=kafka_port,
-        object_store=object_store,
-        wal=wal,
-        otlp=otlp,
-        trace_ratio=trace_ratio,
-        settings=route_settings(setting or []),
-    )
-    run_up(options, restart=not no_restart, ready_file=ready_file)
+    """Every command is found by PluggedGroup; this makes a group of none."""
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of the `ponor` script."""
+    end_process(_exit_code())
+
+
+def _exit_code() -> int:
     try:
         app(standalone_mode=True)
     except CommandError as error:
         print(f"ponor: {error}", file=sys.stderr)
-        sys.exit(1)
+        return 1
     except BrokenPipeError:
-        sys.exit(141)
+        return 141
+    except OSError as error:
+        print(f"ponor: {_of_the_system(error)}", file=sys.stderr)
+        return 1
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _of_the_system(error: OSError) -> str:
+    """What the system refused, as a sentence."""
+    what = f"{error.filename}: " if error.filename else ""
+    remedy = "; make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{what}{error.strerror or error}{remedy}"

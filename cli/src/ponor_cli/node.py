@@ -10,33 +10,40 @@ import typer
 from ponor_cli.cluster_file import ClusterFile
 from ponor_cli.control import NEXT_FREE, ControlRequest, send_control
 from ponor_cli.directory import ClusterDirectory
+from ponor_cli.drain_progress import send_with_progress
 from ponor_cli.finding import OutputOption
 from ponor_cli.output import OutputFormat, print_done, print_rows
 from ponor_cli.settings_routing import settings_of
 
+DRAIN_TIMEOUT_S = 660.0
+"""Longer than the supervisor waits for a broker that gives its partitions away."""
 START_TIMEOUT_S = 600.0
 """A broker that recovers a full write-ahead log to a slow store takes its time."""
 DATA_DEFAULT = Path("data")
 COLUMNS = ("role", "id", "node_id", "state", "pid", "restarts", "metrics_url")
 
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="Data directory of the cluster.")]
-RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="controller, broker or gc")]
+RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="controller, broker, gc or compactor")]
 NumberArgument = Annotated[int, typer.Argument(metavar="ID", help="number within the role, from 0", min=0)]
 SettingOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting of the new node; repeatable."),
 ]
 
-ADD_HELP = """Add a gc or a controller to the running cluster. A controller joins the quorum as a learner.
+ADD_HELP = """Add a broker, a gc, a compactor or a controller to the running cluster. The balancer gives a broker its share of the partitions; a controller joins the quorum as a learner.
 
 \b
 Examples:
+  ponor node add broker
   ponor node add gc --set poll_interval_ms_min=100
+  ponor node add compactor --set compaction_budget_bytes=33554432
   ponor node add controller
 """
 
 node_app = typer.Typer(
-    help="Add, remove, stop, start or kill one process of a running `ponor up`.", no_args_is_help=True
+    help="Add, remove, stop, start or kill one process of a running `ponor up`.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 
@@ -67,8 +74,13 @@ def node_remove(
     data: DataOption = DATA_DEFAULT,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Stop a node and take it out of the cluster; its log stays. A controller leaves the quorum first."""
-    _carry_out(data, ControlRequest("remove", role, number), output)
+    """Stop a node and take it out of the cluster; its log stays. A controller leaves the quorum first, a broker gives its partitions away."""
+    request = ControlRequest("remove", role, number)
+    if role == "broker":
+        message = send_with_progress(ClusterDirectory(data), request, DRAIN_TIMEOUT_S)
+        print_done(message, {}, output)
+    else:
+        _carry_out(data, request, output)
 
 
 @node_app.command("start")
@@ -89,8 +101,10 @@ def node_stop(
     data: DataOption = DATA_DEFAULT,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Stop a process cleanly; it stays down until `ponor node start`."""
-    _carry_out(data, ControlRequest("stop", role, number), output)
+    """Stop a process cleanly; it stays down until `ponor node start`. A broker beside others gives its partitions away before."""
+    request = ControlRequest("stop", role, number)
+    message = send_control(ClusterDirectory(data), request, timeout_s=DRAIN_TIMEOUT_S)
+    print_done(message, {}, output)
 
 
 @node_app.command("kill")

@@ -17,9 +17,11 @@ from s3stream.objects.keys import object_key
 from ponor_cli.errors import CommandError
 from ponor_cli.finding import BootstrapOption, ClusterAddress, DataOption, OutputOption, find_cluster
 from ponor_cli.image_reader import image_of, with_store
-from ponor_cli.output import OutputFormat, human_bytes, print_rows, print_value
+from ponor_cli.output import OutputFormat, counted, human_bytes, print_rows, print_value
 
-object_app = typer.Typer(help="Look at the objects that hold the data.", no_args_is_help=True)
+object_app = typer.Typer(
+    help="Look at the objects that hold the data.", no_args_is_help=True, add_completion=False
+)
 ObjectArgument = Annotated[
     str, typer.Argument(metavar="OBJECT", help="object id, or key as `object ls` shows it")
 ]
@@ -63,6 +65,7 @@ def inspect_object(
             "size_bytes": block.size_bytes,
             "crc32c": f"{block.crc:08x}",
             "max_timestamp_ms": block.max_timestamp_ms,
+            "min_timestamp_ms": block.min_timestamp_ms if block.spread else None,
         }
         for block in found.blocks
     ]
@@ -111,9 +114,9 @@ def verify_object(
         for each in found:
             print(f"DAMAGED {each['key']}: {each['problem']}")
     if found:
-        raise CommandError(f"{len(found)} problems in {len(keys)} objects")
+        raise CommandError(f"{counted(len(found), 'problem')} in {counted(len(keys), 'object')}")
     if output is OutputFormat.TABLE:
-        print(f"{len(keys)} objects are sound")
+        print(f"{counted(len(keys), 'object')} {'is' if len(keys) == 1 else 'are'} sound")
 
 
 def object_row(image: MetadataImage, row: ObjectRow) -> dict[str, Any]:

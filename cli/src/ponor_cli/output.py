@@ -25,7 +25,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        numeric = bool(rows) and all(isinstance(row.get(column), int) for row in rows)
+        numeric = bool(rows) and all(type(row.get(column)) is int for row in rows)
         table.add_column(
             column.upper().replace("_", " "), justify="right" if numeric else "left", overflow="fold"
         )
@@ -71,9 +71,16 @@ def human_bytes(count: int) -> str:
     raise AssertionError("unreachable")
 
 
+def counted(count: int, what: str) -> str:
+    """1, "record" -> '1 record'; 2 -> '2 records'."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def _cell(content: Any) -> str:
     if content is None:
         return "-"
+    if isinstance(content, bool):
+        return "yes" if content else "no"
     if isinstance(content, list):
         return ", ".join(map(str, content)) or "-"
     return str(content)

@@ -5,7 +5,7 @@ Options that are not built yet are refused by name, so that nobody believes in a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,17 +19,30 @@ from ponor_cli.quorum_file import FIRST_CONTROLLERS, ControllerPlace, QuorumFile
 CLUSTER_ORDINAL_DEFAULT = ClusterOrdinal(1)
 BROKER_NUMBER_FIRST = 0
 GC_NUMBER_FIRST = 1000
+COMPACTOR_NUMBER_FIRST = 2000
 CONTROLLER_NUMBER_FIRST = 3000
 """Node numbers within the cluster: brokers from 0, GC from 1000, compactors from 2000, controllers from 3000."""
+SHARED_NUMBER_FIRST: Final[Mapping[str, int]] = {"gc": GC_NUMBER_FIRST, "compactor": COMPACTOR_NUMBER_FIRST}
+"""Roles whose nodes are told nothing but what all nodes are."""
 
 PORTS_PER_CONTROLLER: Final = 2
 """One for nodes and tools, one for the other controllers."""
+BROKERS_MAX = 16
 GCS_MAX = 16
+COMPACTORS_MAX = 8
 CONTROLLERS_MAX: Final = 2 * max(FIRST_CONTROLLERS)
-ADDED_MAX: Final[Mapping[str, int]] = {"gc": GCS_MAX, "controller": CONTROLLERS_MAX}
+ADDED_MAX: Final[Mapping[str, int]] = {
+    "broker": BROKERS_MAX,
+    "gc": GCS_MAX,
+    "compactor": COMPACTORS_MAX,
+    "controller": CONTROLLERS_MAX,
+}
 """Roles of which nodes can be added to a running cluster, and how many of each may run. While machines are replaced, old and new controllers run."""
 
-START_ORDER = ("controller", "broker", "gc")
+WALS: Final = ("file", "object")
+"""Where a broker's write-ahead log lies: on its own disk, or in the object store."""
+
+START_ORDER = ("controller", "broker", "gc", "compactor")
 """Also the reverse order of stopping: brokers need the controller to close their streams."""
 
 
@@ -40,7 +53,7 @@ class UpOptions:
     directory: ClusterDirectory
     controllers: int = 1
     brokers: int = 1
-    compactors: int = 0
+    compactors: int = 1
     gcs: int = 1
     host: str = "127.0.0.1"
     kafka_port: int = 9092
@@ -75,18 +88,14 @@ def check_options(options: UpOptions) -> None:
     """
     if not 1 <= options.controllers <= CONTROLLERS_MAX:
         raise CommandError(f"--controllers {options.controllers}: choose 1, 3 or 5")
-    if options.brokers != 1:
-        raise CommandError(f"--brokers {options.brokers}: only one broker is built yet; leave the option out")
-    if options.compactors != 0:
-        raise CommandError(
-            f"--compactors {options.compactors}: compactors are not built yet; leave the option out"
-        )
+    if not 1 <= options.brokers <= BROKERS_MAX:
+        raise CommandError(f"--brokers {options.brokers}: choose 1 to {BROKERS_MAX}")
+    if not 0 <= options.compactors <= COMPACTORS_MAX:
+        raise CommandError(f"--compactors {options.compactors}: choose 0 to {COMPACTORS_MAX}")
     if not 0 <= options.gcs <= GCS_MAX:
         raise CommandError(f"--gcs {options.gcs}: choose 0 to {GCS_MAX}")
-    if options.wal == "object":
-        raise CommandError("--wal object: the object write-ahead log is not built yet; use --wal file")
-    if options.wal != "file":
-        raise CommandError(f"--wal {options.wal}: unknown; use file")
+    if options.wal not in WALS:
+        raise CommandError(f"--wal {options.wal}: unknown; use {' or '.join(WALS)}")
     if options.otlp is not None and not options.otlp.startswith(("http://", "https://")):
         raise CommandError(
             f"--otlp {options.otlp}: write http://HOST:4318, where a collector takes OTLP over HTTP"
@@ -95,8 +104,8 @@ def check_options(options: UpOptions) -> None:
         raise CommandError(
             f"--trace-ratio {options.trace_ratio}: give the share of requests to trace, 0 to 1"
         )
-    if not 1 <= options.kafka_port <= 65535 - options.brokers:
-        raise CommandError(f"--kafka-port {options.kafka_port}: choose 1 to {65535 - options.brokers}")
+    if not 1 <= options.kafka_port <= 65535 - BROKERS_MAX:
+        raise CommandError(f"--kafka-port {options.kafka_port}: choose 1 to {65535 - BROKERS_MAX}")
 
 
 def object_store_url(options: UpOptions) -> str:
@@ -118,9 +127,31 @@ def object_store_url(options: UpOptions) -> str:
     raise CommandError(f"--object-store {url}: write file://DIR or s3://BUCKET/PREFIX?endpoint=URL")
 
 
-def plan(options: UpOptions, quorum: QuorumFile, ports: list[int]) -> list[ProcessSpec]:
-    """The processes in starting order. `ports` are free ones, `ports_needed` of them: two for each controller, then one metrics port per process."""
+def broker_numbers(wanted: int, present: Sequence[int]) -> list[int]:
+    """Numbers of the brokers to start: those of the last time, who hold partitions, and the lowest free ones for what is wanted beyond.
+
+    Raises:
+        CommandError: fewer are wanted than hold partitions.
+    """
+    if wanted < len(present):
+        raise CommandError(
+            f"--brokers {wanted}: the cluster has {len(present)} ({', '.join(map(str, present))}), which hold partitions; start them all, "
+            "then let `ponor node remove broker N` move the partitions of those that are to go"
+        )
+    free = (number for number in range(wanted) if number not in present)
+    return sorted([*present, *(next(free) for _ in range(wanted - len(present)))])
+
+
+def plan(
+    options: UpOptions, quorum: QuorumFile, ports: list[int], brokers: Sequence[int] | None = None
+) -> list[ProcessSpec]:
+    """The processes in starting order, the brokers by their numbers (from 0 unless said otherwise).
+
+    `ports` are free ones, `ports_needed` of them: two for each controller, then one metrics port per process.
+    """
     check_options(options)
+    numbers = range(options.brokers) if brokers is None else brokers
+    assert len(numbers) == options.brokers
     voters = quorum.controllers
     assert len(voters) == options.controllers
     assert len(ports) == ports_needed(options)
@@ -128,7 +159,12 @@ def plan(options: UpOptions, quorum: QuorumFile, ports: list[int]) -> list[Proce
         _voter(options.host, voter, ports[PORTS_PER_CONTROLLER * at :]) for at, voter in enumerate(voters)
     ]
     places = ClusterPlaces(
-        options.directory, options.host, [row["service_address"] for row in rows], object_store_url(options)
+        options.directory,
+        options.host,
+        [row["service_address"] for row in rows],
+        object_store_url(options),
+        options.kafka_port,
+        options.wal,
     )
     metrics = iter(ports[PORTS_PER_CONTROLLER * len(rows) :])
     specs = [
@@ -143,16 +179,31 @@ def plan(options: UpOptions, quorum: QuorumFile, ports: list[int]) -> list[Proce
         )
         for voter, row in zip(voters, rows, strict=True)
     ]
-    for number in range(options.brokers):
-        kafka = {**places.shared, "kafka_host": options.host, "kafka_port": options.kafka_port + number}
-        specs.append(
-            _spec(places, "broker", number, BROKER_NUMBER_FIRST, next(metrics), kafka, options.settings)
-        )
     specs.extend(
-        _spec(places, "gc", number, GC_NUMBER_FIRST, next(metrics), places.shared, options.settings)
-        for number in range(options.gcs)
+        _spec(
+            places,
+            "broker",
+            number,
+            BROKER_NUMBER_FIRST,
+            next(metrics),
+            places.broker(number),
+            options.settings,
+        )
+        for number in numbers
     )
+    for role, count in (("gc", options.gcs), ("compactor", options.compactors)):
+        first = SHARED_NUMBER_FIRST[role]
+        specs.extend(
+            _spec(places, role, number, first, next(metrics), places.shared, options.settings)
+            for number in range(count)
+        )
     return specs
+
+
+def bootstrap_of(specs: Sequence[ProcessSpec]) -> str:
+    """What clients are given: the addresses of all brokers."""
+    brokers = [spec.config for spec in specs if spec.role == "broker"]
+    return ",".join(f"{config['kafka_host']}:{config['kafka_port']}" for config in brokers)
 
 
 def _voter(host: str, voter: ControllerPlace, ports: list[int]) -> dict[str, Any]:
@@ -183,18 +234,22 @@ class ClusterPlaces:
     host: str
     controllers: list[str]
     object_store: str
+    kafka_port: int = 9092
+    wal: str = "file"
 
     @property
     def shared(self) -> dict[str, Any]:
         """The part of a node's configuration that all nodes but controllers have in common."""
         return {"controllers": self.controllers, "object_store": self.object_store}
 
-
-REFUSED_ROLES: Final[Mapping[str, str]] = {
-    "broker": "partitions cannot move to a second broker yet; the cluster's one broker serves all of them",
-    "compactor": "compactors are not built yet",
-}
-"""Roles of which there is one, or none, and why."""
+    def broker(self, number: int) -> dict[str, Any]:
+        """What a broker is told beyond what every process is."""
+        return {
+            **self.shared,
+            "kafka_host": self.host,
+            "kafka_port": self.kafka_port + number,
+            "wal": self.wal,
+        }
 
 
 def check_addition(role: str, present: int) -> None:
@@ -203,15 +258,11 @@ def check_addition(role: str, present: int) -> None:
     Raises:
         CommandError: says why not, and what can.
     """
-    if role in REFUSED_ROLES:
-        raise CommandError(
-            f"no {role} can be added: {REFUSED_ROLES[role]}; only {' and '.join(ADDED_MAX)} nodes can be added now"
-        )
     if role not in ADDED_MAX:
         raise CommandError(f"there is no role {role}; {' or '.join(ADDED_MAX)} can be added")
     if present >= ADDED_MAX[role]:
         raise CommandError(
-            f"{present} {role} nodes run already, at most {ADDED_MAX[role]} may; remove one with `ponor node remove {role} N`"
+            f"{present} {role} nodes are there already, at most {ADDED_MAX[role]} may be; remove one with `ponor node remove {role} N`"
         )
 
 
@@ -219,8 +270,12 @@ def plan_addition(
     places: ClusterPlaces, role: str, number: int, ports: list[int], settings: dict[str, str]
 ) -> ProcessSpec:
     """One more node for a running cluster, where `check_addition` let it. `ports` as `plan` takes them for one process of the role."""
-    if role == "gc":
-        return _spec(places, role, number, GC_NUMBER_FIRST, ports[0], places.shared, {role: settings})
+    if role in SHARED_NUMBER_FIRST:
+        first = SHARED_NUMBER_FIRST[role]
+        return _spec(places, role, number, first, ports[0], places.shared, {role: settings})
+    if role == "broker":
+        own = places.broker(number)
+        return _spec(places, role, number, BROKER_NUMBER_FIRST, ports[0], own, {role: settings})
     service_port, peer_port, metrics_port = ports
     blank = {
         "listen": f"{places.host}:{service_port}",
@@ -249,7 +304,7 @@ def export_environment(options: UpOptions) -> dict[str, str]:
 
 def ports_needed(options: UpOptions) -> int:
     """How many free ports `plan` takes."""
-    processes = options.controllers + options.brokers + options.gcs
+    processes = options.controllers + options.brokers + options.gcs + options.compactors
     return PORTS_PER_CONTROLLER * options.controllers + processes
 
 

@@ -39,7 +39,9 @@ MEMBER_COLUMNS: Final = (
 NodeArgument = Annotated[int, typer.Argument(metavar="NODE_ID", help="node id of a controller", min=1)]
 
 quorum_app = typer.Typer(
-    help="Who of the controllers votes, who leads, who lags; and changing it.", no_args_is_help=True
+    help="Who of the controllers votes, who leads, who lags; and changing it.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 
@@ -125,7 +127,12 @@ def remove(
 @quorum_app.command("transfer")
 def transfer(
     node_id: Annotated[
-        int, typer.Argument(metavar="[NODE_ID]", help="the next leader; default: the voter that is furthest")
+        int,
+        typer.Argument(
+            metavar="[NODE_ID]",
+            help="the next leader; default: the voter that is furthest",
+            show_default=False,
+        ),
     ] = 0,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
@@ -153,7 +160,9 @@ def snapshot(
 
 @quorum_app.command("confirm-incarnation")
 def confirm_incarnation(
-    incarnation: Annotated[int, typer.Argument(help="the incarnation that `describe` shows", min=1)],
+    incarnation: Annotated[
+        int, typer.Argument(metavar="INCARNATION", help="the incarnation that `describe` shows", min=1)
+    ],
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ponor_broker.settings import BrokerSettings
+from ponor_compactor.settings import CompactorSettings
 from ponor_controller.settings import ControllerSettings
 from ponor_gc.settings import GcSettings
 from ponor_runtime.settings import SettingError, describe, load
@@ -20,6 +21,7 @@ SETTINGS_OF_ROLE: Mapping[str, type[Any]] = {
     "controller": ControllerSettings,
     "broker": BrokerSettings,
     "gc": GcSettings,
+    "compactor": CompactorSettings,
 }
 
 
@@ -37,7 +39,7 @@ def route_settings(assignments: Sequence[str]) -> dict[str, dict[str, str]]:
             raise CommandError(f"--set {assignment}: write NAME=VALUE")
         roles = [role for role, known in names.items() if name in known]
         if not roles:
-            raise CommandError(f"--set {name}: no such setting{_suggestion(name, names)}")
+            raise CommandError(f"--set {name}: no such setting; {_suggestion(name, names)}")
         for role in roles:
             routed[role][name] = value
     for role, values in routed.items():
@@ -73,4 +75,4 @@ def settings_of(role: str, assignments: Sequence[str]) -> dict[str, str]:
 def _suggestion(name: str, names: Mapping[str, set[str]]) -> str:
     known = sorted(set().union(*names.values()))
     near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+    return f"did you mean {near[0]}?" if near else f"`docs/operations/settings.md` lists all {len(known)}"

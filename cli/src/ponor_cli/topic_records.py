@@ -15,7 +15,7 @@ from ponor_kafka.compression import Codec
 from ponor_cli.errors import CommandError
 from ponor_cli.finding import BootstrapOption, DataOption, OutputOption, find_bootstrap
 from ponor_cli.leader_connections import LeaderConnections
-from ponor_cli.output import OutputFormat, print_rows
+from ponor_cli.output import OutputFormat, counted, print_rows
 from ponor_cli.record_text import RecordFormat, TextRecord, parse_header, parse_json, parse_plain
 from ponor_cli.topic_consumption import Consumption, consume_until_done
 from ponor_cli.topic_writer import TopicWriter
@@ -208,7 +208,9 @@ def _report(topic: str, writer: TopicWriter, output: OutputFormat) -> None:
         return
     total = sum(each.records for each in written)
     places = ", ".join(f"{each.partition} [{each.first_offset}, {each.last_offset + 1})" for each in written)
-    sys.stderr.write(f"{total} records durable in {topic}{f', partition {places}' if places else ''}\n")
+    sys.stderr.write(
+        f"{counted(total, 'record')} durable in {topic}{f', partition {places}' if places else ''}\n"
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
+from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -22,14 +25,16 @@ from ponor_kafka.messages.list_offsets import (
 from ponor_kafka.messages.metadata import MetadataResponseTopic
 
 from ponor_cli.error_codes import error_name
-from ponor_cli.errors import CommandError
+from ponor_cli.errors import CommandError, absent_topic
 from ponor_cli.finding import BootstrapOption, DataOption, OutputOption, find_bootstrap
 from ponor_cli.kafka_client import KafkaClient
-from ponor_cli.output import OutputFormat, print_done, print_rows
+from ponor_cli.output import OutputFormat, counted, print_done, print_rows
 from ponor_cli.topic_records import register as register_records
 
 topic_app = typer.Typer(
-    help="Create, list, describe and delete topics; write and read records.", no_args_is_help=True
+    help="Create, list, describe and delete topics; write and read records.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 register_records(topic_app)
 NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
@@ -38,7 +43,16 @@ EARLIEST = -2
 LATEST = -1
 
 
-@topic_app.command("create")
+CREATE_HELP = """Make a topic.
+
+\b
+Examples:
+  ponor topic create orders --partitions 8
+  ponor topic create accounts --config cleanup.policy=compact --config retention.ms=-1
+"""
+
+
+@topic_app.command("create", help=CREATE_HELP)
 def create(
     name: NameArgument,
     partitions: Annotated[int, typer.Option(help="Number of partitions; -1 for the cluster's default.")] = -1,
@@ -49,7 +63,7 @@ def create(
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make a topic."""
+    """See CREATE_HELP."""
     configs = [CreatableTopicConfig(name=key, value=value) for key, value in map(_pair, config or [])]
     topic = CreatableTopic(
         name=name, num_partitions=partitions, replication_factor=-1, assignments=[], configs=configs
@@ -58,9 +72,9 @@ def create(
     with KafkaClient(find_bootstrap(data, bootstrap)) as client:
         response = client.call(request, CreateTopicsResponse)
     result = response.topics[0]
-    _raise_for(result.error_code, f"topic {name}", result.error_message)
+    _raise_for(result.error_code, name, result.error_message)
     print_done(
-        f"topic {name} created with {result.num_partitions} partitions",
+        f"topic {name} created with {counted(result.num_partitions, 'partition')}",
         {"topic": name, "partitions": result.num_partitions},
         output,
     )
@@ -95,9 +109,9 @@ def describe(
     """Show a topic's partitions: leader, epoch, and the offsets that are there."""
     with KafkaClient(find_bootstrap(data, bootstrap)) as client:
         topic = client.metadata([name]).topics[0]
-        _raise_for(topic.error_code, f"topic {name}", None)
-        starts = _offsets(client, topic, EARLIEST)
-        ends = _offsets(client, topic, LATEST)
+        _raise_for(topic.error_code, name, None)
+        addresses = {row.node_id: f"{row.host}:{row.port}" for row in client.metadata([]).brokers}
+    starts, ends = _offsets(topic, addresses)
     rows = [
         {
             "partition": partition.partition_index,
@@ -125,26 +139,42 @@ def delete(
     with KafkaClient(find_bootstrap(data, bootstrap)) as client:
         response = client.call(request, DeleteTopicsResponse)
     result = response.responses[0]
-    _raise_for(result.error_code, f"topic {name}", result.error_message)
+    _raise_for(result.error_code, name, result.error_message)
     print_done(f"topic {name} deleted", {"topic": name}, output)
 
 
-def _offsets(client: KafkaClient, topic: MetadataResponseTopic, timestamp: int) -> dict[int, int]:
+def _offsets(
+    topic: MetadataResponseTopic, addresses: Mapping[int, str]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """First and end offsets as the leaders know them; a partition whose leader cannot be reached has none."""
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    led: dict[int, list[int]] = {}
+    for partition in topic.partitions:
+        led.setdefault(partition.leader_id, []).append(partition.partition_index)
+    for leader_id in sorted(led.keys() & addresses.keys()):
+        with contextlib.suppress(CommandError), KafkaClient(addresses[leader_id]) as leader:
+            starts.update(_offsets_at(leader, topic.name or "", led[leader_id], EARLIEST))
+            ends.update(_offsets_at(leader, topic.name or "", led[leader_id], LATEST))
+    return starts, ends
+
+
+def _offsets_at(client: KafkaClient, topic: str, numbers: list[int], timestamp: int) -> dict[int, int]:
     partitions = [
-        ListOffsetsPartition(
-            partition_index=partition.partition_index, current_leader_epoch=-1, timestamp=timestamp
-        )
-        for partition in topic.partitions
+        ListOffsetsPartition(partition_index=number, current_leader_epoch=-1, timestamp=timestamp)
+        for number in numbers
     ]
-    wanted = ListOffsetsTopic(name=topic.name or "", partitions=partitions)
+    wanted = ListOffsetsTopic(name=topic, partitions=partitions)
     request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[wanted])
     response = client.call(request, ListOffsetsResponse)
     return {row.partition_index: row.offset for row in response.topics[0].partitions if row.error_code == 0}
 
 
-def _raise_for(code: int, what: str, message: str | None) -> None:
-    if code != 0:
-        raise CommandError(f"{what}: {error_name(code)}{f' ({message})' if message else ''}")
+def _raise_for(code: int, topic: str, message: str | None) -> None:
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise absent_topic(topic)
+    if code != ErrorCode.NONE:
+        raise CommandError(f"topic {topic}: {error_name(code)}{f' ({message})' if message else ''}")
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -6,15 +6,19 @@ import asyncio
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 from ponor_cli.cluster_file import ClusterFile, ProcessEntry
 from ponor_cli.control import ControlServer
-from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
+from ponor_cli.directory import read_json, write_json_atomically
 from ponor_cli.errors import CommandError
+from ponor_cli.orphans import await_orphans
 from ponor_cli.plan import (
     ClusterPlaces,
     ProcessSpec,
     UpOptions,
+    bootstrap_of,
+    broker_numbers,
     check_options,
     export_environment,
     object_store_url,
@@ -22,8 +26,10 @@ from ponor_cli.plan import (
     ports_needed,
 )
 from ponor_cli.ports import free_ports
+from ponor_cli.process_words import say
 from ponor_cli.quorum_file import QuorumFile
-from ponor_cli.supervisor import Supervisor, install_stop_signals, say
+from ponor_cli.store_glance import silence_of
+from ponor_cli.supervisor import Supervisor, install_stop_signals
 
 
 def run_up(options: UpOptions, *, restart: bool, ready_file: Path | None) -> None:
@@ -38,10 +44,15 @@ def run_up(options: UpOptions, *, restart: bool, ready_file: Path | None) -> Non
     options.directory.make()
     with options.directory.lock():
         store = object_store_url(options)
-        _refuse_other_store(options.directory, store)
-        _refuse_taken_kafka_ports(options)
+        before = read_json(options.directory.cluster_file)
+        if before is not None:
+            _refuse_other_store(options, store, before)
+        brokers = broker_numbers(options.brokers, _brokers_of(before))
+        if before is not None:
+            _await_those_left_behind(ClusterFile.parse(before))
+        _refuse_taken_kafka_ports(options, brokers)
         quorum = QuorumFile.open(options.directory, options.controllers)
-        specs = plan(options, quorum, free_ports(options.host, ports_needed(options)))
+        specs = plan(options, quorum, free_ports(options.host, ports_needed(options)), brokers)
         cluster = _describe(options, specs, store)
         cluster.write(options.directory)
         asyncio.run(_serve(options, cluster, quorum, specs, restart=restart, ready_file=ready_file))
@@ -63,7 +74,12 @@ async def _serve(
         cluster,
         specs,
         places=ClusterPlaces(
-            options.directory, options.host, list(cluster.controllers), cluster.object_store
+            options.directory,
+            options.host,
+            list(cluster.controllers),
+            cluster.object_store,
+            options.kafka_port,
+            options.wal,
         ),
         quorum=quorum,
         restart=restart,
@@ -71,6 +87,7 @@ async def _serve(
     )
     control = ControlServer(options.directory, supervisor.control)
     await control.start()
+    glance: asyncio.Task[None] | None = None
     starting = asyncio.create_task(supervisor.start())
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -81,13 +98,15 @@ async def _serve(
                 quorum.formatted = True
                 quorum.write(options.directory)
             say(f"ready bootstrap={cluster.bootstrap}")
+            glance = asyncio.create_task(_glance(cluster.object_store, options.wal))
             if ready_file is not None:
                 write_json_atomically(ready_file, {"bootstrap": cluster.bootstrap, "pid": os.getpid()})
             await stopping
     finally:
-        starting.cancel()
-        stopping.cancel()
-        await asyncio.gather(starting, stopping, return_exceptions=True)
+        waiting = [task for task in (starting, stopping, glance) if task is not None]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
         await control.close()
         await supervisor.stop()
         if ready_file is not None:
@@ -95,12 +114,18 @@ async def _serve(
         say("ponor: stopped")
 
 
+async def _glance(store: str, wal: str) -> None:
+    silence = await silence_of(store, wal, os.environ)
+    if silence is not None:
+        say(f"ponor: {silence}")
+
+
 def _describe(options: UpOptions, specs: list[ProcessSpec], store: str) -> ClusterFile:
     entries = [
         ProcessEntry.planned(options.directory, spec.role, spec.number, spec.node_id) for spec in specs
     ]
     return ClusterFile(
-        bootstrap=f"{options.host}:{options.kafka_port}",
+        bootstrap=bootstrap_of(specs),
         controllers=[spec.config["listen"] for spec in specs if spec.role == "controller"],
         object_store=store,
         wal=options.wal,
@@ -109,18 +134,31 @@ def _describe(options: UpOptions, specs: list[ProcessSpec], store: str) -> Clust
     )
 
 
-def _refuse_other_store(directory: ClusterDirectory, store: str) -> None:
+def _brokers_of(before: dict[str, Any] | None) -> list[int]:
+    """Numbers of the brokers that the cluster had when it was stopped."""
+    if before is None:
+        return []
+    return [entry["id"] for entry in before.get("processes", []) if entry["role"] == "broker"]
+
+
+def _refuse_other_store(options: UpOptions, store: str, before: dict[str, Any]) -> None:
     """Data written to one store is not found in another; a cluster stays with the store it began with."""
-    before = read_json(directory.cluster_file)
-    if before is not None and before.get("object_store") not in (None, store):
+    root = options.directory.root
+    if before.get("object_store") not in (None, store):
         raise CommandError(
-            f"{directory.root} belongs to the object store {before['object_store']}, not {store}; "
+            f"{root} belongs to the object store {before['object_store']}, not {store}; "
             "give that one with --object-store, or another --data"
         )
 
 
-def _refuse_taken_kafka_ports(options: UpOptions) -> None:
-    for number in range(options.brokers):
+def _await_those_left_behind(before: ClusterFile) -> None:
+    """A `ponor up` that was killed could not stop its processes; they end by themselves, a moment later than it did."""
+    for entry in await_orphans(before.processes):
+        say(f"ponor: {entry.name} (pid {entry.pid}) of the `ponor up` before this one still runs")
+
+
+def _refuse_taken_kafka_ports(options: UpOptions, brokers: list[int]) -> None:
+    for number in brokers:
         port = options.kafka_port + number
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,0 +1,49 @@
+"""Drawing which objects hold which offsets, from maps that are written down here."""
+
+from __future__ import annotations
+
+from ponor_cli.object_map import HeldPiece, StreamMap, draw
+from ponor_runtime.identity import ObjectId
+
+
+def _map(*ends: int, start: int = 0, end: int | None = None, shared: bool = True) -> StreamMap:
+    """Pieces that end at these offsets, one after the other from `start` on."""
+    begins = (start, *ends)
+    pieces = tuple(
+        HeldPiece(ObjectId(number), begins[number], each, shared) for number, each in enumerate(ends)
+    )
+    return StreamMap(0, "log", start, ends[-1] if end is None else end, pieces)
+
+
+def test_one_stream_object_is_a_bar() -> None:
+    assert draw(_map(1_000, shared=False), 10) == "█" * 10
+
+
+def test_neighbours_are_told_apart_by_their_shades() -> None:
+    assert draw(_map(500, 1_000), 10) == "▒▒▒▒▒░░░░░"
+    assert draw(_map(500, 1_000, shared=False), 10) == "█████▓▓▓▓▓"
+
+
+def test_many_small_objects_are_counted() -> None:
+    assert draw(_map(*range(10, 301, 10)), 10) == "3" * 10
+    assert draw(_map(*range(1, 1_001)), 10) == "+" * 10
+
+
+def test_a_stream_that_is_compacted_in_front_and_fresh_at_its_end() -> None:
+    compacted = HeldPiece(ObjectId(1), 0, 800, is_shared=False)
+    fresh = [HeldPiece(ObjectId(2 + n), 800 + 40 * n, 840 + 40 * n, is_shared=True) for n in range(5)]
+    assert draw(StreamMap(0, "log", 0, 1_000, (compacted, *fresh)), 10) == "████████32"
+
+
+def test_a_first_piece_that_begins_below_the_start_of_the_stream_is_cut() -> None:
+    piece = HeldPiece(ObjectId(1), 0, 1_000, is_shared=False)
+    assert draw(StreamMap(0, "log", 600, 1_000, (piece,)), 8) == "█" * 8
+
+
+def test_what_no_object_is_found_for_is_seen() -> None:
+    assert draw(_map(500, end=1_000), 10) == "▒▒▒▒▒·····"
+    assert draw(StreamMap(0, "log", 0, 10, ()), 10) == "·" * 10
+
+
+def test_a_short_stream_has_a_cell_for_every_offset() -> None:
+    assert draw(_map(3), 64) == "▒▒▒"

@@ -1,0 +1,59 @@
+"""The supervisor outlives what its disk refuses."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from ponor_cli.cluster_file import ClusterFile
+from ponor_cli.directory import ClusterDirectory, write_json_atomically
+from ponor_cli.errors import CommandError
+from ponor_cli.plan import ClusterPlaces
+from ponor_cli.process_words import waiting_line
+from ponor_cli.quorum_file import ControllerPlace, QuorumFile
+from ponor_cli.supervisor import Supervisor
+
+
+async def test_a_cluster_file_that_cannot_be_written_is_told_and_stops_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = ClusterDirectory(tmp_path)
+    directory.make()
+    directory.cluster_file.mkdir()
+    supervisor = Supervisor(
+        directory,
+        ClusterFile("127.0.0.1:1", [], "file:///o", "file", 1, []),
+        [],
+        places=ClusterPlaces(directory, "127.0.0.1", [], "file:///o", 9092, "file"),
+        quorum=QuorumFile([ControllerPlace(0, str(uuid.UUID(int=0)))]),
+        restart=True,
+        environment={},
+    )
+    await supervisor.stop()
+    assert f"{directory.cluster_file}" in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_replaced_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(OSError, match=r"x\.json"):
+        write_json_atomically(tmp_path / "x.json", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_lock_that_cannot_be_made_is_a_refusal(tmp_path: Path) -> None:
+    (tmp_path / "supervisor.lock").mkdir()
+    with pytest.raises(CommandError, match="choose another with --data"):
+        ClusterDirectory(tmp_path).lock()
+
+
+def test_who_waits_for_a_start_hears_the_last_word(tmp_path: Path) -> None:
+    log = tmp_path / "broker-0.log"
+    assert waiting_line("broker 0", 10.2, log).endswith("nothing yet")
+    log.write_text(
+        "2026-01-01 00:00:00,000 INFO ponor.broker: one\n2026-01-01 00:00:01,000 WARNING ponor.broker: the disk is full\n"
+    )
+    assert (
+        waiting_line("broker 0", 20.0, log)
+        == f"broker 0 does not serve after 20 s; its last word in {log}: the disk is full"
+    )

@@ -1,0 +1,178 @@
+{{/* Names, labels, and the parts that all pods have in common. */}}
+
+{{- define "ponor.fullname" -}}
+{{- if .Values.fullnameOverride }}{{ .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- $name := default .Chart.Name .Values.nameOverride }}
+{{- if contains $name .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "ponor.labels" -}}
+app.kubernetes.io/name: ponor
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .role }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{- define "ponor.selector" -}}
+app.kubernetes.io/name: ponor
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .role }}
+{{- end }}
+
+{{- define "ponor.image" -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end }}
+
+{{- define "ponor.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}{{ default (include "ponor.fullname" .) .Values.serviceAccount.name }}
+{{- else }}{{ default "default" .Values.serviceAccount.name }}{{ end }}
+{{- end }}
+
+{{/* The name that a pod of a StatefulSet has for life; POD is filled in by the entrypoint, or by the caller. */}}
+{{- define "ponor.podHost" -}}
+{{ .pod }}.{{ include "ponor.fullname" .root }}-{{ .role }}.{{ .root.Release.Namespace }}.svc.{{ .root.Values.clusterDomain }}
+{{- end }}
+
+{{- define "ponor.controllerHosts" -}}
+{{- $hosts := list }}
+{{- range $ordinal := until (int .Values.controllers.replicas) }}
+{{- $pod := printf "%s-controller-%d" (include "ponor.fullname" $) $ordinal }}
+{{- $hosts = append $hosts (include "ponor.podHost" (dict "root" $ "role" "controller" "pod" $pod)) }}
+{{- end }}
+{{- join "," $hosts }}
+{{- end }}
+
+{{/* Where clients within Kubernetes begin. */}}
+{{- define "ponor.bootstrap" -}}
+{{ include "ponor.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:{{ .Values.brokers.kafka.port }}
+{{- end }}
+
+{{/* Environment of every role; see deploy/image/ponor_entry.py. */}}
+{{- define "ponor.env" -}}
+- name: PONOR_POD
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: PONOR_CLUSTER
+  value: {{ printf "%s/%s" .root.Release.Namespace (include "ponor.fullname" .root) | quote }}
+- name: PONOR_CLUSTER_ORDINAL
+  value: {{ .root.Values.clusterOrdinal | quote }}
+- name: PONOR_CONTROLLERS
+  value: {{ include "ponor.controllerHosts" .root | quote }}
+- name: PONOR_CONTROLLER_PORT
+  value: "9090"
+- name: PONOR_PEER_PORT
+  value: "9091"
+- name: PONOR_METRICS_PORT
+  value: {{ .root.Values.metrics.port | quote }}
+- name: PONOR_SETTINGS
+  value: {{ merge (deepCopy .values.settings) (default dict .ownSettings) | toJson | quote }}
+{{- if ne .role "controller" }}
+- name: PONOR_OBJECT_STORE
+  value: {{ required "objectStore.url is missing: s3://BUCKET/PREFIX?endpoint=URL" .root.Values.objectStore.url | quote }}
+{{- end }}
+{{- with .root.Values.otlp.endpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ . | quote }}
+- name: OTEL_RESOURCE_ATTRIBUTES
+  value: service.instance.id=$(PONOR_POD)
+{{- end }}
+{{- with .root.Values.otlp.traceRatio }}
+- name: OTEL_TRACES_SAMPLER
+  value: parentbased_traceidratio
+- name: OTEL_TRACES_SAMPLER_ARG
+  value: {{ . | quote }}
+{{- end }}
+{{- with .values.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Where credentials of the object store come from. */}}
+{{- define "ponor.envFrom" -}}
+{{- with .Values.objectStore.existingSecret }}
+envFrom:
+  - secretRef: {name: {{ . | quote }}}
+{{- end }}
+{{- end }}
+
+{{- define "ponor.podMetadata" -}}
+labels:
+  {{- include "ponor.labels" . | nindent 2 }}
+  {{- with .ownLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- $annotations := deepCopy .values.podAnnotations }}
+{{- if .root.Values.metrics.annotations }}
+{{- $_ := set $annotations "prometheus.io/scrape" "true" }}
+{{- $_ := set $annotations "prometheus.io/port" (.root.Values.metrics.port | toString) }}
+{{- end }}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "ponor.podSpec" -}}
+serviceAccountName: {{ include "ponor.serviceAccount" .root }}
+automountServiceAccountToken: false
+# Kubernetes would add PONOR_CONTROLLER_PORT=tcp://... for a service of that name.
+enableServiceLinks: false
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .root.Values.topologySpread.enabled }}
+topologySpreadConstraints:
+  {{- range $key := .root.Values.topologySpread.keys }}
+  - maxSkew: 1
+    topologyKey: {{ $key | quote }}
+    whenUnsatisfiable: {{ $.root.Values.topologySpread.whenUnsatisfiable }}
+    labelSelector:
+      matchLabels:
+        {{- include "ponor.selector" $ | nindent 8 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "ponor.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "ponor.mounts" -}}
+volumeMounts:
+  - {name: data, mountPath: /var/lib/ponor}
+  - {name: run, mountPath: /run/ponor}
+  - {name: tmp, mountPath: /tmp}
+{{- end }}
+
+{{- define "ponor.readyFile" -}}
+exec: {command: [test, -f, /run/ponor/ready.json]}
+{{- end }}

@@ -1,0 +1,213 @@
+"""The entrypoint of the image: `ponor_entry.py ROLE` writes the configuration of one service from its surroundings and becomes that service.
+
+What lives here: which environment variables a container is given, and what follows from the ordinal of a pod: its node id, its port, the name under which clients and
+other processes find it. What a service does with its configuration is its own. The process is replaced (exec), so signals of the container runtime reach the service
+itself: SIGTERM drains a broker.
+
+    PONOR_CLUSTER           name of the cluster; the directory ids of its first controllers follow from it
+    PONOR_CLUSTER_ORDINAL   1 to 16,383; default 1; never changes
+    PONOR_CONTROLLERS       HOST,HOST,...: all controllers, the one of ordinal 0 first
+    PONOR_CONTROLLER_PORT   of nodes and tools; default 9090
+    PONOR_PEER_PORT         of the other controllers; default 9091
+    PONOR_FORMAT            true: empty directories of controllers become the first quorum; default false: they are blank and wait until they are added
+    PONOR_OBJECT_STORE      s3://BUCKET/PREFIX?endpoint=URL or file:///DIR; credentials stay in AWS_* variables
+    PONOR_WAL               object (default) or file
+    PONOR_KAFKA_PORT        of the broker of ordinal 0; default 9092
+    PONOR_KAFKA_PORT_STEP   added for every ordinal; default 0
+    PONOR_ADVERTISED_HOST   what clients are told; {ordinal} and {pod} are filled in; default: {pod}
+    PONOR_POD               name of this pod; default: the host name
+    PONOR_ORDINAL           default: the number behind the last dash of the pod's name
+    PONOR_LISTEN            address to bind; default 0.0.0.0
+    PONOR_METRICS_PORT      default 9404
+    PONOR_DATA, PONOR_RUN   directories; default /var/lib/ponor and /run/ponor
+    PONOR_SETTINGS          {"NAME": VALUE} of this service
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ponor_cli.plan import BROKER_NUMBER_FIRST, CONTROLLER_NUMBER_FIRST, SHARED_NUMBER_FIRST, WALS
+from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal, compose_node_id
+
+NUMBER_FIRST: Final[Mapping[str, int]] = {
+    "broker": BROKER_NUMBER_FIRST,
+    **SHARED_NUMBER_FIRST,
+    "controller": CONTROLLER_NUMBER_FIRST,
+}
+NUMBER_MAX: Final = 999
+"""Roles have a thousand numbers each."""
+PORT_MAX: Final = 65_535
+DIRECTORY_NAMES: Final = uuid.UUID("6c0f4f0e-52e3-5b0b-9a39-0d8a3f2d2a51")
+"""Namespace of the directory ids of first controllers; never changes."""
+
+
+class SurroundingsError(Exception):
+    """A variable is missing or makes no sense; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The environment of one container."""
+
+    variables: Mapping[str, str]
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A variable that has to be there unless it has a default; an empty one counts as none."""
+        value = self.variables.get(name) or default
+        if value is None:
+            raise SurroundingsError(f"{name} is not set; see the head of ponor_entry.py")
+        return value
+
+    def number(self, name: str, default: int, maximum: int) -> int:
+        """A number from 0 to `maximum`."""
+        text = self.text(name, str(default))
+        if not text.isdecimal() or int(text) > maximum:
+            raise SurroundingsError(f"{name}={text}: give a number from 0 to {maximum}")
+        return int(text)
+
+    def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
+        """One of some words."""
+        text = self.text(name, default)
+        if text not in choices:
+            raise SurroundingsError(f"{name}={text}: give {' or '.join(choices)}")
+        return text
+
+    @property
+    def pod(self) -> str:
+        """The pod's name."""
+        return self.text("PONOR_POD", os.uname().nodename)
+
+    @property
+    def ordinal(self) -> int:
+        """The pod's place in its set."""
+        given = self.variables.get("PONOR_ORDINAL") or self.pod.rpartition("-")[2]
+        if not given.isdecimal() or int(given) > NUMBER_MAX:
+            raise SurroundingsError(
+                f"the pod's name {self.pod} ends in no number from 0 to {NUMBER_MAX}; set PONOR_ORDINAL"
+            )
+        return int(given)
+
+    @property
+    def cluster_ordinal(self) -> ClusterOrdinal:
+        """Of the cluster."""
+        return ClusterOrdinal(self.number("PONOR_CLUSTER_ORDINAL", 1, CLUSTER_ORDINAL_MAX))
+
+    @property
+    def controllers(self) -> list[str]:
+        """Host names, by ordinal."""
+        hosts = [host.strip() for host in self.text("PONOR_CONTROLLERS").split(",")]
+        if not all(hosts) or len(set(hosts)) != len(hosts):
+            raise SurroundingsError(f"PONOR_CONTROLLERS={','.join(hosts)}: give every controller's host once")
+        return hosts
+
+    def node_id(self, role: str, ordinal: int) -> int:
+        """The node id that this ordinal of a role has for life."""
+        return compose_node_id(self.cluster_ordinal, NUMBER_FIRST[role] + ordinal)
+
+
+def configuration(role: str, surroundings: Surroundings) -> dict[str, Any]:
+    """The configuration file of this service.
+
+    Raises:
+        SurroundingsError: an unknown role, or a variable that is missing or makes no sense.
+    """
+    if role not in NUMBER_FIRST:
+        raise SurroundingsError(f"role {role}: give {', '.join(NUMBER_FIRST)}")
+    listen = surroundings.text("PONOR_LISTEN", "0.0.0.0")  # noqa: S104 - a container has a network of its own
+    config = {
+        "node_id": surroundings.node_id(role, surroundings.ordinal),
+        "data": surroundings.text("PONOR_DATA", "/var/lib/ponor"),
+        "ready_file": str(ready_file(surroundings)),
+        "metrics": f"{listen}:{surroundings.number('PONOR_METRICS_PORT', 9404, PORT_MAX)}",
+        "settings": _settings(surroundings),
+    }
+    if role == "controller":
+        return {**config, **_controller(surroundings, listen)}
+    port = surroundings.number("PONOR_CONTROLLER_PORT", 9090, PORT_MAX)
+    config["controllers"] = [f"{host}:{port}" for host in surroundings.controllers]
+    config["object_store"] = surroundings.text("PONOR_OBJECT_STORE")
+    if role == "broker":
+        config |= _broker(surroundings, listen)
+    return config
+
+
+def _controller(surroundings: Surroundings, listen: str) -> dict[str, Any]:
+    service_port = surroundings.number("PONOR_CONTROLLER_PORT", 9090, PORT_MAX)
+    peer_port = surroundings.number("PONOR_PEER_PORT", 9091, PORT_MAX)
+    cluster = surroundings.text("PONOR_CLUSTER")
+    voters = [
+        {
+            "node_id": surroundings.node_id("controller", ordinal),
+            "directory_id": str(uuid.uuid5(DIRECTORY_NAMES, f"{cluster}/controller/{ordinal}")),
+            "peer_address": f"{host}:{peer_port}",
+            "service_address": f"{host}:{service_port}",
+        }
+        for ordinal, host in enumerate(surroundings.controllers)
+    ]
+    return {
+        "listen": f"{listen}:{service_port}",
+        "peer_listen": f"{listen}:{peer_port}",
+        "cluster_ordinal": surroundings.cluster_ordinal,
+        "voters": voters,
+        "format": surroundings.choice("PONOR_FORMAT", "false", ("true", "false")) == "true",
+    }
+
+
+def _broker(surroundings: Surroundings, listen: str) -> dict[str, Any]:
+    ordinal = surroundings.ordinal
+    step = surroundings.number("PONOR_KAFKA_PORT_STEP", 0, PORT_MAX)
+    port = surroundings.number("PONOR_KAFKA_PORT", 9092, PORT_MAX) + step * ordinal
+    if port > PORT_MAX:
+        raise SurroundingsError(f"broker {ordinal} would listen on port {port}; lower PONOR_KAFKA_PORT")
+    template = surroundings.text("PONOR_ADVERTISED_HOST", "{pod}")
+    return {
+        "kafka_host": listen,
+        "kafka_port": port,
+        "advertised_host": template.replace("{ordinal}", str(ordinal)).replace("{pod}", surroundings.pod),
+        "wal": surroundings.choice("PONOR_WAL", "object", WALS),
+    }
+
+
+def _settings(surroundings: Surroundings) -> dict[str, Any]:
+    text = surroundings.text("PONOR_SETTINGS", "{}")
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        raise SurroundingsError(f"PONOR_SETTINGS={text}: {error}") from error
+    if not isinstance(settings, dict):
+        raise SurroundingsError(f'PONOR_SETTINGS={text}: give {{"NAME": VALUE}}')
+    return settings
+
+
+def ready_file(surroundings: Surroundings) -> Path:
+    """Written by the service once it serves; what the readiness probe looks for."""
+    return Path(surroundings.text("PONOR_RUN", "/run/ponor")) / "ready.json"
+
+
+def main() -> None:
+    """Become the service."""
+    surroundings = Surroundings(os.environ)
+    try:
+        if len(sys.argv) != 2:
+            raise SurroundingsError(f"say ponor_entry.py ROLE, one of {', '.join(NUMBER_FIRST)}")
+        role = sys.argv[1]
+        config = configuration(role, surroundings)
+    except SurroundingsError as error:
+        sys.exit(f"ponor_entry: {error}")
+    # A container that was restarted finds the file of its former life.
+    ready_file(surroundings).unlink(missing_ok=True)
+    path = ready_file(surroundings).with_name(f"{role}.json")
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    os.execv(sys.executable, [sys.executable, "-m", f"ponor_{role}", "--config", str(path)])  # noqa: S606 - becomes the service
+
+
+if __name__ == "__main__":
+    main()
