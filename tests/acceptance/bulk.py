@@ -32,8 +32,8 @@ def produce_bulk(
     sent = 0
     for number in range(-(-total_bytes // VALUE_BYTES)):
         if rate_bytes is not None and number % 16 == 0:
-            ahead = began + number * VALUE_BYTES / rate_bytes - time.monotonic()
-            if ahead > 0:
+            due = began + number * VALUE_BYTES / rate_bytes
+            while (ahead := due - time.monotonic()) > 0:  # a poll ends with the first report that it finds
                 producer.poll(ahead)
         while True:
             try:

@@ -2,7 +2,7 @@
 
 One operation at a time: etcd's put through one channel, ours through one session (`PutKey`, durable at a majority in both). Batched: as many as one session lets in
 flight, which is how nodes really talk to the controllers; etcd's puts with as many in flight stand beside it for scale, not as a comparison of like with like (etcd could
-batch in transactions).
+batch in transactions). Both clients run on the event loop of our services, uvloop.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+import uvloop
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeIdentity, SessionClient
@@ -164,10 +165,10 @@ def main() -> None:
             controllers = cluster.describe()["controllers"]
             if etcd_is_there():
                 with etcd_cluster(root / "etcd") as etcd:
-                    turns = asyncio.run(run(controllers, etcd, options.rounds, options.seconds))
+                    turns = uvloop.run(run(controllers, etcd, options.rounds, options.seconds))
             else:
                 print("etcd is not on this machine (Debian: etcd-server); its columns are skipped")
-                turns = asyncio.run(run(controllers, None, options.rounds, options.seconds))
+                turns = uvloop.run(run(controllers, None, options.rounds, options.seconds))
     print_figures(turns)
     rows = {name: [asdict(row) for row in figures] for name, figures in turns.results.items()}
     print(f"kept as {Report(extras={'quorum': rows}).keep(Path('build/bench'))}")

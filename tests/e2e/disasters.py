@@ -25,23 +25,24 @@ from tests.e2e.surroundings import WallClock, killed, silenced, small_disk, ten_
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 8
-RATE_BYTES: Final = 4e6
+RATE_BYTES: Final = 2e6
+"""Fills what is small below within seconds: the load costs more than all that it is there to burden."""
 GENTLE_RATE_BYTES: Final = 5e5
 """Where nothing has to fill up."""
 MIB: Final = 1 << 20
 HOUR_S: Final = 3_600
 SMALL_CACHES: Final = {
-    "log_cache_bytes_max": 16 * MIB,
-    "block_cache_bytes_max": 8 * MIB,
-    "upload_size_bytes_max": 4 * MIB,
+    "log_cache_bytes_max": 8 * MIB,
+    "block_cache_bytes_max": 4 * MIB,
+    "upload_size_bytes_max": 2 * MIB,
 }
 WAITS_FOR_SPACE: Final = "ponor_journal_waits_for_space"
-SMALL_DISK_BYTES: Final = 48 * MIB
+SMALL_DISK_BYTES: Final = 24 * MIB
 SMALL_LOG: Final = {
     # The cache is larger than what is left of the disk: it is the disk that is full.
-    "log_cache_bytes_max": 128 * MIB,
-    "upload_size_bytes_max": 4 * MIB,
-    "wal_bytes_max": 64 * MIB,
+    "log_cache_bytes_max": 64 * MIB,
+    "upload_size_bytes_max": 2 * MIB,
+    "wal_bytes_max": 32 * MIB,
 }
 
 

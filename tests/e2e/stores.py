@@ -21,6 +21,11 @@ class StoreForTest:
     server: SeaweedServer | None = None
 
 
+def store_on(server: SeaweedServer, prefix: str) -> StoreForTest:
+    """A store of its own on a server that several tests share."""
+    return StoreForTest(["--object-store", server.url(prefix)], server.environment, server)
+
+
 @contextmanager
 def store_for_test(kind: str, directory: Path) -> Iterator[StoreForTest]:
     """A store that is there for the duration of a test."""
@@ -28,4 +33,4 @@ def store_for_test(kind: str, directory: Path) -> Iterator[StoreForTest]:
         yield StoreForTest()
         return
     with SeaweedServer(directory / "seaweed") as server:
-        yield StoreForTest(["--object-store", server.url("ponor")], server.environment, server)
+        yield store_on(server, "ponor")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import time
@@ -14,16 +13,19 @@ from tests.e2e.load.cluster import LocalCluster, ponor
 from tests.e2e.load.producers import Assignment, produce
 from tests.e2e.load.readers import read_all
 from tests.e2e.scenarios import create_topic
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
+STOP_S_MAX = 20.0
+"""A process that does not end is killed after a few seconds; the rest is what a busy machine may add. It is not "never"."""
 
 
 def alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return status.rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def test_stop_is_clean_and_the_next_up_goes_on_with_all_data(tmp_path: Path) -> None:
@@ -32,7 +34,7 @@ def test_stop_is_clean_and_the_next_up_goes_on_with_all_data(tmp_path: Path) -> 
     create_topic(cluster, "t", 4)
     produce("librdkafka", Assignment(cluster.bootstrap, "t", "p", 0, 2000, 4))
     pids = [entry["pid"] for entry in cluster.describe()["processes"]]
-    assert cluster.stop() < 5.0
+    assert cluster.stop() < STOP_S_MAX
     assert not any(alive(pid) for pid in pids)
     assert not (tmp_path / "data" / "control.sock").exists()
 
@@ -41,24 +43,35 @@ def test_stop_is_clean_and_the_next_up_goes_on_with_all_data(tmp_path: Path) -> 
     cluster.stop()
 
 
-def test_children_stop_by_themselves_when_up_is_killed_and_the_next_up_goes_on(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path)
+@pytest.mark.parametrize(
+    "arguments",
+    [["--compactors", "1"], ["--controllers", "3", "--brokers", "3", "--wal", "object"]],
+    ids=["one-broker", "three-brokers"],
+)
+def test_children_stop_by_themselves_when_up_is_killed_and_the_next_up_goes_on(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    cluster = LocalCluster(tmp_path, arguments=arguments)
     cluster.start()
     create_topic(cluster, "t", 4)
     produce("librdkafka", Assignment(cluster.bootstrap, "t", "p", 0, 2000, 4))
     pids = [entry["pid"] for entry in cluster.describe()["processes"]]
     cluster.kill_supervisor()
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + STOP_S_MAX
     while any(alive(pid) for pid in pids):
-        assert time.monotonic() < deadline, "children outlive a killed `ponor up` by more than 5 s"
+        assert time.monotonic() < deadline, (
+            f"children outlive a killed `ponor up` by more than {STOP_S_MAX:.0f} s"
+        )
         time.sleep(0.05)
+    logs = "".join(path.read_text() for path in (tmp_path / "data" / "logs").glob("broker-*.log"))
+    assert "draining: " not in logs, "brokers give nothing away to others that end as well"
     with cluster:
         assert read_all("librdkafka", cluster.bootstrap, "t", 4).count == 2000
 
 
 def test_two_on_one_directory_are_refused(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster:
-        command = [ponor(), "up", "--data", str(cluster.directory / "data"), "--kafka-port", "19999"]
+        command = [ponor(), "up", "--data", str(cluster.directory / "data"), "--kafka-port", str(free_port())]
         second = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert second.returncode == 1
         assert "in use by another `ponor up`" in second.stderr
@@ -68,9 +81,9 @@ def test_two_on_one_directory_are_refused(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--controllers", "2"], "--controllers 2"),
-        (["--brokers", "2"], "--brokers 2"),
-        (["--compactors", "1"], "--compactors 1"),
-        (["--wal", "object"], "--wal object"),
+        (["--brokers", "17"], "--brokers 17"),
+        (["--compactors", "9"], "--compactors 9"),
+        (["--wal", "tape"], "--wal tape"),
         (["--set", "log_cache_bytes_mex=1"], "did you mean log_cache_bytes_max"),
         (["--set", "upload_interval_ms=soon"], "upload_interval_ms"),
         (["--object-store", "ftp://x"], "ftp://x"),
@@ -79,7 +92,7 @@ def test_two_on_one_directory_are_refused(tmp_path: Path) -> None:
 def test_what_is_not_built_or_makes_no_sense_is_refused_by_name(
     tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    command = [ponor(), "up", "--data", str(tmp_path / "data"), *arguments]
+    command = [ponor(), "up", "--data", str(tmp_path / "data"), "--kafka-port", str(free_port()), *arguments]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert refused.returncode != 0
     assert words in refused.stderr

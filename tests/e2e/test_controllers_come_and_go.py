@@ -17,7 +17,9 @@ from tests.e2e.scenarios import create_topic, read_and_judge
 
 PARTITIONS = 4
 RATE_BYTES = 100e3
-RECORDS = 300
+PAUSE_S = 0.02
+"""Between two operations of a metadata client: some twenty of all of them race for each key."""
+RECORDS = 100
 """So many records more between two blows: everything works again."""
 
 
@@ -28,7 +30,7 @@ def test_controllers_come_and_go_and_nothing_is_lost(tmp_path: Path) -> None:
             steady_load(
                 cluster, "load", partitions=PARTITIONS, producers=2, rate_bytes=RATE_BYTES, seed=3
             ) as load,
-            metadata_load(cluster, clients=3, seed=3) as history,
+            metadata_load(cluster, clients=3, seed=3, pause_s=PAUSE_S) as history,
         ):
             _the_leader_dies(cluster)
             load.goes_on(RECORDS)
@@ -43,7 +45,7 @@ def test_controllers_come_and_go_and_nothing_is_lost(tmp_path: Path) -> None:
         judge_puts(history)
         judge_linearizable(history.calls)
         _every_key_is_there(cluster, history)
-        with metadata_load(cluster, clients=3, seed=4) as later:
+        with metadata_load(cluster, clients=3, seed=4, pause_s=PAUSE_S) as later:
             _leadership_is_handed_over(cluster)
         judge_linearizable(later.calls)
     _one_goes_on_alone(cluster)

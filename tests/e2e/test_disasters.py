@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.disasters import the_disk_of_the_log_fills_up, the_store_becomes_slow, the_store_goes_down
-from tests.e2e.stores import StoreForTest, store_for_test
+from tests.e2e.stores import StoreForTest, store_on
+from tests.integration.seaweed_server import SeaweedServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
+    with SeaweedServer(tmp_path_factory.mktemp("seaweed")) as started:
+        yield started
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreForTest]:
-    with store_for_test("s3", tmp_path) as prepared:
-        yield prepared
+def store(server: SeaweedServer, request: pytest.FixtureRequest) -> StoreForTest:
+    return store_on(server, request.node.name)
 
 
 def test_the_disk_of_the_log_fills_up(store: StoreForTest, tmp_path: Path) -> None:

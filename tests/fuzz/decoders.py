@@ -17,9 +17,6 @@ from crc32c import crc32c
 from ponor_broker.frame_receiver import FrameReceiver
 from ponor_broker.groups.record_codec import OffsetsRecordError
 from ponor_broker.groups.record_codec import decode_entry as decode_offsets_entry
-from ponor_broker.partitions.errors import PartitionCorruptError
-from ponor_broker.partitions.meta_entry import MetaEntry, MetaKey
-from ponor_broker.partitions.meta_entry import decode_entry as decode_meta_entry
 from ponor_kafka.api import APIS, ApiKey
 from ponor_kafka.codec import decode, encode, request_class
 from ponor_kafka.compression import Codec, compress, decompress
@@ -28,15 +25,25 @@ from ponor_kafka.headers import decode_request_header, encode_request_header
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ponor_kafka.plain_produce import read_plain_produce, walk_plain_batch
 from ponor_kafka.produce_walk import TOPIC_ID_MIN, VERSION_MAX, VERSION_MIN, walk_produce
-from ponor_kafka.record_batch import split_batches
+from ponor_kafka.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, split_batches
+from ponor_kafka.record_batch import HEADER_BYTES as BATCH_HEADER_BYTES
 from ponor_kafka.record_builder import NewRecord, build_batch
+from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.meta_entry import MetaEntry, MetaKey
+from ponor_partition.meta_entry import decode_entry as decode_meta_entry
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
+from ponor_spark.clip import Clip
+from ponor_spark.decode import kernel as kernel_native
+from ponor_spark.decode import kernel_python
+from ponor_spark.decode.batches import BatchDecoder
+from ponor_spark.decode.errors import CorruptBatchError
+from ponor_spark.decode.schema import FULL, HEADERS
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.block import decode_block
 from s3stream.objects.format import ENTRY, ENTRY_BYTES, FOOTER_BYTES, BlockEntry, Footer
 from s3stream.objects.index import decode_footer, decode_index
 from s3stream.objects.writer import ObjectWriter
-from s3stream.records import StreamRecord, decode_records
+from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, StreamRecord, decode_records
 
 from tests.fuzz.instances import random_message
 
@@ -84,6 +91,7 @@ def all_decoders() -> list[Decoder]:
         Decoder(
             "objects", "data block", (_object()[: _index_position()],), _decode_block, ObjectCorruptError
         ),
+        *_spark_decoders(),
         Decoder("partition state", "meta entries", _meta_entries(), _decode_meta, PartitionCorruptError),
         Decoder(
             "partition state",
@@ -254,6 +262,50 @@ def _decode_block(data: bytes) -> None:
     """Likewise."""
     entry = BlockEntry(*struct.unpack(ENTRY.format, _index()[:ENTRY_BYTES]))
     decode_block("fuzz", entry._replace(size_bytes=len(data), crc=crc32c(data)), data)
+
+
+def _spark_decoders() -> Iterator[Decoder]:
+    """Data blocks as executors decode them, by both kernels."""
+    seeds = tuple(_partition_block(codec) for codec in Codec)
+    for name, kernel in (("compiled", kernel_native.RowBuilder), ("interpreted", kernel_python.RowBuilder)):
+        decode_rows = partial(_decode_rows, kernel)
+        yield Decoder("spark", f"rows, {name}", seeds, decode_rows, CorruptBatchError, DECOMPRESSED_BYTES_MAX)
+
+
+def _partition_block(codec: Codec) -> bytes:
+    """Three batches of a partition's Data stream, with a hole before the last."""
+    records = [
+        NewRecord(n, b"key" if n % 2 else None, bytes(n), (("h", b"v"), ("é", None))) for n in range(4)
+    ]
+    block = b""
+    for offset, count in ((0, 4), (4, 4), (8, 9)):
+        batch = bytes(build_batch(records, codec=codec))
+        block += StreamRecord(StreamId(1), StreamEpoch(1), offset, count, 9, batch).encode_header() + batch
+    return block
+
+
+def _decode_rows(kernel: Any, data: bytes) -> None:
+    decoder = BatchDecoder(
+        (*FULL.names, HEADERS),
+        clip=Clip("fuzz", 0, 1, 16),
+        rows_max=3,
+        decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
+        kernel=kernel,
+    )
+    decoder.feed_block(_with_batch_checksums(data), 0)
+    for batch in decoder.finish():
+        batch.validate(full=True)
+
+
+def _with_batch_checksums(data: bytes) -> bytes:
+    """Of each batch that still lies where its stream record says: a damaged one is refused before any record is read."""
+    block, at = bytearray(data), 0
+    while at + RECORD_HEADER_BYTES + BATCH_HEADER_BYTES <= len(block):
+        batch_at = at + RECORD_HEADER_BYTES
+        at = batch_at + RECORD_HEADER.unpack_from(block, at)[-1]
+        crc = crc32c(bytes(block[batch_at + ATTRIBUTES_POSITION : at]))
+        struct.pack_into(">I", block, batch_at + CRC_POSITION, crc)
+    return bytes(block)
 
 
 def _meta_entries() -> tuple[bytes, ...]:

@@ -43,6 +43,7 @@ class RunningCluster:
     """What a test needs of it."""
 
     kafka: str = ""
+    controller: str = ""
     telemetry: Telemetry = field(default_factory=Telemetry)
     failures: list[BaseException] = field(default_factory=list)
 
@@ -54,7 +55,11 @@ class RunningCluster:
 
 @contextmanager
 def running_cluster(
-    directory: Path, settings: Mapping[str, str] | None = None, *, port: int = 0
+    directory: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    port: int = 0,
+    controller_settings: ControllerSettings | None = None,
 ) -> Iterator[RunningCluster]:
     """A cluster that serves, until the block ends."""
     cluster = RunningCluster()
@@ -65,7 +70,8 @@ def running_cluster(
     async def serve() -> None:
         stop = asyncio.Event()
         loop_ready.append((asyncio.get_running_loop(), stop))
-        await _serve(cluster, directory, broker_settings, port, stop, started)
+        chosen = controller_settings or ControllerSettings()
+        await _serve(cluster, directory, (chosen, broker_settings), port, stop, started)
 
     def thread() -> None:
         try:
@@ -95,7 +101,7 @@ def running_cluster(
 async def _serve(
     cluster: RunningCluster,
     directory: Path,
-    settings: BrokerSettings,
+    settings: tuple[ControllerSettings, BrokerSettings],
     port: int,
     stop: asyncio.Event,
     started: threading.Event,
@@ -114,23 +120,29 @@ async def _serve(
     controller = asyncio.create_task(
         run_controller(
             controller_runtime,
-            ControllerSettings(),
+            settings[0],
             ControllerOptions(directory / "controller", "127.0.0.1:0", ORDINAL),
             stop=controller_stop,
             ready=lambda addresses: address.set_result(addresses["session"]),
         )
     )
-    store = await open_object_store(f"file://{directory / 'objects'}", runtime=broker_runtime, environment={})
+    store_url = f"file://{directory / 'objects'}"
+    store = await open_object_store(store_url, runtime=broker_runtime, environment={})
 
     def ready(addresses: Mapping[str, str]) -> None:
         cluster.kafka = addresses["kafka"]
         started.set()
 
     try:
+        cluster.controller = await address
         options = BrokerOptions(
-            compose_node_id(ORDINAL, 0), directory / "broker", (await address,), kafka_port=port
+            compose_node_id(ORDINAL, 0),
+            directory / "broker",
+            (cluster.controller,),
+            kafka_port=port,
+            object_store=store_url,
         )
-        await run_broker(broker_runtime, settings, options, store=store, stop=stop, ready=ready)
+        await run_broker(broker_runtime, settings[1], options, store=store, stop=stop, ready=ready)
     finally:
         await network.close()
         await store.close()

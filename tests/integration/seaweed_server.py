@@ -31,6 +31,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.ports import free_ports
+
 START_SECONDS_MAX = 60.0
 START_TRIES_MAX = 3
 _SERVED = re.compile(r'^SeaweedFS_s3_request_total\{[^}]*type="([^"]*)"[^}]*\} (\S+)$', re.MULTILINE)
@@ -68,6 +70,12 @@ class SeaweedServer:
     def endpoint(self) -> str:
         """http://HOST:PORT of the S3 interface."""
         return f"http://127.0.0.1:{self._ports['s3']}"
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None, "the server was not started"
+        return self._process.pid
 
     @property
     def environment(self) -> dict[str, str]:
@@ -242,14 +250,8 @@ def _port_flag(name: str) -> str:
 
 def _free_ports() -> dict[str, int]:
     """Ports that nobody uses now. Somebody may take one before the server does; `start` then tries others."""
-    sockets = [socket.socket() for _ in _PORTS]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return {name: each.getsockname()[1] for name, each in zip(_PORTS, sockets, strict=True)}
-    finally:
-        for each in sockets:
-            each.close()
+    first = free_ports(len(_PORTS))
+    return {name: first + number for number, name in enumerate(_PORTS)}
 
 
 def _accepts(port: int) -> bool:

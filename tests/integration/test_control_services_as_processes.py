@@ -107,7 +107,7 @@ async def test_what_was_answered_survives_sigkill_and_the_metrics_show_it(tmp_pa
     with _controller(tmp_path) as (process, addresses):
         assert not (await _put(addresses["session"], "key")).created
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=5) == 0
+        assert process.wait(timeout=30) == 0
 
 
 def test_a_collector_starts_and_stops_politely(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_collector_starts_and_stops_politely(tmp_path: Path) -> None:
         with _running("ponor_gc", tmp_path, **config) as (collector, own):
             assert "ponor_gc_deleted_total 0.0" in _scrape(own["metrics"])
             collector.send_signal(signal.SIGTERM)
-            assert collector.wait(timeout=5) == 0
+            assert collector.wait(timeout=30) == 0
 
 
 @pytest.mark.parametrize(

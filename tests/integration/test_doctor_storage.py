@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ponor_cli.storage_probe.port_checks import PORT_CHECKS, Probe, run_port_checks
-from ponor_cli.storage_probe.report import Finding, Grade
-from ponor_cli.storage_probe.s3_checks import S3_CHECKS, run_s3_checks
-from ponor_cli.storage_probe.s3_requests import S3Requests
+from s3stream.stores.probe.port_checks import PORT_CHECKS, Probe, run_port_checks
+from s3stream.stores.probe.report import Finding, Grade
+from s3stream.stores.probe.s3_checks import S3_CHECKS, run_s3_checks
+from s3stream.stores.probe.s3_requests import S3Requests
 from s3stream.stores.s3 import S3ObjectStore
 from s3stream.stores.s3_location import parse_s3_location
 

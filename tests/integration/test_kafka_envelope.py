@@ -27,7 +27,7 @@ from tests.integration.cluster_in_process import RunningCluster, running_cluster
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with running_cluster(tmp_path_factory.mktemp("envelope"), {"request_stall_ms_max": "500"}) as running:
+    with running_cluster(tmp_path_factory.mktemp("envelope"), {"request_stall_ms_max": "2000"}) as running:
         yield running
 
 

@@ -168,7 +168,8 @@ def test_a_topic_s_own_compression_is_what_it_stores(cluster: RunningCluster) ->
 def test_a_record_without_a_key_names_itself(cluster: RunningCluster) -> None:
     create(cluster, "keyed", cleanup_policy="compact")
     failed: list[Any] = []
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.kafka, "linger.ms": 100})
+    # They share a batch: it waits for the flush.
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.kafka, "linger.ms": 30_000})
     for key in (b"k", None, b"k"):
         producer.produce("keyed", key=key, value=b"v", on_delivery=lambda error, _: failed.append(error))
     assert producer.flush(DEADLINE_S) == 0

@@ -1,8 +1,8 @@
 """Objects from PREPARED to gone, with writers that die and retry, a collector, readers of older images, and a store: a model for exhaustive search.
 
 What lives here: everything around the controller's rules (`ponor_simulation.protocols.objects`). Requests and answers arrive at any later time, any number of
-times, or never; deletes do so for ever, puts until their writer gives up (one that came through is not repeated: a store's requests live for seconds, the
-delay lasts minutes). A writer is a process of one node; the second one registers while requests of the
+times, or never; deletes do so for ever, puts until the delay after their writer gave up (one that came through is not repeated: a store's requests live for
+seconds, the delay lasts minutes). A writer is a process of one node; the second one registers while requests of the
 first are under way. An upload is: prepare an id, put the object, commit; the writer that hears of its commit drops its only other copy.
 
 Two clocks: true time, by which writers and readers measure with their own, and cluster time, which stands still without a leader and never runs ahead.
@@ -81,7 +81,7 @@ class SurroundingRules:
     Attributes:
         results_kept: a request that comes again gets the answer that it had.
         results_by_process_and_body: the answer of the same process's request with the same body, and no other.
-        puts_end_with_lease: a writer stops putting before the lease ends.
+        puts_end_with_lease: a writer begins no put after the lease, and none is under way for longer than the delay.
         put_before_commit: a writer commits what the store has.
         delete_before_confirm: a collector confirms what the store deleted.
         clock_never_leaps: cluster time does not run ahead of true time.
@@ -190,7 +190,7 @@ class ObjectModel:
                 )
         if writer.stage is not Stage.PUTTING:
             return
-        in_time = state.true <= writer.gives_up_at or not self.surroundings.puts_end_with_lease
+        in_time = state.true <= writer.gives_up_at + self.delay or not self.surroundings.puts_end_with_lease
         if state.store[writer.object_id] is None and in_time:
             yield (
                 f"put writer {number}'s object {writer.object_id} arrives",

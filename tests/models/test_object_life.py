@@ -12,7 +12,7 @@ from tests.models.object_life import ObjectModel, SurroundingRules
 
 ONE_OBJECT = ObjectModel(objects_max=1, writers_max=1, time_max=4)
 LONG_LEASE = ObjectModel(objects_max=1, writers_max=1, time_max=4, lease=3)
-TWO_WRITERS = ObjectModel(objects_max=2, writers_max=2, time_max=2)
+TWO_WRITERS = ObjectModel(objects_max=2, writers_max=2, time_max=2, lease=0)
 
 
 def search(model: ObjectModel, *dropped: str) -> Exploration[object]:
@@ -59,10 +59,10 @@ NEEDED = [
     ("remove_needs_claim", ONE_OBJECT, 8, ORPHAN),
     ("results_kept", ONE_OBJECT, 3, "a request had two answers"),
     ("results_by_process_and_body", TWO_WRITERS, 12, ORPHAN),
-    ("puts_end_with_lease", ONE_OBJECT, 9, ORPHAN),
+    ("puts_end_with_lease", ONE_OBJECT, 10, ORPHAN),
     ("put_before_commit", ONE_OBJECT, 5, RESURRECTED),
-    ("delete_before_confirm", ONE_OBJECT, 8, ORPHAN),
-    ("clock_never_leaps", ONE_OBJECT, 8, ORPHAN),
+    ("delete_before_confirm", ONE_OBJECT, 9, ORPHAN),
+    ("clock_never_leaps", ONE_OBJECT, 9, ORPHAN),
 ]
 SECOND_LAYERS = [("commit_in_lease", LONG_LEASE), ("commit_by_preparer", ObjectModel(time_max=1))]
 

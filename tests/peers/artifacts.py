@@ -18,6 +18,7 @@ CACHE = ROOT / "build" / "peers"
 POMS = Path(__file__).parent / "maven"
 KAFKA_VERSION = "4.3.1"
 CLIENT_VERSIONS = ("2.1.1", "2.8.2", "3.9.1", "4.3.1")
+SPARK_VERSION = "4.2.0"
 FETCH_S_MAX = 900
 
 
@@ -76,6 +77,8 @@ class JavaLibraries:
 
 
 KAFKA = JavaLibraries(f"kafka-{KAFKA_VERSION}", POMS / "kafka" / "pom.xml")
+SPARK_CONNECTOR = JavaLibraries(f"spark-connector-{SPARK_VERSION}", POMS / "spark-connector" / "pom.xml")
+"""Spark's own Kafka connector, for the pyspark of that version."""
 
 
 def clients(version: str) -> JavaLibraries:
@@ -99,7 +102,7 @@ def java() -> str:
 def main() -> int:
     """Fetch everything; say what could not be had."""
     missing = 0
-    for libraries in (KAFKA, *map(clients, CLIENT_VERSIONS)):
+    for libraries in (KAFKA, SPARK_CONNECTOR, *map(clients, CLIENT_VERSIONS)):
         try:
             libraries.fetch()
             print(f"{libraries.name}: {sum(1 for _ in libraries.directory.glob('*.jar'))} jars")

@@ -18,7 +18,7 @@ from typing import Final
 
 import grpc
 
-from tests.e2e.load.cluster import free_port
+from tests.ports import free_port
 
 MEMBERS: Final = 3
 PUT: Final = "/etcdserverpb.KV/Put"

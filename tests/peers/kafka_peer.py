@@ -18,8 +18,8 @@ from typing import Final, Self
 
 import psutil
 
-from tests.e2e.load.cluster import free_port
 from tests.peers.artifacts import KAFKA, java
+from tests.ports import free_port
 
 START_S_MAX: Final = 120.0
 STOP_S_MAX: Final = 60.0
@@ -58,7 +58,7 @@ Configuration:
 class KafkaPeer:
     """Start Kafka, say where it is and what it costs, stop it. A second start on the same directory finds its data.
 
-    `settings` are lines of server.properties over `SETTINGS`; `cpus` pins the process (the JVM then sees only these); `heap` is both -Xms and
+    `settings` are lines of server.properties over `SETTINGS`; `cluster_id` joins a second node to the first one's cluster; `cpus` pins the process (the JVM then sees only these); `heap` is both -Xms and
     -Xmx; `jvm_flags` go before the class. Raises PeerMissingError where Java or the jars are missing, AssertionError when it does not start.
     """
 
@@ -71,6 +71,7 @@ class KafkaPeer:
         heap: str = "1g",
         jvm_flags: Sequence[str] = (),
         port: int = 0,
+        cluster_id: str = "",
     ) -> None:
         self.directory = directory
         self.port = port or free_port()
@@ -80,6 +81,7 @@ class KafkaPeer:
         self._cpus = cpus
         self._heap = heap
         self._jvm_flags = list(jvm_flags)
+        self._cluster_id = cluster_id or new_cluster_id()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -152,10 +154,8 @@ class KafkaPeer:
         return [java(), "-server", logging, "-cp", KAFKA.class_path, *words]
 
     def _format(self, properties: Path) -> None:
-        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()
-        if cluster_id.startswith("-"):  # the tool would take it for an option
-            cluster_id = "A" + cluster_id[1:]
-        tool = ["-Xmx256m", "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]
+        words = ["format", "-t", self._cluster_id, "-c", str(properties)]
+        tool = ["-Xmx256m", "kafka.tools.StorageTool", *words]
         done = subprocess.run(
             self._java(*tool), capture_output=True, text=True, timeout=START_S_MAX, check=False
         )
@@ -172,6 +172,14 @@ class KafkaPeer:
                 self.stop()
                 raise AssertionError(f"Kafka did not start:\n{said[-4000:]}")
             time.sleep(0.05)
+
+
+def new_cluster_id() -> str:
+    """A UUID as Kafka writes it."""
+    cluster_id = base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()
+    return (
+        f"A{cluster_id[1:]}" if cluster_id.startswith("-") else cluster_id
+    )  # no tool may take it for an option
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from s3stream.client import StreamClient
 from s3stream.errors import AppendBackpressureError, S3StreamError
 from s3stream.file_wal import FileWal
 from s3stream.objects.keys import object_key
-from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, StreamState, UploadedObject
+from s3stream.ports import PIECES_MAX, ObjectPiece, PreparedObjects, StreamState, UploadedObject, WalName
 from s3stream.settings import KIB, MIB, StorageSettings
 from s3stream.stores.open_store import wrap_object_store
 from s3stream.stores.retrying import RetrySettings
@@ -89,9 +89,11 @@ class SlowController:
         await self._wait()
         return states
 
-    async def close_streams(self, streams: Sequence[StreamState]) -> None:
+    async def close_streams(
+        self, streams: Sequence[StreamState], *, recovered: WalName | None = None
+    ) -> None:
         await self._wait()
-        await self._node.close_streams(streams)
+        await self._node.close_streams(streams, recovered=recovered)
         await self._wait()
 
     async def trim_streams(self, streams: Sequence[tuple[StreamId, StreamEpoch, int]]) -> None:
@@ -109,10 +111,17 @@ class SlowController:
         return prepared
 
     async def commit_upload(
-        self, stream_set_object: UploadedObject | None, stream_objects: Sequence[UploadedObject]
+        self,
+        stream_set_object: UploadedObject | None,
+        stream_objects: Sequence[UploadedObject],
+        *,
+        trim_sequence: int = 0,
+        recovered: WalName | None = None,
     ) -> None:
         await self._wait()
-        await self._node.commit_upload(stream_set_object, stream_objects)
+        await self._node.commit_upload(
+            stream_set_object, stream_objects, trim_sequence=trim_sequence, recovered=recovered
+        )
         await self._wait()
 
     async def find_objects(

@@ -19,7 +19,7 @@ from s3stream.stores.directory import DirectoryObjectStore
 from libs.s3stream.tests import object_store_conformance as conformance
 
 ROOT = PurePosixPath("/store")
-SEEDS = int(os.environ.get("PONOR_SEEDS", "60"))
+SEEDS = int(os.environ.get("PONOR_SEEDS", "30"))
 LIVES = 4
 PUTTERS = 4
 

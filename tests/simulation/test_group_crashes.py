@@ -24,7 +24,8 @@ from ponor_broker.groups.ports import OFFSETS_TOPIC
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
-from ponor_broker.partitions.partition import Partition, PartitionId
+from ponor_broker.partitions.identity import PartitionId
+from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_opener import OpenRequest, PartitionOpener
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics
@@ -43,7 +44,7 @@ from s3stream.stores.retrying import RetrySettings
 
 from libs.s3stream.tests.cluster_model import ClusterModel
 
-SEEDS = int(os.environ.get("PONOR_SEEDS", "200"))
+SEEDS = int(os.environ.get("PONOR_SEEDS", "40"))
 BATCH = 20
 OFFSETS_PARTITIONS = 3
 TOPIC_PARTITIONS = 4

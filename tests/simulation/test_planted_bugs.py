@@ -1,6 +1,7 @@
 """Bugs that are planted, one at a time, and the seed of the swarm that catches each: a simulation that catches none proves nothing.
 
-The bugs stand in `mutants`; the seeds were found by `python -m tests.simulation.catching_seeds`. When the dice change their meaning, the seeds move and are looked for again.
+The bugs stand in `mutants`; the seeds were found by `python -m tests.simulation.catching_seeds`. They are tried first. A change of the services changes what a seed means, so that another one may catch the
+bug instead: then the first ones are looked through, those that have what it takes. A seed that is over soon is worth looking for: most of what these tests cost was seeds that had moved.
 """
 
 from __future__ import annotations
@@ -8,24 +9,59 @@ from __future__ import annotations
 import re
 
 import pytest
+from ponor_metadata.rows import WalKind
+from ponor_simulation.plan import draw_plan
 from ponor_simulation.seeds import run_seed
 
 from tests.simulation.catching_seeds import planted
 
+LOOKED_THROUGH = 60
 
+
+def could_show(mutant: str, seed: int) -> bool:
+    """Whether anything of the kind happens in a seed at all: drawing its plan costs nothing, running it seconds."""
+    plan = draw_plan(seed)
+    if mutant.startswith("move_"):
+        return plan.mover_pause_s_max is not None
+    if mutant.startswith("wal_"):
+        return plan.wal is WalKind.OBJECT
+    return True
+
+
+@pytest.mark.timeout(900)  # should the recorded seeds move
 @pytest.mark.parametrize(
     ("mutant", "seed", "caught_by"),
     [
-        ("upload_commit_without_epoch", 2, r"its end cannot advance"),
-        ("upload_commit_without_prepared", 2, r"invariant 21"),
-        ("gc_ignores_retention", 0, r"invariant 24"),
+        ("upload_commit_without_epoch", 4, r"its end cannot advance"),
+        ("upload_commit_without_prepared", 4, r"invariant 21"),
+        ("gc_ignores_retention", 1, r"invariant 24"),
         ("operations_known_by_id_only", 0, r"invariant 27"),
         ("subscription_goes_back", 0, r"invariant 28"),
-        ("journal_truncates_corrupt_middle", 103, r"two histories"),
-        ("snapshot_without_digest", 27, r"invariant (10|28)"),
+        ("journal_truncates_corrupt_middle", 49, r"two histories"),
+        ("snapshot_without_digest", 198, r"invariant (10|28)"),
+        ("wal_fence_trimmed", 14, r"the fence .* is deleted"),
+        ("wal_ack_before_durable", 5, r"invariant 32"),
+        ("wal_trimmed_before_commit", 8, r"invariant 32"),
+        ("recovery_closes_at_committed_end", 2, r"invariant 32"),
+        ("move_watermark_of_before", 5, r"the high watermark of \d+ fell"),
+        ("move_appends_after_close", 36, r"OUT_OF_ORDER_SEQUENCE_NUMBER|STREAM_FENCED|lost:"),
+        ("failover_forgets_open_streams", 15, r"is open at epoch"),
+        ("compaction_without_coverage", 0, r"invariant 26"),
+        ("compaction_ignores_retention", 0, r"invariant 24"),
+        ("snapshot_lease_ignored", 2, r"invariant 36"),
+        ("compaction_plans_from_stale_metadata", 0, r"invariant 26"),
+        ("compaction_committed_twice", 15, r"invariant 35"),
+        ("snapshot_lease_ends_early", 2, r"invariant 36"),
+        ("compaction_misdates_blocks", 0, r"invariant 26"),
+        ("raft_reads_without_heartbeats", 1, r"invariant 11"),
     ],
 )
 def test_a_planted_bug_is_caught(mutant: str, seed: int, caught_by: str) -> None:
-    with planted(mutant):
-        failure = run_seed(seed, small=False).failure
-    assert re.search(caught_by, failure), failure or "nobody noticed"
+    failures: list[str] = []
+    others = (each for each in range(LOOKED_THROUGH) if each != seed and could_show(mutant, each))
+    for each in (seed, *others):
+        with planted(mutant):
+            failures.append(run_seed(each, small=False).failure)
+        if re.search(caught_by, failures[-1]):
+            return
+    pytest.fail("\n".join(filter(None, failures)) or "nobody noticed")

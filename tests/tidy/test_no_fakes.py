@@ -56,4 +56,6 @@ def test_services_begin_at_their_own_app() -> None:
                 continue
             if any(alias.name == "run" for alias in node.names):
                 found.setdefault(node.module or "", []).append(path.name)
-    assert found == {f"ponor_{service}.app": ["cluster.py"] for service in ("broker", "controller", "gc")}
+    assert found == {
+        f"ponor_{service}.app": ["cluster.py"] for service in ("broker", "compactor", "controller", "gc")
+    }

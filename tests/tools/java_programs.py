@@ -13,7 +13,7 @@ from tests.peers.artifacts import CACHE, KAFKA, clients, java, program
 RUN_S_MAX: Final = 180
 SHORT_LIVED: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8")
 """Flags for programs that run for a second: no second compiler, one collector thread."""
-SOURCE: Final = Path(__file__).parent / "java" / "RoundTrip.java"
+SOURCES: Final = Path(__file__).parent / "java"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,24 @@ def round_trip(version: str, *words: str) -> Output:
 
 def round_trip_command(version: str, *words: str) -> list[str]:
     """The command that runs RoundTrip, compiled for a version of the client when it is not yet."""
+    return java_program_command("RoundTrip", version, *words)
+
+
+def java_program_command(name: str, version: str, *words: str) -> list[str]:
+    """The command that runs one of our Java programs, compiled for a version of the client when it is not yet."""
     libraries = clients(version).class_path
-    return [java(), *SHORT_LIVED, "-cp", f"{_compiled(version, libraries)}:{libraries}", "RoundTrip", *words]
+    return [java(), *SHORT_LIVED, "-cp", f"{_compiled(name, version, libraries)}:{libraries}", name, *words]
 
 
-def _compiled(version: str, libraries: str) -> Path:
-    classes = CACHE / f"round-trip-{version}"
-    made = classes / "RoundTrip.class"
-    if not made.exists() or made.stat().st_mtime < SOURCE.stat().st_mtime:
+def _compiled(name: str, version: str, libraries: str) -> Path:
+    source = SOURCES / f"{name}.java"
+    classes = CACHE / f"{name}-{version}"
+    made = classes / f"{name}.class"
+    if not made.exists() or made.stat().st_mtime < source.stat().st_mtime:
         compiler = program("javac", "a Java compiler")
         classes.mkdir(parents=True, exist_ok=True)
         _run(
-            [compiler, "-encoding", "UTF-8", "-Werror", "-cp", libraries, "-d", str(classes), str(SOURCE)],
+            [compiler, "-encoding", "UTF-8", "-Werror", "-cp", libraries, "-d", str(classes), str(source)],
             None,
             0,
         )

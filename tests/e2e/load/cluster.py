@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ponor_cli.main import app
+from typer.testing import CliRunner
+
+from tests.ports import free_ports
+
 START_S_MAX = 120.0
+BROKERS_ADDED_MAX = 2
+"""Brokers that a test adds to a running cluster."""
 
 
 class LocalCluster:
@@ -30,17 +38,18 @@ class LocalCluster:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
-        self.kafka_port = free_port()
+        self.kafka_port = free_ports(_brokers(arguments) + BROKERS_ADDED_MAX)
         self._settings = dict(settings or {})
-        self._arguments = list(arguments)
+        # What a test does not look at shall not run beside it: compaction is asked for by name.
+        self._arguments = [*([] if "--compactors" in arguments else ["--compactors", "0"]), *arguments]
         self._environment = {**os.environ, **(environment or {})}
         self._up: subprocess.Popen[bytes] | None = None
         self.output = directory / "up.out"
 
     @property
     def bootstrap(self) -> str:
-        """What clients are given."""
-        return f"127.0.0.1:{self.kafka_port}"
+        """What clients are given: all brokers that there are."""
+        return str(self.describe()["bootstrap"])
 
     def __enter__(self) -> Self:
         self.start()
@@ -102,11 +111,16 @@ class LocalCluster:
         )
         return entry
 
-    def kill(self, role: str, number: int = 0) -> None:
-        """SIGKILL one process; the supervisor restarts it."""
+    def kill(self, role: str, number: int = 0) -> bool:
+        """SIGKILL one process; the supervisor restarts it. Whether there was one: cluster.json is a moment behind."""
         pid = self.process(role, number)["pid"]
-        if pid is not None:
+        if pid is None:
+            return False
+        try:
             os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
 
     def wait_serving(
         self, role: str, number: int = 0, *, after_restarts: int = 0, timeout_s: float = 60.0
@@ -122,25 +136,39 @@ class LocalCluster:
 
     def metric(self, role: str, name: str, labels: Mapping[str, str], number: int = 0) -> float:
         """Sum of a metric's samples that have these labels."""
+        return sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in self._samples(role, name, number)
+            if all(f'{key}="{value}"' in line for key, value in labels.items())
+        )
+
+    def above(self, role: str, name: str, bounds: Sequence[int], number: int = 0) -> dict[int, int]:
+        """How many values of a histogram are above each of these bounds of its, all at one moment: of two looks the later one would have more."""
+        up_to: Counter[float] = Counter()
+        for line in self._samples(role, f"{name}_bucket", number):
+            labels, _, count = line.rpartition(" ")
+            up_to[float(labels.partition('le="')[2].partition('"')[0])] += int(float(count))
+        return {bound: up_to[math.inf] - up_to[bound] for bound in bounds}
+
+    def _samples(self, role: str, name: str, number: int) -> list[str]:
         with urllib.request.urlopen(self.process(role, number)["metrics_url"], timeout=10) as answer:
             lines = answer.read().decode().splitlines()
-        total = 0.0
-        for line in lines:
-            if line.startswith((name + "{", name + " ")) and all(
-                f'{key}="{value}"' in line for key, value in labels.items()
-            ):
-                total += float(line.rsplit(" ", 1)[1])
-        return total
+        return [line for line in lines if line.startswith((name + "{", name + " "))]
 
     def log(self, role: str, number: int = 0) -> str:
         """What a process had to say."""
         return Path(self.process(role, number)["log_file"]).read_text(errors="replace")
 
     def run(self, *words: str) -> str:
-        """Run a `ponor` command against this cluster."""
-        command = [ponor(), *words, "--data", str(self.directory / "data")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=self._environment)
-        assert done.returncode == 0, f"{' '.join(words)} failed: {done.stderr or done.stdout}"
+        """Run a `ponor` command against this cluster; what it wrote to stdout.
+
+        In this process: stories ask dozens of times, and a Python of its own for each would take longer to start than the command to answer. What a command is as a process
+        (pipes, signals, exit codes) has tests of its own in tests/integration and cli/tests.
+        """
+        done = CliRunner().invoke(
+            app, [*words, "--data", str(self.directory / "data")], env=self._environment
+        )
+        assert done.exit_code == 0, f"{' '.join(words)} failed: {done.exception!r} {done.output}"
         return done.stdout
 
 
@@ -149,8 +177,5 @@ def ponor() -> str:
     return str(Path(sys.executable).with_name("ponor"))
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _brokers(arguments: Sequence[str]) -> int:
+    return int(arguments[arguments.index("--brokers") + 1]) if "--brokers" in arguments else 1

@@ -33,6 +33,7 @@ SLOTS_PER_S: Final = 5
 """Every so often all clients turn to a new key: a key is written once, so only a new one is contended."""
 READ_S_MAX: Final = 20.0
 PAUSE_S: Final = 0.002
+"""Hardly any: as much as the controllers can do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class MetadataLoad:
     seed: int
     stop_file: str
     started_file: str
+    pause_s: float = PAUSE_S
+    """Of each client between two operations."""
 
 
 def run_metadata_clients(load: MetadataLoad) -> list[Call]:
@@ -122,7 +125,7 @@ class _Client:
                 await self._put(key)
             else:
                 await self._read(key)
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(self._load.pause_s)
 
     async def close(self) -> None:
         """Leave."""

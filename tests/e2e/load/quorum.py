@@ -22,7 +22,7 @@ from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.system import SystemClock
 
 from tests.e2e.load.cluster import LocalCluster
-from tests.e2e.load.metadata_clients import Call, MetadataLoad, run_metadata_clients
+from tests.e2e.load.metadata_clients import PAUSE_S, Call, MetadataLoad, run_metadata_clients
 from tests.e2e.load.steady import spawn_pool, wait_for
 
 ANSWER_S_MAX: Final = 30.0
@@ -119,11 +119,15 @@ def shown(values: Sequence[float]) -> str:
 
 
 @contextmanager
-def metadata_load(cluster: LocalCluster, *, clients: int, seed: int) -> Iterator[MetadataHistory]:
+def metadata_load(
+    cluster: LocalCluster, *, clients: int, seed: int, pause_s: float = PAUSE_S
+) -> Iterator[MetadataHistory]:
     """Metadata clients beside a story."""
     stop_file = cluster.directory / f"stop-metadata-{seed}"
     started_file = cluster.directory / f"metadata-started-{seed}"
-    load = MetadataLoad(cluster.describe()["controllers"], clients, seed, str(stop_file), str(started_file))
+    load = MetadataLoad(
+        cluster.describe()["controllers"], clients, seed, str(stop_file), str(started_file), pause_s
+    )
     history = MetadataHistory()
     with spawn_pool(1) as pool:
         running: Future[list[Call]] = pool.submit(run_metadata_clients, load)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.e2e.load.judge import Seen
 from tests.e2e.load.records import checksum, identity
 
 IDLE_S_MAX = 60.0
+LEADER_CHANGES_MAX: Final = 100
 
 
 def read_all(family: str, bootstrap: str, topic: str, partitions: int) -> Seen:
@@ -23,9 +26,24 @@ def read_all(family: str, bootstrap: str, topic: str, partitions: int) -> Seen:
     return readers[family](bootstrap, topic, partitions)
 
 
+def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """First and next offset. This call of librdkafka, unlike its reads and writes, does not look for a new leader by itself."""
+    for _ in range(LEADER_CHANGES_MAX):
+        try:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+            consumer.list_topics(topic, timeout=30)
+            time.sleep(0.1)
+        else:
+            return low, high
+    raise AssertionError(f"{topic}-{partition} finds no leader")
+
+
 def read_librdkafka(bootstrap: str, topic: str, partitions: int) -> Seen:
     """confluent_kafka.Consumer with assign()."""
-    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+    from confluent_kafka import OFFSET_BEGINNING
 
     consumer = Consumer(
         {
@@ -39,9 +57,7 @@ def read_librdkafka(bootstrap: str, topic: str, partitions: int) -> Seen:
         }
     )
     seen = Seen()
-    wanted = {
-        p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=60) for p in range(partitions)
-    }
+    wanted = {p: watermarks(consumer, topic, p) for p in range(partitions)}
     open_partitions = {p for p, (low, high) in wanted.items() if high > low}
     consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in open_partitions])
     last_progress = time.monotonic()

@@ -14,14 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.judge import Acknowledged
 from tests.e2e.load.producers import CLIENT_FAMILIES, COMPRESSIONS, Assignment, Report, produce
+from tests.e2e.load.readers import watermarks
 
 PROGRESS_S_MAX: Final = 120.0
-LATE_RECORDS_MAX: Final = 5_000
+LATE_RECORDS_MAX: Final = 2_500
 """About a second of the load: what small appends may still get in when large ones wait already."""
 STILL_S: Final = 2.0
 """Without a new record for so long, a load that is larger than that stands still."""
@@ -54,10 +55,8 @@ class SteadyLoad:
             {"bootstrap.servers": self._cluster.bootstrap, "group.id": "watcher", "log_level": 2}
         )
         try:
-            return sum(
-                watcher.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=30)[1]
-                for partition in range(self._partitions)
-            )
+            ends = (watermarks(watcher, self._topic, partition)[1] for partition in range(self._partitions))
+            return sum(ends)
         finally:
             watcher.close()
 

@@ -17,9 +17,8 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def propose(self: Executor, pending: PendingOperation, decision: Decision, digest: bytes) -> None:
         records: list[records_pb2.Record] = decision.records
-        self._answer_later(
-            pending, decision.result, self._proposer.propose(records, divisible=decision.divisible)
-        )
+        index = self._proposer.propose(records, divisible=decision.divisible)
+        self._answer_later(self._reply(pending, decision.result, index), index)
 
     monkeypatch.setattr(Executor, "_replay", replay)
     monkeypatch.setattr(Executor, "_propose", propose)

@@ -1,13 +1,25 @@
-"""Planted bug: what a snapshot holds is believed, whatever its digest and its checksums say."""
+"""Planted bug: what a snapshot holds is believed, whatever its digest and its checksums say.
+
+Of most flipped bits the rows themselves tell, which cannot be read or do not fit together. So that a few seeds are enough for one that shows nowhere else, whatever rots is in the newest snapshot.
+"""
 
 from __future__ import annotations
+
+from pathlib import PurePath
 
 import pytest
 from crc32c import crc32c
 from ponor_controller.consensus.durable_file import read_whole
-from ponor_controller.consensus.snapshot_files import Snapshot, SnapshotFiles
+from ponor_controller.consensus.snapshot_files import NAME_PREFIX, Snapshot, SnapshotFiles
 from ponor_controller.consensus.snapshot_format import decode_header, header_bytes
 from ponor_metadata import snapshot
+from ponor_simulation import rot_trial
+from ponor_simulation.disk import SimDisk
+from ponor_simulation.faults import injector
+from ponor_simulation.faults.rot import Rotten, rot
+
+LOTS_MAX = 100
+"""Lots in a row name all files in turn, of which a controller has some ten."""
 
 
 class AgreeableChecksum(int):
@@ -22,6 +34,22 @@ class AgreeableChecksum(int):
     __hash__ = int.__hash__
 
 
+def rot_of_snapshot(disk: SimDisk, lot: int) -> Rotten | None:
+    """The first lot from this one on that names a bit of the newest snapshot; the bits of the others flip back."""
+    snapshots = [
+        str(directory / name)
+        for directory, names in disk.state.directories.items()
+        for name in map(str, names.names)
+        if name.startswith(NAME_PREFIX) and name.removeprefix(NAME_PREFIX).isdecimal()
+    ]
+    for each in range(lot, lot + LOTS_MAX):
+        place = rot(disk, each)
+        if place is None or (snapshots and place.path == max(snapshots)):
+            return place
+        disk.flip_bit(PurePath(place.path), place.position, place.bit)
+    return rot(disk, lot)
+
+
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the correct code for one test."""
 
@@ -32,4 +60,6 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         return Snapshot(header, data[header_bytes(header.membership) :])
 
     monkeypatch.setattr(SnapshotFiles, "read", read)
+    for module in (injector, rot_trial):
+        monkeypatch.setattr(module, "rot", rot_of_snapshot)
     monkeypatch.setattr(snapshot, "crc32c", lambda data: AgreeableChecksum(crc32c(data)))

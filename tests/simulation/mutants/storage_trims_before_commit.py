@@ -14,5 +14,5 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         submit(self, upload)  # type: ignore[arg-type]
         self._on_committed.__self__.trim_wal()  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(UploadPipeline, "first_sequence", property(lambda _: None))
+    monkeypatch.setattr(UploadPipeline, "first_sequence_without", lambda *_: None)
     monkeypatch.setattr(UploadPipeline, "submit", submit_and_forget)

@@ -8,4 +8,4 @@ from ponor_controller.validation import uploads
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the correct code for one test."""
-    monkeypatch.setattr(uploads, "_check_object", lambda *_: None)
+    monkeypatch.setattr(uploads, "require_prepared", lambda *_: None)

@@ -1,0 +1,202 @@
+"""A cluster whose compaction is measured: eager settings, bulk data, compactors that join later, and what the image and the processes say.
+
+What lives here: setting the stage and reading figures. The promises stand in the tests. The directory store and the S3 server are both possible wherever a test takes a `StoreForTest`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+from ponor_cli.image_reader import read_image
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import NodeRole, ObjectRow, ObjectState
+from s3stream.objects.keys import object_key
+from s3stream.stores.metered import REQUEST_CLASSES
+
+from tests.e2e.load.cluster import LocalCluster
+from tests.e2e.stores import StoreForTest
+
+GB: Final = 1_000_000_000
+MIB: Final = 1 << 20
+EAGER: Final = {
+    "compaction_settle_ms": "1000",
+    "compaction_patience_ms": "3000",
+    "compaction_survey_interval_ms": "1000",
+    "compactor_poll_interval_ms_max": "1000",
+    "destroy_delay_ms": "5000",
+}
+STREAM_OBJECT_ROW_BYTES: Final = 68
+SET_OBJECT_ROW_BYTES: Final = 100
+INDEX_BYTES_PER_STREAM: Final = 4
+"""Of the image, by `make bench-quorum`'s measurement of it; ranges come on top, as they are."""
+PUT_USD_PER_MILLION: Final = 5.0
+GET_USD_PER_MILLION: Final = 0.4
+"""S3 Standard's list; deletes are free."""
+
+
+def cluster_on(
+    store: StoreForTest, directory: Path, settings: Mapping[str, object], *arguments: str
+) -> LocalCluster:
+    """A cluster on a store; compactors come by its arguments, or later."""
+    return LocalCluster(
+        directory,
+        settings=settings,
+        arguments=[*store.arguments, *arguments],
+        environment=store.environment,
+    )
+
+
+def image_of(cluster: LocalCluster) -> MetadataImage:
+    """The committed metadata now."""
+    return asyncio.run(read_image(cluster.describe()["controllers"]))
+
+
+def is_made_by(image: MetadataImage, row: ObjectRow, role: NodeRole) -> bool:
+    """Whether a node of this role prepared the object."""
+    node = image.nodes.get(row.node_id)
+    return node is not None and node.role is role
+
+
+def uncompacted(image: MetadataImage) -> list[ObjectRow]:
+    """Stream set objects as brokers uploaded them."""
+    rows = [image.objects.get(each.object_id) for each in image.stream_set_objects]
+    return [row for row in rows if row is not None and is_made_by(image, row, NodeRole.BROKER)]
+
+
+def wait_until_compacted(cluster: LocalCluster, *, s_max: float, still_s: float = 6.0) -> float:
+    """Until hardly anything that brokers uploaded is left and no task was given out for a while; returns the seconds that it took."""
+    began = time.monotonic()
+    changed, seen = began, -1.0
+    while time.monotonic() - changed < still_s:
+        image = image_of(cluster)
+        now = float(len(image.compactions)) + sum(row.object_id for row in image.objects if _is_live(row))
+        if now != seen or len(image.compactions) or len(uncompacted(image)) > 1:
+            seen, changed = now, time.monotonic()
+        assert time.monotonic() < began + s_max, (
+            f"not compacted within {s_max:.0f} s: {len(uncompacted(image))} uploads left"
+        )
+        time.sleep(0.5)
+    return changed - began
+
+
+def _is_live(row: ObjectRow) -> bool:
+    return row.state is ObjectState.COMMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What the committed objects cost the image."""
+
+    data_bytes: int
+    objects: int
+    set_objects: int
+    ranges: int
+    metadata_bytes: int
+    compacted_range_bytes: float
+    """Per range, of the stream set objects that a compactor made; 0 without one."""
+
+    @property
+    def bytes_per_gb(self) -> float:
+        """Of metadata, for 10^9 bytes of data."""
+        return self.metadata_bytes * GB / max(1, self.data_bytes)
+
+
+def metadata_of(image: MetadataImage) -> Metadata:
+    """Count the rows' bytes."""
+    live = [row for row in image.objects if _is_live(row)]
+    metadata_bytes = STREAM_OBJECT_ROW_BYTES * len(image.stream_objects)
+    ranges = settled_bytes = settled_ranges = 0
+    for several in image.stream_set_objects:
+        own = SET_OBJECT_ROW_BYTES + len(several.ranges.data)
+        own += INDEX_BYTES_PER_STREAM * len(list(several.ranges.decoded.stream_ids()))
+        metadata_bytes += own
+        ranges += len(several.ranges.decoded)
+        row = image.objects.get(several.object_id)
+        if row is not None and is_made_by(image, row, NodeRole.COMPACTOR):
+            settled_bytes += own
+            settled_ranges += len(several.ranges.decoded)
+    return Metadata(
+        sum(row.size_bytes for row in live),
+        len(live),
+        len(image.stream_set_objects),
+        ranges,
+        metadata_bytes,
+        settled_bytes / settled_ranges if settled_ranges else 0.0,
+    )
+
+
+def known_keys(image: MetadataImage) -> tuple[set[str], int]:
+    """Keys of the committed objects, and how many objects are in any other state."""
+    live = {object_key(row.namespace, row.object_id) for row in image.objects if _is_live(row)}
+    return live, sum(not _is_live(row) for row in image.objects)
+
+
+def cpu_s(cluster: LocalCluster, role: str, number: int = 0) -> float:
+    """CPU seconds of a process so far."""
+    times = psutil.Process(cluster.process(role, number)["pid"]).cpu_times()
+    return times.user + times.system
+
+
+def resident_bytes_max(cluster: LocalCluster, role: str, number: int = 0) -> int:
+    """The most memory that a process ever had."""
+    status = Path(f"/proc/{cluster.process(role, number)['pid']}/status").read_text()
+    return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+
+
+def calls_by_type(cluster: LocalCluster, role: str, number: int = 0) -> Counter[str]:
+    """Requests of a process to the store, by operation."""
+    return Counter(
+        {
+            name: int(cluster.metric(role, "ponor_object_store_requests_total", {"op": name}, number=number))
+            for name in REQUEST_CLASSES
+        }
+    )
+
+
+def usd_of(calls: Mapping[str, int]) -> float:
+    """By the list price."""
+    puts = sum(number for name, number in calls.items() if REQUEST_CLASSES[name] == "put")
+    gets = sum(number for name, number in calls.items() if REQUEST_CLASSES[name] == "get")
+    return (puts * PUT_USD_PER_MILLION + gets * GET_USD_PER_MILLION) / 1e6
+
+
+def cp_cpu_s_per_gb(directory: Path, total_bytes: int) -> float:
+    """CPU of `cp` for the same bytes in files of 64 MiB, for comparison; a gigabyte of them at most."""
+    source, target = directory / "cp-source", directory / "cp-target"
+    source.mkdir()
+    noise = os.urandom(MIB)
+    files = max(1, min(total_bytes, GB) // (64 * MIB))
+    for number in range(files):
+        with (source / str(number)).open("wb") as file:
+            for _ in range(64):
+                file.write(noise)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(["cp", "-r", "--reflink=never", str(source), str(target)], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    shutil.rmtree(source)
+    shutil.rmtree(target)
+    spent_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return spent_s * GB / (files * 64 * MIB)
+
+
+def directory_bytes(directory: Path) -> int:
+    """Bytes of all files below, as the disk has them; what vanishes meanwhile does not count."""
+    total = 0
+    for path in directory.rglob("*"):
+        try:
+            if path.is_file():
+                total += path.stat().st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return total

@@ -1,0 +1,133 @@
+"""How long the event loop of a controller is held while it works and takes snapshots, and how long a restart takes with a large image.
+
+Run it: `python -m tests.benchmarks.controller_stalls [--rows N] [--seconds N]`. Three controller processes on a real disk; the lateness of their own ticks is the figure,
+so a stall shows with at least its length less one tick. Beside them a process that only ticks. Prints figures; asserts nothing about them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_metadata.rows import NodeRole
+from ponor_metadata.session import NodeIdentity, SessionClient
+from ponor_rpc.grpc_network import GrpcNetwork
+from ponor_runtime.identity import ClusterOrdinal, compose_node_id
+from ponor_runtime.system import SystemClock, SystemRandomness
+from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.telemetry_names import MICROSECONDS
+
+from tests.benchmarks.bare_ticks import BareTicks
+from tests.e2e.load.cluster import LocalCluster
+
+NODE: Final = compose_node_id(ClusterOrdinal(1), 1999)
+CONTROLLERS: Final = 3
+KEYS_PER_OPERATION: Final = 1_000
+VALUE: Final = b"v" * 32
+RATE_PER_S: Final = 2_000
+SNAPSHOT_EVERY_S: Final = 20.0
+METRIC: Final = "ponor_controller_tick_late_us"
+BOUNDS_US: Final = [bound for bound in MICROSECONDS if bound >= 12_800]
+
+
+class Filling:
+    """One session that fills the image, then keeps the controllers busy."""
+
+    def __init__(self, session: SessionClient) -> None:
+        self._session = session
+
+    async def fill(self, rows: int) -> None:
+        """So many keys, a thousand in an operation."""
+        for first in range(0, rows, KEYS_PER_OPERATION):
+            puts = [
+                wire.PutKey(key=f"row/{number:012d}", value=VALUE)
+                for number in range(first, first + KEYS_PER_OPERATION)
+            ]
+            await self._session.submit(wire.Operation(put_keys=wire.PutKeys(puts=puts)))
+
+    async def work(self, seconds: float, cluster: LocalCluster) -> int:
+        """At a steady rate, with a snapshot now and then; returns how many operations were done."""
+        began = time.monotonic()
+        done = snapshots = 0
+        while (passed := time.monotonic() - began) < seconds:
+            if passed >= (snapshots + 1) * SNAPSHOT_EVERY_S:
+                snapshots += 1
+                await asyncio.to_thread(cluster.run, "cluster", "quorum", "snapshot")
+            due = int(passed * RATE_PER_S) - done
+            await asyncio.gather(*(self._put(done + number) for number in range(min(due, 512))))
+            done += min(due, 512)
+            await asyncio.sleep(0.005)
+        return done
+
+    async def _put(self, number: int) -> None:
+        operation = wire.Operation(put_key=wire.PutKey(key=f"work/{number}", value=VALUE))
+        await self._session.submit(operation)
+
+
+def late_ticks(cluster: LocalCluster) -> list[dict[int, int]]:
+    """How many ticks were later than each bound (us), of each controller."""
+    return [cluster.above("controller", METRIC, BOUNDS_US, number) for number in range(CONTROLLERS)]
+
+
+def print_ticks(name: str, counts: dict[int, int]) -> None:
+    """Late ticks by bound."""
+    shown = ", ".join(f"> {bound / 1000:g} ms: {count}" for bound, count in counts.items() if count)
+    print(f"{name}: {shown or 'no tick more than 12.8 ms late'}")
+
+
+async def run(cluster: LocalCluster, rows: int, seconds: float) -> None:
+    """Fill, work, print."""
+    network = GrpcNetwork()
+    session = SessionClient(
+        network=network,
+        clock=SystemClock(),
+        randomness=SystemRandomness(),
+        telemetry=Telemetry(),
+        identity=NodeIdentity(NODE, NodeRole.GC, os.urandom(16)),
+        addresses=cluster.describe()["controllers"],
+    )
+    running = asyncio.create_task(session.run())
+    await session.ready()
+    filling = Filling(session)
+    await filling.fill(rows)
+    before, bare = late_ticks(cluster), BareTicks(BOUNDS_US)
+    done = await filling.work(seconds, cluster)
+    after = late_ticks(cluster)
+    print_ticks("a process that only ticks", bare.end())
+    print(
+        f"{done:,} operations in {seconds:g} s over an image of {rows:,} rows, a snapshot every {SNAPSHOT_EVERY_S:g} s"
+    )
+    for number in range(CONTROLLERS):
+        counts = {bound: after[number][bound] - before[number][bound] for bound in BOUNDS_US}
+        print_ticks(f"controller {number}", counts)
+    await session.close()
+    await running
+    await network.close()
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.controller_stalls")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ponor-bench-") as directory:
+        cluster = LocalCluster(Path(directory), arguments=["--controllers", "3", "--gcs", "0"])
+        with cluster:
+            asyncio.run(run(cluster, options.rows, options.seconds))
+            for number in range(CONTROLLERS):
+                before = cluster.process("controller", number)["restarts"]
+                began = time.monotonic()
+                cluster.kill("controller", number)
+                cluster.wait_serving("controller", number, after_restarts=before + 1)
+                print(f"controller {number}: killed and serving again after {time.monotonic() - began:.2f} s")
+
+
+if __name__ == "__main__":
+    main()

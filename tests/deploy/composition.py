@@ -1,0 +1,48 @@
+"""The compose file as plain values: what each container runs, and what it is told.
+
+What lives here: reading the file, with variables at their defaults. There is no container engine here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+COMPOSE: Final = Path(__file__).parents[2] / "deploy" / "compose" / "compose.yaml"
+_VARIABLE: Final = re.compile(r"\$\{(\w+):-([^}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One service of the file."""
+
+    name: str
+    spec: dict[str, Any]
+
+    @property
+    def command(self) -> list[str]:
+        """Words for the image's entrypoint."""
+        return [str(word) for word in self.spec["command"]]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """With the host name, which Docker gives."""
+        variables = {name: str(value) for name, value in self.spec.get("environment", {}).items()}
+        return {"PONOR_POD": self.spec["hostname"], **variables}
+
+
+def read_composition() -> dict[str, Any]:
+    """The whole file; anchors are resolved, variables are their defaults."""
+    text = _VARIABLE.sub(lambda match: match[2], COMPOSE.read_text())
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
+
+
+def containers(role: str | None = None) -> list[Container]:
+    """All, or those of one of our services."""
+    found = [Container(name, spec) for name, spec in read_composition()["services"].items()]
+    return [each for each in found if role is None or each.command == [role]]

@@ -1,0 +1,73 @@
+"""What a container of the image is told, as the service in it reads it.
+
+What lives here: from a container's environment, by way of the image's entrypoint, to the configuration that the service itself parses. So a name that the chart or the
+compose file gets wrong fails here, not at a start in a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from ponor_broker.configuration import BrokerConfiguration
+from ponor_broker.configuration import read_configuration as read_broker
+from ponor_compactor.configuration import CompactorConfiguration
+from ponor_compactor.configuration import read_configuration as read_compactor
+from ponor_controller.configuration import ControllerConfiguration
+from ponor_controller.configuration import read_configuration as read_controller
+from ponor_gc.configuration import GcConfiguration
+from ponor_gc.configuration import read_configuration as read_gc
+
+ROOT: Final = Path(__file__).parents[2]
+ENTRYPOINT: Final = ROOT / "deploy" / "image" / "ponor_entry.py"
+
+
+def load_entrypoint() -> ModuleType:
+    """The module; it is no member's, but a file of the image."""
+    spec = spec_from_file_location("ponor_entry", ENTRYPOINT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+ENTRY: Final = load_entrypoint()
+
+
+def configuration_of(role: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The configuration file that the entrypoint writes."""
+    config: dict[str, Any] = ENTRY.configuration(role, ENTRY.Surroundings(environment))
+    return config
+
+
+def broker_of(environment: Mapping[str, str], directory: Path) -> BrokerConfiguration:
+    """As the broker reads it."""
+    return read_broker(_written("broker", environment, directory))
+
+
+def controller_of(environment: Mapping[str, str], directory: Path) -> ControllerConfiguration:
+    """As the controller reads it."""
+    return read_controller(_written("controller", environment, directory))
+
+
+def gc_of(environment: Mapping[str, str], directory: Path) -> GcConfiguration:
+    """As the garbage collector reads it."""
+    return read_gc(_written("gc", environment, directory))
+
+
+def compactor_of(environment: Mapping[str, str], directory: Path) -> CompactorConfiguration:
+    """As the compactor reads it."""
+    return read_compactor(_written("compactor", environment, directory))
+
+
+def _written(role: str, environment: Mapping[str, str], directory: Path) -> Path:
+    path = directory / f"{role}.json"
+    path.write_text(json.dumps(configuration_of(role, environment)))
+    return path

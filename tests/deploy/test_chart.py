@@ -1,0 +1,210 @@
+"""The Helm chart, rendered by Helm's engine and checked against Kubernetes' own schemas; nothing is contacted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.rendering import (
+    SMALLEST,
+    RefusedError,
+    check_manifests,
+    of_kind,
+    render,
+    render_files,
+)
+
+GOLDEN = Path(__file__).with_name("golden") / "smallest.yaml"
+"""What the smallest values render to; written anew by PONOR_GOLDEN=1. Whoever has no Helm checks this, and whoever reviews a change of the chart sees what it does."""
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    """The smallest values, and these."""
+    return {**SMALLEST, **changes}
+
+
+def pods(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and pod template of every workload."""
+    for manifest in manifests:
+        if manifest["kind"] in {"StatefulSet", "Deployment", "Job"}:
+            yield manifest["metadata"]["name"], manifest["spec"]["template"]
+
+
+VARIATIONS: dict[str, dict[str, Any]] = {
+    "smallest": {},
+    "first install": {"controllers": {"format": True, "replicas": 1}},
+    "file WAL": {"brokers": {"wal": "file", "storage": {"size": "50Gi", "className": "fast"}}},
+    "node ports": {
+        "brokers": {
+            "kafka": {
+                "external": "NodePort",
+                "port": 31000,
+                "portStep": 1,
+                "externalReplicas": 3,
+                "advertisedHost": "kafka.example",
+            }
+        }
+    },
+    "load balancers": {
+        "brokers": {
+            "kafka": {
+                "external": "LoadBalancer",
+                "externalReplicas": 2,
+                "advertisedHost": "broker-{ordinal}.example",
+                "externalAnnotations": {"cloud/internal": "true"},
+            }
+        }
+    },
+    "hpa": {"autoscaling": {"kind": "hpa"}},
+    "keda": {"autoscaling": {"kind": "keda", "keda": {"serverAddress": "http://prometheus:9090"}}},
+    "everything": {
+        "objectStore": {"url": "s3://b/p", "existingSecret": "bucket"},
+        "image": {"repository": "registry/ponor", "tag": "x", "pullSecrets": ["pull"]},
+        "gc": {"count": 2, "settings": {"poll_interval_ms_min": 100}},
+        "compactor": {"count": 3, "settings": {"compaction_budget_bytes": 1 << 28}},
+        "brokers": {
+            "nodeSelector": {"disk": "none"},
+            "tolerations": [{"key": "kafka", "operator": "Exists"}],
+            "affinity": {"podAntiAffinity": {}},
+            "podAnnotations": {"a": "b"},
+            "env": [{"name": "X", "value": "y"}],
+            "settings": {"park_ms_max": 200},
+        },
+        "metrics": {"podMonitor": True, "podMonitorLabels": {"release": "prometheus"}},
+        "networkPolicy": {"enabled": True, "clients": [{"namespaceSelector": {}}]},
+        "otlp": {"endpoint": "http://collector:4318", "traceRatio": "0.1"},
+        "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/ponor"}},
+    },
+    "as little as possible": {
+        "gc": {"count": 0},
+        "compactor": {"count": 0},
+        "podDisruptionBudgets": False,
+        "topologySpread": {"enabled": False},
+        "announceStop": {"enabled": False},
+        "serviceAccount": {"create": False},
+        "metrics": {"annotations": False},
+    },
+}
+
+
+@pytest.mark.parametrize("name", VARIATIONS)
+def test_what_is_rendered_is_what_kubernetes_takes(name: str) -> None:
+    check_manifests(render(values(**VARIATIONS[name])))
+
+
+def test_the_golden_manifests_are_what_kubernetes_takes() -> None:
+    check_manifests([each for each in yaml.safe_load_all(GOLDEN.read_text()) if each is not None])
+
+
+def test_the_golden_manifests_are_what_the_chart_renders() -> None:
+    files = sorted(render_files(values()).items())
+    text = "".join(
+        f"# {name}\n{text.strip()}\n---\n" for name, text in files if name.endswith(".yaml") and text.strip()
+    )
+    if os.environ.get("PONOR_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text(), "the chart changed: look at the difference, then PONOR_GOLDEN=1"
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"objectStore": {"url": ""}}, "objectStore.url is missing"),
+        ({"objectStore": {"url": "file:///data"}}, "objectStore"),
+        ({"controllers": {"replicas": 2}}, "replicas"),
+        ({"brokers": {"wal": "tape"}}, "wal"),
+        ({"brokers": {"kafka": {"external": "LoadBalancer"}}}, "advertisedHost"),
+        ({"autoscaling": {"kind": "keda"}}, "serverAddress"),
+        ({"compactor": {"count": 17}}, "compactor"),
+        ({"broker": {"replicas": 3}}, "broker"),
+    ],
+)
+def test_values_that_make_no_cluster_are_refused_by_name(change: dict[str, Any], word: str) -> None:
+    with pytest.raises(RefusedError, match=word):
+        render(values(**change))
+
+
+def test_no_pod_runs_as_root_or_writes_where_it_should_not() -> None:
+    found = dict(pods(render(values())))
+    assert len(found) == 5
+    for template in found.values():
+        spec = template["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["enableServiceLinks"] is False
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+            assert container["resources"]["limits"]["memory"]
+
+
+def test_a_broker_with_an_object_wal_has_no_volume_and_one_with_a_file_wal_keeps_its_own() -> None:
+    diskless = of_kind(render(values()), "StatefulSet", "-broker")["spec"]
+    assert "volumeClaimTemplates" not in diskless
+    assert {"name": "data", "emptyDir": {}} in diskless["template"]["spec"]["volumes"]
+    with_disk = of_kind(render(values(brokers={"wal": "file"})), "StatefulSet", "-broker")["spec"]
+    assert [claim["metadata"]["name"] for claim in with_disk["volumeClaimTemplates"]] == ["data"]
+    assert with_disk["persistentVolumeClaimRetentionPolicy"] == {
+        "whenDeleted": "Retain",
+        "whenScaled": "Retain",
+    }
+
+
+def test_a_broker_has_time_to_drain() -> None:
+    manifests = render(values())
+    spec = of_kind(manifests, "StatefulSet", "-broker")["spec"]["template"]["spec"]
+    assert spec["terminationGracePeriodSeconds"] == 600
+    assert spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "5"]
+    assert of_kind(manifests, "PodDisruptionBudget", "-broker")["spec"]["maxUnavailable"] == 1
+    # Its name resolves for clients until it is gone.
+    assert of_kind(manifests, "Service", "-broker")["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_credentials_come_from_a_secret_and_only_to_those_who_touch_the_store() -> None:
+    manifests = render(values(objectStore={"url": "s3://b/p", "existingSecret": "bucket"}))
+    for name, template in pods(manifests):
+        container = template["spec"]["containers"][0]
+        sources = [row["secretRef"]["name"] for row in container.get("envFrom", [])]
+        touches = any(role in name for role in ("-broker", "-gc-", "-compactor-"))
+        assert sources == (["bucket"] if touches else [])
+        assert not any(row["name"].startswith("AWS_") for row in container.get("env", []))
+
+
+def test_an_autoscaler_and_the_chart_do_not_both_say_how_many() -> None:
+    assert of_kind(render(values()), "StatefulSet", "-broker")["spec"]["replicas"] == 3
+    for kind in ("hpa", "keda"):
+        manifests = render(values(**VARIATIONS[kind]))
+        assert "replicas" not in of_kind(manifests, "StatefulSet", "-broker")["spec"]
+
+
+def test_autoscalers_read_the_balancers_figure_and_the_load() -> None:
+    hpa = of_kind(render(values(**VARIATIONS["hpa"])), "HorizontalPodAutoscaler")["spec"]
+    wanted, load = (row["external"] for row in hpa["metrics"])
+    assert wanted["metric"]["name"] == "ponor_brokers_wanted"
+    assert wanted["target"] == {"type": "AverageValue", "averageValue": "1"}
+    assert load["metric"]["name"] == "ponor_broker_load"
+    assert load["target"] == {"type": "Value", "value": "0.8"}
+    keda = of_kind(render(values(**VARIATIONS["keda"])), "ScaledObject")["spec"]
+    queries = [row["metadata"]["query"] for row in keda["triggers"]]
+    assert queries == [
+        'max(ponor_brokers_wanted{namespace="streams"})',
+        'avg(max by (broker) (ponor_broker_load{namespace="streams"}))',
+    ]
+    assert keda["scaleTargetRef"]["name"] == hpa["scaleTargetRef"]["name"] == "demo-ponor-broker"
+
+
+def test_the_first_quorum_is_formed_only_when_somebody_says_so() -> None:
+    for formatted in (False, True):
+        manifests = render(values(controllers={"format": formatted}))
+        assert of_kind(manifests, "ConfigMap", "-format")["data"]["format"] == str(formatted).lower()
+    # Beside the pod template: taking it back restarts nobody.
+    before, after = (
+        of_kind(render(values(controllers={"format": each})), "StatefulSet", "-controller")
+        for each in (True, False)
+    )
+    assert before == after

@@ -1,0 +1,154 @@
+"""The services of the compose file as processes of this machine, each on a loopback address of its own: they find each other by what the file tells them, serve, drain and end.
+
+What is not the file's here: names are addresses, directories are temporary, and the S3 server is the one that all tests use. Containers are not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ponor_runtime.ready_file import read_ready_file
+
+from tests.deploy.composition import Container, containers
+from tests.deploy.containers import ENTRYPOINT
+from tests.e2e.load.cluster import ponor
+from tests.integration.seaweed_server import SeaweedServer
+
+READY_S_MAX = 60.0
+RECORDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One service."""
+
+    container: Container
+    process: subprocess.Popen[bytes]
+    directory: Path
+
+    def addresses(self) -> dict[str, str]:
+        """Waits until it serves."""
+        deadline = time.monotonic() + READY_S_MAX
+        while (ready := read_ready_file(self.directory / "run" / "ready.json")) is None:
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.05)
+        return ready.addresses
+
+    def log(self) -> str:
+        """What it had to say."""
+        return f"{self.container.name}: {(self.directory / 'log').read_text()}"
+
+    def end(self) -> int:
+        """SIGTERM, as every container runtime; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(self.grace_s)
+
+    @property
+    def grace_s(self) -> float:
+        """As long as the file gives it."""
+        grace = str(self.container.spec["stop_grace_period"])
+        return float(grace[:-1]) * (60.0 if grace.endswith("m") else 1.0)
+
+
+@pytest.mark.timeout(400)
+def test_what_the_file_describes_serves_drains_and_ends(tmp_path: Path) -> None:
+    hosts = _loopback_addresses()
+    with SeaweedServer(tmp_path / "s3") as store, ExitStack() as stack:
+        running = {
+            each.name: stack.enter_context(_started(each, hosts, store, tmp_path / each.name))
+            for each in containers()
+            if each.name != "s3"
+        }
+        brokers = [each for name, each in running.items() if name.startswith("broker-")]
+        for each in running.values():
+            each.addresses()
+        bootstrap = ",".join(each.addresses()["kafka"] for each in brokers)
+        _records_go_in_and_come_out(bootstrap)
+        assert {row["leader"] for row in _partitions(bootstrap)} == {65536, 65537, 65538}
+        _one_broker_drains(brokers, bootstrap)
+        controllers = ",".join(
+            each.addresses()["session"] for name, each in running.items() if "controller" in name
+        )
+        _ponor("cluster", "announce-stop", "--controllers", controllers)
+        for role in ("broker", "compactor", "gc", "controller"):
+            for name, each in running.items():
+                if name.startswith(role) and each.process.poll() is None:
+                    assert each.end() == 0, each.log()
+        assert "the whole cluster stops" in brokers[0].log()
+
+
+def _one_broker_drains(brokers: list[Running], bootstrap: str) -> None:
+    """Its container is stopped: it gives its partitions to the others first."""
+    assert brokers[2].end() == 0, brokers[2].log()
+    assert "left the cluster" in brokers[2].log()
+    assert {row["leader"] for row in _partitions(bootstrap)} == {65536, 65537}
+
+
+def _records_go_in_and_come_out(bootstrap: str) -> None:
+    _ponor("topic", "create", "t", "--partitions", "6", "--bootstrap", bootstrap)
+    lines = "".join(f"{number}:record {number}\n" for number in range(RECORDS))
+    _ponor("topic", "produce", "t", "-K", ":", "--bootstrap", bootstrap, given=lines)
+    words = ["topic", "consume", "t", "--from-beginning", "--no-follow", "--bootstrap", bootstrap]
+    assert sorted(_ponor(*words).split("\n")[:-1]) == sorted(f"record {number}" for number in range(RECORDS))
+
+
+def _partitions(bootstrap: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(
+        _ponor("partition", "list", "t", "--bootstrap", bootstrap, "-o", "json")
+    )
+    return rows
+
+
+def _loopback_addresses() -> dict[str, str]:
+    """One for each container, of a network that no other run has."""
+    network = f"127.{random.randrange(1, 255)}.{random.randrange(255)}"
+    return {each.name: f"{network}.{1 + number}" for number, each in enumerate(containers())}
+
+
+@contextmanager
+def _started(
+    container: Container, hosts: dict[str, str], store: SeaweedServer, directory: Path
+) -> Iterator[Running]:
+    for name in ("run", "data"):
+        (directory / name).mkdir(parents=True)
+    environment = {name: _resolved(value, hosts) for name, value in container.environment.items()}
+    if "PONOR_OBJECT_STORE" in environment:
+        environment["PONOR_OBJECT_STORE"] = store.url("compose")
+    environment |= {
+        "PONOR_POD": container.name,
+        "PONOR_LISTEN": hosts[container.name],
+        "PONOR_ADVERTISED_HOST": hosts[container.name],
+        "PONOR_RUN": str(directory / "run"),
+        "PONOR_DATA": str(directory / "data"),
+    }
+    command = [sys.executable, str(ENTRYPOINT), *container.command]
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=log, stderr=log)
+    try:
+        yield Running(container, process, directory)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _resolved(value: str, hosts: dict[str, str]) -> str:
+    return ",".join(hosts.get(part, part) for part in value.split(","))
+
+
+def _ponor(*words: str, given: str = "") -> str:
+    done = subprocess.run([ponor(), *words], input=given, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr or done.stdout}"
+    return done.stdout

@@ -1,0 +1,157 @@
+"""From a pod's surroundings to the configuration of the service in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.containers import (
+    ENTRY,
+    ENTRYPOINT,
+    broker_of,
+    compactor_of,
+    configuration_of,
+    controller_of,
+    gc_of,
+)
+
+CLUSTER = {
+    "PONOR_CLUSTER": "streams/demo",
+    "PONOR_CONTROLLERS": "c-0.c,c-1.c,c-2.c",
+    "PONOR_OBJECT_STORE": "s3://bucket/prefix",
+}
+
+
+def test_a_broker_is_who_its_pods_ordinal_says(tmp_path: Path) -> None:
+    broker = broker_of({**CLUSTER, "PONOR_POD": "demo-broker-2"}, tmp_path)
+    assert broker.options.node_id == (1 << 16) + 2
+    assert broker.options.kafka_port == 9092
+    assert broker.options.advertised_host == "demo-broker-2"
+    assert broker.options.controllers == ("c-0.c:9090", "c-1.c:9090", "c-2.c:9090")
+    assert broker.ready_file == Path("/run/ponor/ready.json")
+    assert broker.metrics == "0.0.0.0:9404"
+    assert broker.object_store == "s3://bucket/prefix"
+
+
+def test_a_broker_listens_where_clients_are_told_that_it_is(tmp_path: Path) -> None:
+    surroundings = {
+        **CLUSTER,
+        "PONOR_POD": "demo-broker-3",
+        "PONOR_KAFKA_PORT": "31000",
+        "PONOR_KAFKA_PORT_STEP": "1",
+        "PONOR_ADVERTISED_HOST": "{pod}.zone-{ordinal}.example",
+    }
+    broker = broker_of(surroundings, tmp_path)
+    assert broker.options.kafka_port == 31003
+    assert broker.options.advertised_host == "demo-broker-3.zone-3.example"
+
+
+@pytest.mark.parametrize("wal", ["object", "file"])
+def test_a_brokers_log_lies_where_it_was_told(tmp_path: Path, wal: str) -> None:
+    broker = broker_of({**CLUSTER, "PONOR_POD": "b-0", "PONOR_WAL": wal}, tmp_path)
+    assert broker.options.wal.name.lower() == wal
+
+
+def test_without_a_word_a_brokers_log_is_in_the_object_store() -> None:
+    assert configuration_of("broker", {**CLUSTER, "PONOR_POD": "b-0"})["wal"] == "object"
+
+
+def test_controllers_know_each_other_by_the_same_names_and_directories(tmp_path: Path) -> None:
+    found = [
+        controller_of({**CLUSTER, "PONOR_POD": f"c-{ordinal}", "PONOR_FORMAT": "true"}, tmp_path).options
+        for ordinal in range(3)
+    ]
+    assert found[0].voters == found[1].voters == found[2].voters
+    assert [voter.node_id for voter in found[0].voters] == [options.node_id for options in found]
+    assert [voter.peer_address for voter in found[0].voters] == ["c-0.c:9091", "c-1.c:9091", "c-2.c:9091"]
+    assert len({voter.directory_id for voter in found[0].voters}) == 3
+    assert all(options.format for options in found)
+
+
+def test_controllers_of_another_cluster_have_other_directories() -> None:
+    one, other = (
+        configuration_of("controller", {**CLUSTER, "PONOR_POD": "c-0", "PONOR_CLUSTER": name})["voters"]
+        for name in ("streams/a", "streams/b")
+    )
+    assert not {voter["directory_id"] for voter in one} & {voter["directory_id"] for voter in other}
+
+
+def test_a_directory_id_never_changes() -> None:
+    """Controllers keep theirs on disk; a new version of the entrypoint must not call them by another."""
+    first = configuration_of("controller", {**CLUSTER, "PONOR_POD": "c-0"})["voters"][0]
+    assert first["directory_id"] == "15bf3ab6-27c9-5a6c-b2fe-b811d135b03f"
+
+
+def test_an_empty_volume_is_formatted_only_when_somebody_says_so(tmp_path: Path) -> None:
+    assert controller_of({**CLUSTER, "PONOR_POD": "c-0"}, tmp_path).options.format is False
+
+
+def test_collectors_are_told_apart_by_an_ordinal_of_their_own(tmp_path: Path) -> None:
+    pods = {"PONOR_POD": "demo-gc-1-7d9c5b6c4-x2k8v"}
+    gc = gc_of({**CLUSTER, **pods, "PONOR_ORDINAL": "1"}, tmp_path)
+    assert gc.options.node_id == (1 << 16) + 1001
+
+
+def test_compactors_are_told_apart_in_the_same_way(tmp_path: Path) -> None:
+    pods = {"PONOR_POD": "demo-compactor-1-7d9c5b6c4-x2k8v", "PONOR_ORDINAL": "1"}
+    settings = json.dumps({"compaction_budget_bytes": 1 << 25})
+    compactor = compactor_of({**CLUSTER, **pods, "PONOR_SETTINGS": settings}, tmp_path)
+    assert compactor.options.node_id == (1 << 16) + 2001
+    assert compactor.settings.compaction_budget_bytes == 1 << 25
+
+
+def test_settings_reach_the_service(tmp_path: Path) -> None:
+    settings = json.dumps({"connections_max": 77, "num_partitions": 4})
+    broker = broker_of({**CLUSTER, "PONOR_POD": "b-0", "PONOR_SETTINGS": settings}, tmp_path)
+    assert broker.settings.connections_max == 77
+
+
+@pytest.mark.parametrize(
+    ("role", "change", "word"),
+    [
+        ("gateway", {}, "gateway"),
+        ("broker", {"PONOR_POD": "broker"}, "PONOR_ORDINAL"),
+        ("broker", {"PONOR_CONTROLLERS": ""}, "PONOR_CONTROLLERS"),
+        ("broker", {"PONOR_CONTROLLERS": "a,,b"}, "PONOR_CONTROLLERS"),
+        ("broker", {"PONOR_CONTROLLERS": "a,a"}, "PONOR_CONTROLLERS"),
+        ("broker", {"PONOR_OBJECT_STORE": ""}, "PONOR_OBJECT_STORE"),
+        ("broker", {"PONOR_WAL": "tape"}, "PONOR_WAL"),
+        ("broker", {"PONOR_KAFKA_PORT": "tcp://10.0.0.1:9092"}, "PONOR_KAFKA_PORT"),
+        ("broker", {"PONOR_KAFKA_PORT": "65535", "PONOR_KAFKA_PORT_STEP": "9"}, "PONOR_KAFKA_PORT"),
+        ("broker", {"PONOR_SETTINGS": "[]"}, "PONOR_SETTINGS"),
+        ("broker", {"PONOR_SETTINGS": "{"}, "PONOR_SETTINGS"),
+        ("broker", {"PONOR_CLUSTER_ORDINAL": "16384"}, "PONOR_CLUSTER_ORDINAL"),
+        ("controller", {"PONOR_CLUSTER": ""}, "PONOR_CLUSTER"),
+        ("controller", {"PONOR_FORMAT": "yes"}, "PONOR_FORMAT"),
+    ],
+)
+def test_surroundings_that_make_no_sense_are_refused_by_name(
+    role: str, change: dict[str, str], word: str
+) -> None:
+    with pytest.raises(ENTRY.SurroundingsError, match=word):
+        configuration_of(role, {**CLUSTER, "PONOR_POD": "b-1", **change})
+
+
+def test_the_service_replaces_the_entrypoint_and_refuses_in_its_own_words(tmp_path: Path) -> None:
+    """A real process: the store's URL is only read by the broker itself."""
+    surroundings = {
+        **os.environ,
+        **CLUSTER,
+        "PONOR_POD": "b-0",
+        "PONOR_RUN": str(tmp_path),
+        "PONOR_DATA": str(tmp_path / "data"),
+        "PONOR_LISTEN": "127.0.0.1",
+        "PONOR_METRICS_PORT": "0",
+        "PONOR_OBJECT_STORE": "ftp://nowhere",
+    }
+    (tmp_path / "ready.json").write_text("of a former life")
+    command = [sys.executable, str(ENTRYPOINT), "broker"]
+    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert "ponor_broker: object store URL 'ftp://nowhere'" in done.stderr
+    assert not (tmp_path / "ready.json").exists()

@@ -1,0 +1,38 @@
+"""Ports for the services that tests start: each worker of a test run chooses among its own, so that none takes what another is about to use.
+
+They lie below the range from which the system takes the near ends of connections (a client's port may otherwise be the one that a broker was promised), and above those
+that `ponor up` chooses for itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Final
+
+from ponor_cli.ports import END, is_free
+
+WORKERS_MAX: Final = 8
+WORKER_PORTS: Final = 1_500
+ROW: Final = 10
+HOST: Final = "127.0.0.1"
+
+_turns = itertools.count(os.getpid())
+"""Every call looks at the next row, also where the services of the last one are not started yet."""
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody uses: broker k has the Kafka port + k."""
+    assert count <= ROW
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MAX
+    begin = END + worker * WORKER_PORTS
+    for _ in range(WORKER_PORTS // ROW):
+        first = begin + next(_turns) * ROW % WORKER_PORTS
+        if all(is_free(HOST, port) for port in range(first, first + count)):
+            return first
+    raise AssertionError(f"no {count} free ports in a row from {begin} on")
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    return free_ports(1)

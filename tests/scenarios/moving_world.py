@@ -1,0 +1,319 @@
+"""Brokers of a simulated cluster between which partitions move, and somebody who asks them in Kafka's protocol.
+
+What lives here: the world and its questions. What is moved when, and what must hold, is told by the stories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from ponor_broker.partitions.departure import Departure, Stage
+from ponor_broker.services import BrokerServices
+from ponor_broker.settings import BrokerSettings
+from ponor_controller.settings import ControllerSettings
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from ponor_kafka.messages.create_topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ponor_kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from ponor_kafka.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from ponor_kafka.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from ponor_kafka.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from ponor_kafka.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from ponor_kafka.record_builder import build_batch
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import PartitionRow, WalKind
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.telemetry import Telemetry
+from ponor_simulation.cluster import ClusterSettings, SimCluster
+from ponor_simulation.kafka_client import KafkaClient
+from ponor_simulation.loop import INCARNATION
+from ponor_simulation.object_store import StoreFaults
+from ponor_simulation.process import wait_until
+from ponor_simulation.simulation import Simulation
+
+TOPIC = "orders"
+ASK_S_MAX = 60.0
+START_S_MAX = 30.0
+SETTLE_S_MAX = 60.0
+
+
+class MovingWorld:
+    """A controller and brokers. `services` are the brokers' insides in their present lives, by process."""
+
+    def __init__(
+        self,
+        seed: int = 1,
+        *,
+        brokers: int = 2,
+        wal: WalKind = WalKind.FILE,
+        broker: BrokerSettings | None = None,
+        controller: ControllerSettings | None = None,
+    ) -> None:
+        self.simulation = Simulation(seed)
+        self.cluster = SimCluster(
+            self.simulation,
+            ClusterSettings(broker=broker or BrokerSettings(), controller=controller or ControllerSettings()),
+            brokers=brokers,
+            wal=wal,
+        )
+        self.topic_id = b""
+        self.timestamp_ms: int | None = None
+        """Of records; None is now. Retention takes what is from long ago."""
+        self.services: dict[str, BrokerServices] = {}
+        self.node_endpoints: dict[int, tuple[str, int]] = {}
+        self._clients: dict[str, KafkaClient] = {}
+        self._runtime: Runtime | None = None
+
+    def tell(self, story: Callable[[MovingWorld], Awaitable[None]], *, partitions: int = 1) -> None:
+        """Start everything, make the topic, and let the story happen."""
+
+        async def client(runtime: Runtime) -> None:
+            self._runtime = runtime
+            await asyncio.Event().wait()
+
+        async def scenario() -> None:
+            self.cluster.start_all()
+            self.simulation.process("client", client).start()
+            await wait_until(lambda: self.cluster.is_serving, poll_s=0.05, timeout_s=START_S_MAX)
+            await self.create(TOPIC, partitions)
+            await story(self)
+            self.cluster.check_alive()
+
+        with self.cluster.watch.on(), self._watch_brokers():
+            self.simulation.run(scenario())
+
+    @contextmanager
+    def _watch_brokers(self) -> Iterator[None]:
+        begin = BrokerServices.__init__
+
+        def watched(services: BrokerServices, *args: Any, **named: Any) -> None:
+            begin(services, *args, **named)
+            incarnation = INCARNATION.get()
+            assert incarnation is not None
+            self.services[incarnation.name.partition("#")[0]] = services
+
+        with patch.object(BrokerServices, "__init__", watched):
+            yield
+
+    # What the cluster believes
+
+    def image_of(self, name: str) -> MetadataImage:
+        """The image of a broker."""
+        return self.cluster.watch.followers[name].image
+
+    def row(self, index: int = 0) -> PartitionRow:
+        """A partition as the controller has it."""
+        assert self.cluster.watch.controller is not None
+        row = self.cluster.watch.controller.image.partitions.get((self.topic_id, index))
+        assert row is not None
+        return row
+
+    def moves(self) -> int:
+        """How many are under way at the controller."""
+        assert self.cluster.watch.controller is not None
+        return len(self.cluster.watch.controller.image.moves)
+
+    def telemetry_of(self, name: str) -> Telemetry:
+        """The instruments of a broker."""
+        runtime = self.cluster.processes[name].runtime
+        assert runtime is not None
+        return runtime.telemetry
+
+    def departure(self, name: str, index: int = 0) -> Departure | None:
+        """A partition's departure from a broker."""
+        return self.services[name].partitions.departures.get((self.topic_id, index))
+
+    def is_at(self, name: str, stage: Stage, index: int = 0) -> bool:
+        """Whether a partition's departure from a broker has come so far."""
+        departure = self.departure(name, index)
+        return departure is not None and departure.stage is stage
+
+    def leader(self, index: int = 0) -> str:
+        """The broker that leads, by name."""
+        name = self.cluster.broker_of(self.row(index).leader_id)
+        assert name is not None
+        return name
+
+    def other(self, name: str) -> str:
+        """Another broker than this one."""
+        return next(one for one in self.cluster.brokers if one != name)
+
+    def committed_index(self) -> int:
+        """The controller's newest batch."""
+        assert self.cluster.watch.controller is not None
+        return self.cluster.watch.controller.image.index
+
+    def serves_somewhere(self, index: int = 0) -> bool:
+        """Whether the broker that is to lead a partition serves it."""
+        name = self.leader(index)
+        if name not in self.cluster.serving:
+            return False
+        partition = self.services[name].partitions.get(self.topic_id, index)
+        return partition is not None and partition.is_writable
+
+    def store_of_faults(self) -> StoreFaults:
+        """What the object store does to its callers."""
+        assert self.cluster.store is not None
+        return self.cluster.store.faults
+
+    def forget_client(self, name: str) -> None:
+        """The connection to a broker is gone."""
+        self._clients.pop(name, None)
+
+    async def until(self, condition: Callable[[], bool], s_max: float = SETTLE_S_MAX) -> None:
+        """Let time pass."""
+        await wait_until(condition, poll_s=0.001, timeout_s=s_max)
+
+    # What a client asks
+
+    def _now_ms(self) -> int:
+        assert self._runtime is not None
+        return self._runtime.clock.wall_ms()
+
+    async def client(self, name: str) -> KafkaClient:
+        """A connection to a broker."""
+        if name not in self._clients:
+            assert self._runtime is not None
+            self._clients[name] = await KafkaClient.connect(self._runtime, f"{name}:9092", "story")
+        return self._clients[name]
+
+    async def create(self, topic: str, partitions: int) -> None:
+        """A topic whose partitions every broker knows."""
+        client = await self.client(self.cluster.brokers[0])
+        request = CreateTopicsRequest(
+            topics=[CreatableTopic(topic, num_partitions=partitions, replication_factor=-1)],
+            timeout_ms=10_000,
+        )
+        answer = await client.ask(request, 7, CreateTopicsResponse, timeout_s=ASK_S_MAX)
+        assert answer.topics[0].error_code == ErrorCode.NONE
+        self.topic_id = answer.topics[0].topic_id
+        await self.until(
+            lambda: all(
+                len(list(self.image_of(name).partitions)) >= partitions for name in self.cluster.brokers
+            )
+        )
+
+    async def move(
+        self, name: str | None, *indexes: int, by: str | None = None, topic: str = TOPIC
+    ) -> list[int]:
+        """Ask for partitions to go to a broker, None: to stay; the error codes."""
+        replicas = None if name is None else [self.cluster.node_of(name)]
+        client = await self.client(by or self.cluster.brokers[0])
+        rows = [ReassignablePartition(index, replicas) for index in indexes or (0,)]
+        answer = await client.ask(
+            AlterPartitionReassignmentsRequest(10_000, topics=[ReassignableTopic(topic, rows)]),
+            0,
+            AlterPartitionReassignmentsResponse,
+            timeout_s=ASK_S_MAX,
+        )
+        assert answer.error_code == ErrorCode.NONE, answer.error_message
+        return [one.error_code for one in answer.responses[0].partitions]
+
+    async def listed(self) -> list[tuple[int, int, int]]:
+        """What moves, as Kafka's tools are told: partition, where it goes, where it is."""
+        client = await self.client(self.cluster.brokers[0])
+        answer = await client.ask(
+            ListPartitionReassignmentsRequest(10_000, None),
+            0,
+            ListPartitionReassignmentsResponse,
+            timeout_s=ASK_S_MAX,
+        )
+        return [
+            (one.partition_index, one.adding_replicas[0], one.removing_replicas[0])
+            for topic in answer.topics
+            for one in topic.partitions
+        ]
+
+    async def produce(
+        self,
+        name: str,
+        records: int = 1,
+        index: int = 0,
+        *,
+        sequence: int = -1,
+        producer_id: int = -1,
+        version: int = 10,
+        arrived: Callable[[ProduceResponse], None] | None = None,
+    ) -> PartitionProduceResponse:
+        """One batch to a broker; what it says of it."""
+        now_ms = self._now_ms() if self.timestamp_ms is None else self.timestamp_ms
+        batch = build_batch(
+            [(now_ms, b"key", b"value-%d" % number) for number in range(records)],
+            producer_id=producer_id,
+            producer_epoch=0 if producer_id >= 0 else -1,
+            base_sequence=sequence,
+        )
+        request = ProduceRequest(
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=[TopicProduceData(TOPIC, partition_data=[PartitionProduceData(index, bytes(batch))])],
+        )
+        client = await self.client(name)
+        answer = await client.ask(request, version, ProduceResponse, timeout_s=ASK_S_MAX, arrived=arrived)
+        self.node_endpoints = {one.node_id: (one.host, one.port) for one in answer.node_endpoints}
+        return answer.responses[0].partition_responses[0]
+
+    async def fetch(
+        self, name: str, offset: int = 0, index: int = 0, *, max_wait_ms: int = 0, version: int = 16
+    ) -> PartitionData:
+        """Of one partition, without a session."""
+        row = FetchPartition(index, fetch_offset=offset, partition_max_bytes=1 << 20, last_fetched_epoch=-1)
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            topics=[FetchTopic("", self.topic_id, [row])],
+        )
+        client = await self.client(name)
+        answer = await client.ask(request, version, FetchResponse, timeout_s=ASK_S_MAX)
+        return answer.responses[0].partitions[0]
+
+    async def epoch_end(self, name: str, epoch: int, index: int = 0) -> tuple[int, int]:
+        """OffsetForLeaderEpoch: epoch and its end."""
+        wanted = OffsetForLeaderPartition(index, -1, epoch)
+        request = OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic(TOPIC, [wanted])])
+        client = await self.client(name)
+        answer = await client.ask(request, 4, OffsetForLeaderEpochResponse, timeout_s=ASK_S_MAX)
+        one = answer.topics[0].partitions[0]
+        assert one.error_code == ErrorCode.NONE
+        return one.leader_epoch, one.end_offset
+
+    async def end_offset(self, name: str, index: int = 0) -> tuple[int, int, int]:
+        """ListOffsets of the end: error, offset, leader epoch."""
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(TOPIC, [ListOffsetsPartition(index, -1, -1)])])
+        client = await self.client(name)
+        answer = await client.ask(request, 7, ListOffsetsResponse, timeout_s=ASK_S_MAX)
+        one = answer.topics[0].partitions[0]
+        return one.error_code, one.offset, one.leader_epoch

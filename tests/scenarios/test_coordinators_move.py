@@ -1,0 +1,199 @@
+"""The coordinator of a group moves with its partition: the members keep their ids and their generation, and nobody joins again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.message import Message
+from ponor_kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ponor_kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ponor_kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from ponor_kafka.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from ponor_kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from ponor_kafka.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from ponor_kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from ponor_metadata.rows import PartitionRow
+
+from tests.scenarios.moving_world import ASK_S_MAX, TOPIC, MovingWorld
+
+OFFSETS = "__consumer_offsets"
+GROUP = "readers"
+M = TypeVar("M", bound=Message)
+
+
+class Member:
+    """Of the group, by hand: every request is the story's."""
+
+    def __init__(self, world: MovingWorld) -> None:
+        self._world = world
+        self.member_id = ""
+        self.generation = -1
+
+    async def ask(self, name: str, request: Message, version: int, expected: type[M]) -> M:
+        """One request to a broker."""
+        client = await self._world.client(name)
+        return await client.ask(request, version, expected, timeout_s=ASK_S_MAX)
+
+    async def coordinator(self, asked: str) -> str | None:
+        """Whom a broker names; None for nobody yet."""
+        answer = await self.ask(asked, FindCoordinatorRequest(GROUP), 3, FindCoordinatorResponse)
+        if answer.error_code:
+            assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return None
+        return self._world.cluster.broker_of(answer.node_id)
+
+    async def join(self, name: str) -> int:
+        """JoinGroup, with the id that the coordinator gives."""
+        while True:
+            request = JoinGroupRequest(
+                GROUP,
+                10_000,
+                10_000,
+                self.member_id,
+                None,
+                "consumer",
+                [JoinGroupRequestProtocol("range", b"")],
+            )
+            answer = await self.ask(name, request, 5, JoinGroupResponse)
+            self.member_id = answer.member_id
+            if answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                self.member_id = (
+                    ""  # as every client does: the id died with a rebalance that was never written
+                )
+            elif answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+                self.generation = answer.generation_id
+                return answer.error_code
+
+    async def sync(self, name: str) -> int:
+        """SyncGroup as the leader."""
+        plan = [SyncGroupRequestAssignment(self.member_id, b"all of it")]
+        request = SyncGroupRequest(GROUP, self.generation, self.member_id, None, assignments=plan)
+        return (await self.ask(name, request, 3, SyncGroupResponse)).error_code
+
+    async def heartbeat(self, name: str) -> int:
+        """Heartbeat."""
+        request = HeartbeatRequest(GROUP, self.generation, self.member_id)
+        return (await self.ask(name, request, 3, HeartbeatResponse)).error_code
+
+    async def commit(self, name: str, offset: int) -> int:
+        """OffsetCommit."""
+        rows = [OffsetCommitRequestTopic(TOPIC, partitions=[OffsetCommitRequestPartition(0, offset)])]
+        request = OffsetCommitRequest(GROUP, self.generation, self.member_id, topics=rows)
+        answer = await self.ask(name, request, 7, OffsetCommitResponse)
+        return answer.topics[0].partitions[0].error_code
+
+    async def committed(self, name: str) -> int:
+        """OffsetFetch."""
+        request = OffsetFetchRequest(GROUP, [OffsetFetchRequestTopic(TOPIC, [0])])
+        answer = await self.ask(name, request, 5, OffsetFetchResponse)
+        assert answer.error_code == ErrorCode.NONE
+        return answer.topics[0].partitions[0].committed_offset
+
+
+async def begin(world: MovingWorld) -> tuple[Member, str, int]:
+    """A member in a stable group; its coordinator, and the partition that keeps it."""
+    member = Member(world)
+    while (name := await member.coordinator(world.cluster.brokers[0])) is None:
+        await asyncio.sleep(0.1)
+    while await member.join(name) != ErrorCode.NONE:
+        await asyncio.sleep(0.1)
+    assert await member.sync(name) == ErrorCode.NONE
+    assert await member.commit(name, 17) == ErrorCode.NONE
+    return member, name, world.services[name].coordinator.partition_of(GROUP)
+
+
+def row_of(world: MovingWorld, index: int) -> PartitionRow:
+    """The partition of the offsets topic, as the controller has it."""
+    assert world.cluster.watch.controller is not None
+    image = world.cluster.watch.controller.image
+    (topic,) = [row for row in image.topics if row.name == OFFSETS]
+    row = image.partitions.get((topic.topic_id, index))
+    assert row is not None
+    return row
+
+
+def test_a_group_goes_on_at_the_new_place_without_a_rebalance() -> None:
+    async def story(world: MovingWorld) -> None:
+        member, source, index = await begin(world)
+        target = world.other(source)
+        generation = member.generation
+        moving = asyncio.ensure_future(world.move(target, index, by=target, topic=OFFSETS))
+        answers: set[int] = set()
+        while row_of(world, index).leader_id != world.cluster.node_of(target):
+            answers.add(await member.heartbeat(source))
+            await asyncio.sleep(0.002)
+        assert await moving == [ErrorCode.NONE]
+        answers.add(await member.heartbeat(target))  # it may be loading still
+        assert answers <= {ErrorCode.NONE, ErrorCode.NOT_COORDINATOR}
+        await asyncio.sleep(0.5)
+        assert await member.heartbeat(source) == ErrorCode.NOT_COORDINATOR
+        for name in world.cluster.brokers:
+            assert await member.coordinator(name) == target
+        assert await member.heartbeat(target) == ErrorCode.NONE
+        assert await member.committed(target) == 17
+        assert await member.commit(target, 18) == ErrorCode.NONE
+        assert await member.sync(target) == ErrorCode.NONE
+        assert member.generation == generation
+        listed = await member.ask(target, ListGroupsRequest(), 3, ListGroupsResponse)
+        assert [group.group_id for group in listed.groups] == [GROUP]
+        listed = await member.ask(source, ListGroupsRequest(), 3, ListGroupsResponse)
+        assert [group.group_id for group in listed.groups] == []
+
+    MovingWorld(1).tell(story)
+
+
+def test_a_group_of_which_the_move_is_taken_back_goes_on_where_it_was() -> None:
+    async def story(world: MovingWorld) -> None:
+        member, source, index = await begin(world)
+        store = world.store_of_faults()
+        await world.move(world.other(source), index, topic=OFFSETS)
+        topic_id = row_of(world, index).topic_id
+        departures = world.services[source].partitions.departures
+        await world.until(lambda: world.services[source].partitions.get(topic_id, index).service.is_sealed)  # type: ignore[union-attr]
+        store.down = True
+        assert await member.heartbeat(source) == ErrorCode.NONE
+        assert await member.commit(source, 18) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert await world.move(None, index, topic=OFFSETS) == [ErrorCode.NONE]
+        await world.until(lambda: not len(departures))
+        store.down = False
+        await asyncio.sleep(0.5)
+        assert await member.heartbeat(source) == ErrorCode.NONE
+        assert await member.commit(source, 19) == ErrorCode.NONE
+        assert await member.committed(source) == 19
+
+    MovingWorld(2).tell(story)
+
+
+def test_who_waits_in_a_join_is_told_to_look_for_the_coordinator() -> None:
+    async def story(world: MovingWorld) -> None:
+        first, source, index = await begin(world)
+        second = Member(world)
+        world.forget_client(source)  # a connection of its own: a join waits for the others of the group
+        joining = asyncio.ensure_future(second.join(source))
+        await asyncio.sleep(0.5)
+        assert not joining.done()
+        target = world.other(source)
+        await world.move(target, index, by=target, topic=OFFSETS)
+        assert await joining == ErrorCode.NOT_COORDINATOR
+        await asyncio.sleep(0.5)
+        # The group is as it was written last: the first member is in it, and the second joins anew.
+        assert await first.heartbeat(target) == ErrorCode.NONE
+        world.forget_client(target)
+        again = asyncio.ensure_future(second.join(target))
+        await asyncio.sleep(0.2)
+        world.forget_client(target)
+        assert await first.heartbeat(target) == ErrorCode.REBALANCE_IN_PROGRESS
+        again.cancel()
+
+    MovingWorld(3).tell(story)

@@ -1,0 +1,108 @@
+"""A story: a broker dies, and the store has lost one slot of its write-ahead log that it had acknowledged.
+
+What lives here: the cluster and what happens to it. Nobody may go on as if the slot had never been: the partitions stay closed until an operator brings it back, and then everything that was
+acknowledged is there. What a mutant of the recovery makes of it is `test_lost_slot`'s.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Final
+
+from ponor_metadata.rows import WalKind
+from ponor_simulation.cluster import ClusterSettings, SimCluster
+from ponor_simulation.compaction_plan import draw_compaction
+from ponor_simulation.invariants.ledger import Ledger, is_slot
+from ponor_simulation.invariants.registry import Checks
+from ponor_simulation.plan import draw_settings
+from ponor_simulation.process import wait_until
+from ponor_simulation.simulation import Simulation
+from ponor_simulation.workload.admin import Admin
+from ponor_simulation.workload.consumer import Consumer
+from ponor_simulation.workload.history import ClusterHistory
+from ponor_simulation.workload.producer import Producer
+from s3stream.object_wal.slot_keys import parse_slot_key
+
+TOPIC: Final = "orders"
+PARTITIONS: Final = 4
+DEAD: Final = "broker-0"
+SLOTS_MIN: Final = 12
+LOOKED_AT_S: Final = 6.0
+"""Long enough to be fenced, assigned and read."""
+
+
+class LostSlotStory:
+    """Use it once: `run`, with an operator who restores the slot or without."""
+
+    def __init__(self, seed: int) -> None:
+        self.simulation = Simulation(seed)
+        settings = _settings(seed)
+        self.cluster = SimCluster(self.simulation, settings, brokers=2, wal=WalKind.OBJECT)
+        self.history = ClusterHistory()
+        assert self.cluster.store is not None
+        self.bucket = self.cluster.store.bucket
+        self.ledger = Ledger(Checks(), self.bucket, settings.controller.destroy_delay_ms)
+        self.cluster.watch.on_batch = self.ledger.batch
+        self.bucket.on_delete, self.bucket.on_put = self.ledger.deleted, self.ledger.put
+        bootstrap = self.cluster.kafka_addresses
+        self.admin = Admin(TOPIC, PARTITIONS, bootstrap=bootstrap)
+        self.producer = Producer("producer", TOPIC, PARTITIONS, self.history, bootstrap=bootstrap)
+        self.reader = Consumer("reader", TOPIC, PARTITIONS, self.history, bootstrap=bootstrap)
+
+    def run(self) -> None:
+        """All of it."""
+        with self.cluster.watch.on():
+            self.simulation.run(self._scenario())
+
+    async def _scenario(self) -> None:
+        self.cluster.start_all()
+        await wait_until(lambda: self.cluster.is_serving)
+        self.simulation.process("admin", self.admin.run).start()
+        self.admin.stop = True
+        self.simulation.process("producer", self.producer.run).start()
+        await wait_until(lambda: len(self._slots()) >= SLOTS_MIN)
+        self.producer.stop = True
+        await wait_until(lambda: self.producer.is_finished)
+        lost = self._slots()[SLOTS_MIN // 2]
+        self.cluster.processes[DEAD].crash(power_loss=True)
+        content = self.bucket.objects.pop(lost)
+        await self._is_noticed()
+        self.bucket.objects[lost] = content
+        self.simulation.process("reader", self.reader.run).start()
+        await wait_until(lambda: self.reader.is_at_end, timeout_s=200.0)
+        for partition, log in enumerate(self.reader.logs):
+            self.history.check_log(partition, log)
+
+    async def _is_noticed(self) -> None:
+        """The log is given to a recoverer, which gives nothing up."""
+        image = self.cluster.watch.controllers["controller"].image
+        await wait_until(lambda: any(row.token for row in image.wals))
+        loop = self.simulation.loop
+        until_s = loop.time() + LOOKED_AT_S
+        await wait_until(lambda: loop.time() > until_s)
+        self.cluster.check_alive()
+        assert any(row.token for row in image.wals), "the log of the dead broker was closed over a lost slot"
+        node = self.cluster.node_of(DEAD)
+        assert any(row.open and row.node_id == node for row in image.streams), "streams were closed over it"
+
+    def _slots(self) -> list[str]:
+        """Of the broker that is going to die, in order."""
+        node = self.cluster.node_of(DEAD)
+        return sorted(
+            key for key in self.bucket.objects if is_slot(key) and parse_slot_key(key)[0].node_id == node
+        )
+
+
+def _settings(seed: int) -> ClusterSettings:
+    """Nothing is uploaded, so that the log has all of it."""
+    settings = draw_settings(random.Random(f"lost slot {seed}"), draw_compaction(seed, has_bucket=False))
+    storage = replace(
+        settings.broker.storage,
+        upload_interval_ms=600_000,
+        upload_size_bytes_max=1 << 20,
+        log_cache_bytes_max=8 << 20,
+        wal_recovery_slots_max=1_024,
+        wal_bytes_max=8 << 20,
+    )
+    return replace(settings, broker=replace(settings.broker, storage=storage))

@@ -1,0 +1,22 @@
+"""The store loses a slot of a write-ahead log: a recovery says so and gives nothing up; one that skips the gap is caught."""
+
+from __future__ import annotations
+
+import pytest
+from ponor_simulation.simulation import SimulationFailedError
+
+from tests.simulation.catching_seeds import planted
+from tests.simulation.lost_slot_story import LostSlotStory
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_given_up_over_a_lost_slot_and_all_is_there_when_it_is_back(seed: int) -> None:
+    LostSlotStory(seed).run()
+
+
+def test_a_recovery_that_skips_the_gap_is_caught() -> None:
+    with (
+        planted("wal_gap_skipped"),
+        pytest.raises(SimulationFailedError, match=r"is given up|over a lost slot|lost:"),
+    ):
+        LostSlotStory(0).run()
