@@ -12,10 +12,15 @@ export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PATH := $(abspath $(BIN)):$(PATH)
+# Every process of a cluster and of a test would compile all it imports, a second of CPU each, where the environment forbids to keep the result. Out of the sources' sight it is welcome.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 
-MEMBERS := libs/runtime libs/journal libs/raft libs/kafka libs/rpc libs/s3stream libs/metadata \
-           services/controller services/broker services/gc libs/simulation cli
-GENERATED_FROM := $(shell find proto libs/kafka/schema libs/rpc/generate.py libs/kafka/generate.py libs/kafka/native.py libs/kafka/src/ponor_kafka/*.pyx libs/s3stream/native.py libs/s3stream/src/s3stream/objects/*.pyx libs/metadata/native.py libs/metadata/src/ponor_metadata/*.pyx libs/metadata/src/ponor_metadata/*.pxi -type f 2>/dev/null)
+MEMBERS := libs/runtime libs/journal libs/raft libs/kafka libs/rpc libs/partition libs/s3stream libs/metadata \
+           services/controller services/broker services/gc services/compactor libs/simulation cli spark
+# What a running cluster needs; Spark's member goes where Spark is.
+DEPLOYED := ponor-broker ponor-cli ponor-compactor ponor-controller ponor-gc ponor-simulation
+GENERATED_FROM := $(shell find proto libs/kafka/schema libs/rpc/generate.py libs/kafka/generate.py libs/kafka/native.py libs/kafka/src/ponor_kafka/*.pyx libs/s3stream/native.py libs/s3stream/src/s3stream/objects/*.pyx libs/metadata/native.py libs/metadata/src/ponor_metadata/*.pyx libs/metadata/src/ponor_metadata/*.pxi spark/native.py spark/src/ponor_spark/decode/*.pyx spark/src/ponor_spark/decode/*.pxi -type f 2>/dev/null)
 
 .DEFAULT_GOAL := help
 
@@ -31,6 +36,10 @@ $(VENV)/.locked: $(VENV)/.uv requirements/dev.lock
 	$(UV) pip install --quiet --require-hashes -r requirements/dev.lock
 	@touch $@
 
+$(VENV)/.spark: $(VENV)/.ready requirements/spark.lock
+	$(UV) pip install --quiet --require-hashes -r requirements/spark.lock
+	@touch $@
+
 $(VENV)/.ready: $(VENV)/.locked pyproject.toml $(addsuffix /pyproject.toml,$(MEMBERS)) $(GENERATED_FROM)
 	$(UV) pip install --quiet --no-deps --no-build-isolation $(addprefix -e ,$(MEMBERS))
 	@touch $@
@@ -41,7 +50,10 @@ run: install ## start a cluster on this machine; Kafka clients connect to 127.0.
 	exec $(BIN)/ponor up
 
 test: install ## everything that belongs to a change: unit, property, scenario, simulation, end-to-end tests
-	$(BIN)/pytest -q -n 3 --dist loadfile
+	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+
+test-spark: install $(VENV)/.spark ## the tests that need Spark; where no Java is installed, one comes with the packages
+	$(BIN)/pytest -q -o 'norecursedirs=.*' tests/spark
 
 check: install ## lint, types, arrows, dependencies, spelling, protos
 	$(BIN)/ruff check .
@@ -57,6 +69,9 @@ check: install ## lint, types, arrows, dependencies, spelling, protos
 
 demo: install ## real Kafka clients on a fresh cluster, and a picture of which objects hold what; a minute
 	$(BIN)/python -m tools.demo
+
+spark-demo: install $(VENV)/.spark ## a fresh cluster read by Spark, batch and stream, with a profile and a picture; a minute
+	$(BIN)/python -m tools.spark_demo
 
 bench: install ## Ponor beside a real Apache Kafka (make peers): CPU seconds per GB, requests/s, percentiles, ratios
 	$(BIN)/python -m tests.benchmarks.main $(BENCH)
@@ -74,7 +89,10 @@ tools: install ## Kafka's command line tools, Java clients 2.1 to 4.3 and kcat a
 	$(BIN)/pytest -q -rs -o 'norecursedirs=.*' tests/tools
 
 bench-quorum: install ## three controllers beside a three-member etcd (skipped with a word where there is none)
-	$(BIN)/python -m tests.benchmarks.quorum
+	$(BIN)/python -m tests.benchmarks.quorum $(BENCH)
+
+bench-spark: install $(VENV)/.spark ## Spark's Kafka connector and ours on the same records, in turns (needs Java and Maven): make bench-spark BENCH='--rounds 3'; PONOR_SMALL=1 is a look
+	$(BIN)/python -m tests.benchmarks.spark $(BENCH)
 
 bench-footprint: install ## memory per idle connection and of 10,000 partitions, cost of their Metadata
 	$(BIN)/python -m tests.benchmarks.footprint
@@ -82,9 +100,11 @@ bench-footprint: install ## memory per idle connection and of 10,000 partitions,
 fuzz: install ## every family of decoders under hostile bytes: make fuzz SECONDS=600
 	$(BIN)/python -m tests.fuzz.main --seconds $(or $(SECONDS),60)
 
+SWARM_SEEDS := tests/simulation/test_swarm.py::test_a_cluster_keeps_its_promises_and_comes_to_rest# what `ponor simulate` does anyway
+
 simulate: install ## seeds under simulation, whole clusters under a swarm of faults first: make simulate SEEDS=200
 	$(BIN)/ponor simulate --seeds $(or $(SEEDS),60) --workers 2
-	PONOR_SEEDS=$$(( $(or $(SEEDS),60) / 4 )) $(BIN)/pytest -q -n 2 tests/simulation
+	PONOR_SEEDS=$$(( $(or $(SEEDS),60) / 4 )) $(BIN)/pytest -q -n 2 --deselect $(SWARM_SEEDS) tests/simulation
 
 simulate-seed: install ## one seed again, exactly as it was: make simulate-seed SEED=17; FAULTS='3,7' for some of its faults
 	$(BIN)/ponor simulate --seed $(SEED) $(if $(FAULTS),--faults '$(FAULTS)')
@@ -100,21 +120,24 @@ nightly: ## the long ones: ten minutes of fuzzing per family, more seeds, full s
 	$(MAKE) simulate SEEDS=500
 	$(MAKE) acceptance
 	$(MAKE) peers oracle tools
-	$(MAKE) bench bench-isolation bench-footprint bench-quorum
+	$(MAKE) test-spark
+	$(MAKE) bench bench-isolation bench-footprint bench-quorum bench-spark
 
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only -q .
 	$(BIN)/ruff format -q .
 
+EXPORTED := --quiet --no-emit-workspace --no-annotate --no-header --no-emit-index-url --format requirements.txt
+
 lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
 	$(UV) lock --upgrade
-	$(UV) export --quiet --all-packages --all-groups --no-emit-workspace --no-annotate --no-header --no-emit-index-url \
-	  --format requirements.txt -o requirements/dev.lock
-	$(UV) export --quiet --all-packages --no-dev --no-emit-workspace --no-annotate --no-header --no-emit-index-url \
-	  --format requirements.txt -o requirements/runtime.lock
+	$(UV) export $(EXPORTED) --all-packages --no-default-groups --group dev -o requirements/dev.lock
+	$(UV) export $(EXPORTED) --all-packages --no-default-groups --group dev --group spark -o requirements/spark.lock
+	$(UV) export $(EXPORTED) --package ponor-spark $(addprefix --extra ,spark lakehouse registry pictures audit) --no-dev -o requirements/spark-image.lock
+	$(UV) export $(EXPORTED) $(addprefix --package ,$(DEPLOYED)) --no-dev -o requirements/runtime.lock
 	rm -f uv.lock
 
 clean: ## remove what the targets made, except data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
 
-.PHONY: help install run test check peers oracle tools bench bench-isolation bench-footprint bench-quorum fuzz simulate simulate-seed simulate-replay acceptance nightly format lock clean
+.PHONY: help install run test test-spark check peers oracle tools bench bench-isolation bench-footprint bench-quorum bench-spark demo spark-demo fuzz simulate simulate-seed simulate-replay acceptance nightly format lock clean
