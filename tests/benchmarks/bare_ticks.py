@@ -1,49 +1,77 @@
 """How late a process is that does nothing but wait: what a machine owes to everybody, beside a figure about somebody's ticks.
 
-Run as a program it ticks until its stdin ends, then prints the counts, one `BOUND COUNT` a line (us). A processor that the host takes away for a second is late ticks of everybody on it.
+Run as a program it ticks until its stdin ends, then prints the counts, one `CAUSE BOUND COUNT` a line (us). A processor that the host takes away for a second is late ticks of everybody on it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 import threading
-import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Final
 
+from ponor_runtime.late_ticks import LateTicks
+from ponor_runtime.process import UnwatchedProcess
+from ponor_runtime.system import SystemClock
+from ponor_runtime.telemetry import Histogram, Telemetry
+from ponor_runtime.thread_times import OwnThreadTimes, ThreadTimes
+
 TICK_SECONDS: Final = 0.05
+LATE_METRIC: Final = "ponor_controller_tick_late_us"
+CAUSE_METRIC: Final = "ponor_controller_tick_late_cause_us"
 
 
 class BareTicks:
     """The program, while it runs."""
 
-    def __init__(self, bounds_us: Sequence[int]) -> None:
-        command = [sys.executable, "-m", __name__, *map(str, bounds_us)]
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", __name__]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def end(self) -> dict[int, int]:
-        """Ticks that were later than each bound."""
+    def end(self) -> dict[str, dict[int, int]]:
+        """By cause: ticks of which more than each bound was due to it."""
         printed, _ = self._process.communicate(timeout=30)
-        lines = (line.split() for line in printed.splitlines())
-        return {int(bound): int(count) for bound, count in lines}
+        found: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        for cause, bound, count in (line.split() for line in printed.splitlines()):
+            found[cause][int(bound)] = int(count)
+        return dict(found)
 
 
-async def _tick(bounds_us: Sequence[int], ended: threading.Event) -> Counter[int]:
-    late: Counter[int] = Counter()
+class _MeasuredProcess(UnwatchedProcess):
+    """This one."""
+
+    __slots__ = ("_thread",)
+
+    def __init__(self) -> None:
+        self._thread = OwnThreadTimes()
+
+    def loop_times(self) -> ThreadTimes:
+        return self._thread.read()
+
+
+async def _tick(telemetry: Telemetry, ended: threading.Event) -> None:
+    clock = SystemClock()
+    ticks = LateTicks(clock, _MeasuredProcess(), telemetry, late_us=LATE_METRIC, cause_us=CAUSE_METRIC)
     while not ended.is_set():
-        due_ns = time.monotonic_ns() + int(TICK_SECONDS * 1e9)
-        await asyncio.sleep(TICK_SECONDS)
-        late_us = (time.monotonic_ns() - due_ns) // 1000
-        late.update(bound for bound in bounds_us if late_us > bound)
-    return late
+        ticks.due_in(TICK_SECONDS)
+        await clock.sleep(TICK_SECONDS)
+        ticks.came()
+
+
+def _above(histogram: Histogram) -> Iterator[tuple[int, int]]:
+    """Each bound, and how many values were above it."""
+    left = sum(histogram.counts)
+    for bound, count in zip(histogram.bounds, histogram.counts, strict=False):
+        left -= count
+        yield bound, left
 
 
 def main() -> None:
     """See the module's docstring."""
-    bounds_us = [int(word) for word in sys.argv[1:]]
     ended = threading.Event()
 
     def wait_for_end() -> None:
@@ -51,9 +79,12 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
-    late = asyncio.run(_tick(bounds_us, ended))
-    for bound in bounds_us:
-        print(bound, late[bound])
+    logging.basicConfig(format="a process that only ticks: %(message)s")
+    telemetry = Telemetry()
+    asyncio.run(_tick(telemetry, ended))
+    for (cause,), histogram in telemetry.histograms(CAUSE_METRIC):
+        for bound, count in _above(histogram):
+            print(cause, bound, count)
 
 
 if __name__ == "__main__":

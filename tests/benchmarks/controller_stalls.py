@@ -1,7 +1,8 @@
 """How long the event loop of a controller is held while it works and takes snapshots, and how long a restart takes with a large image.
 
 Run it: `python -m tests.benchmarks.controller_stalls [--rows N] [--seconds N]`. Three controller processes on a real disk; the lateness of their own ticks is the figure,
-so a stall shows with at least its length less one tick. Beside them a process that only ticks. Prints figures; asserts nothing about them.
+so a stall shows with at least its length less one tick. The controllers say themselves how much of it was their own step, and how much they waited for a processor or for something
+else; the promise is about the first. Beside them a process that only ticks. Prints figures; asserts nothing about them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_metadata.rows import NodeRole
@@ -21,9 +22,9 @@ from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.telemetry import Telemetry
-from ponor_runtime.telemetry_names import MICROSECONDS
+from ponor_runtime.telemetry_names import LATENESS_US
 
-from tests.benchmarks.bare_ticks import BareTicks
+from tests.benchmarks.bare_ticks import CAUSE_METRIC, LATE_METRIC, BareTicks
 from tests.e2e.load.cluster import LocalCluster
 
 NODE: Final = compose_node_id(ClusterOrdinal(1), 1999)
@@ -32,8 +33,17 @@ KEYS_PER_OPERATION: Final = 1_000
 VALUE: Final = b"v" * 32
 RATE_PER_S: Final = 2_000
 SNAPSHOT_EVERY_S: Final = 20.0
-METRIC: Final = "ponor_controller_tick_late_us"
-BOUNDS_US: Final = [bound for bound in MICROSECONDS if bound >= 12_800]
+PROMISED_US: Final = 50_000
+LATER_US: Final = 51_200
+"""The bucket of all lateness that is nearest to it."""
+CAUSES: Final = {
+    "ran": "own step",
+    "waited": "waited for a processor",
+    "blocked": "blocked (the kernel, another thread in the interpreter, the host)",
+}
+
+ByCause: TypeAlias = dict[str, dict[int, int]]
+"""For each cause and each bound (us): ticks of whose lateness more than the bound was due to the cause."""
 
 
 class Filling:
@@ -70,15 +80,44 @@ class Filling:
         await self._session.submit(operation)
 
 
-def late_ticks(cluster: LocalCluster) -> list[dict[int, int]]:
-    """How many ticks were later than each bound (us), of each controller."""
-    return [cluster.above("controller", METRIC, BOUNDS_US, number) for number in range(CONTROLLERS)]
+def late_ticks(cluster: LocalCluster) -> list[ByCause]:
+    """So far, of each controller."""
+    return [
+        {
+            cause: cluster.above("controller", CAUSE_METRIC, LATENESS_US, number, {"cause": cause})
+            for cause in CAUSES
+        }
+        for number in range(CONTROLLERS)
+    ]
 
 
-def print_ticks(name: str, counts: dict[int, int]) -> None:
-    """Late ticks by bound."""
-    shown = ", ".join(f"> {bound / 1000:g} ms: {count}" for bound, count in counts.items() if count)
-    print(f"{name}: {shown or 'no tick more than 12.8 ms late'}")
+def since(before: ByCause, after: ByCause) -> ByCause:
+    """What came between two looks."""
+    return {
+        cause: {bound: count - before[cause][bound] for bound, count in counts.items()}
+        for cause, counts in after.items()
+    }
+
+
+def print_ticks(name: str, found: ByCause) -> None:
+    """Late ticks by cause and bound."""
+    for cause, words in CAUSES.items():
+        shown = ", ".join(f"> {bound / 1000:g} ms: {count}" for bound, count in found[cause].items() if count)
+        print(f"{name}: {words}: {shown or 'never more than 12.8 ms'}")
+
+
+def later_in_all(cluster: LocalCluster) -> int:
+    """Ticks of all controllers so far that were later than `LATER_US`, whatever the cause."""
+    return sum(
+        cluster.above("controller", LATE_METRIC, [LATER_US], number)[LATER_US]
+        for number in range(CONTROLLERS)
+    )
+
+
+def stalls(cluster: LocalCluster) -> list[list[str]]:
+    """What each controller said of stalls in its log so far; at most a line in five seconds."""
+    logs = [cluster.log("controller", number).splitlines() for number in range(CONTROLLERS)]
+    return [[line for line in log if "event loop stood still" in line] for log in logs]
 
 
 async def run(cluster: LocalCluster, rows: int, seconds: float) -> None:
@@ -96,16 +135,25 @@ async def run(cluster: LocalCluster, rows: int, seconds: float) -> None:
     await session.ready()
     filling = Filling(session)
     await filling.fill(rows)
-    before, bare = late_ticks(cluster), BareTicks(BOUNDS_US)
+    before, before_in_all, said = late_ticks(cluster), later_in_all(cluster), stalls(cluster)
+    bare = BareTicks()
     done = await filling.work(seconds, cluster)
-    after = late_ticks(cluster)
+    after, later = late_ticks(cluster), later_in_all(cluster) - before_in_all
     print_ticks("a process that only ticks", bare.end())
     print(
         f"{done:,} operations in {seconds:g} s over an image of {rows:,} rows, a snapshot every {SNAPSHOT_EVERY_S:g} s"
     )
-    for number in range(CONTROLLERS):
-        counts = {bound: after[number][bound] - before[number][bound] for bound in BOUNDS_US}
-        print_ticks(f"controller {number}", counts)
+    work = [since(*looks) for looks in zip(before, after, strict=True)]
+    for number, found in enumerate(work):
+        print_ticks(f"controller {number}", found)
+    own, waited = (sum(found[cause][PROMISED_US] for found in work) for cause in ("ran", "waited"))
+    print(f"own steps above {PROMISED_US / 1000:g} ms (promised: none): {own}")
+    print(
+        f"ticks that waited so long for a processor: {waited}; later than {LATER_US / 1000:g} ms in all: {later}"
+    )
+    for number, lines in enumerate(stalls(cluster)):
+        for line in lines[len(said[number]) :]:
+            print(f"  controller {number}: {line}")
     await session.close()
     await running
     await network.close()

@@ -142,11 +142,20 @@ class LocalCluster:
             if all(f'{key}="{value}"' in line for key, value in labels.items())
         )
 
-    def above(self, role: str, name: str, bounds: Sequence[int], number: int = 0) -> dict[int, int]:
-        """How many values of a histogram are above each of these bounds of its, all at one moment: of two looks the later one would have more."""
+    def above(
+        self,
+        role: str,
+        name: str,
+        bounds: Sequence[int],
+        number: int = 0,
+        wanted: Mapping[str, str] | None = None,
+    ) -> dict[int, int]:
+        """How many values of a histogram (of those with the `wanted` labels) are above each of these bounds of its, all at one moment: of two looks the later one would have more."""
         up_to: Counter[float] = Counter()
         for line in self._samples(role, f"{name}_bucket", number):
             labels, _, count = line.rpartition(" ")
+            if any(f'{key}="{value}"' not in labels for key, value in (wanted or {}).items()):
+                continue
             up_to[float(labels.partition('le="')[2].partition('"')[0])] += int(float(count))
         return {bound: up_to[math.inf] - up_to[bound] for bound in bounds}
 

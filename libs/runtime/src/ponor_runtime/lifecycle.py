@@ -24,6 +24,7 @@ from ponor_runtime.settings import SettingError
 from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.system_disk import SystemDisk
 from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.thread_times import OwnThreadTimes, ThreadTimes
 
 PARENT_FD_VARIABLE: Final = "PONOR_PARENT_FD"
 """The read end of a pipe whose write end only the parent holds: its end of file means that the parent is gone."""
@@ -128,11 +129,15 @@ class _ServiceProcess:
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
         self._name = name
+        self._own_thread = OwnThreadTimes()
         self._end: asyncio.TimerHandle | None = None
         self._is_hurried = False
 
     def cpu_ns(self) -> int:
         return time.process_time_ns()
+
+    def loop_times(self) -> ThreadTimes:
+        return self._own_thread.read()
 
     @property
     def is_hurried(self) -> bool:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ponor_runtime.thread_times import ThreadTimes
+
 
 class Process(Protocol):
     """The process around the service."""
 
     def cpu_ns(self) -> int:
         """Processor time that the process used so far, over all of its threads."""
+        ...
+
+    def loop_times(self) -> ThreadTimes | None:
+        """Times of the thread that the event loop runs on, asked on it; None where nothing is measured."""
         ...
 
     @property
@@ -37,6 +43,9 @@ class UnwatchedProcess:
 
     def cpu_ns(self) -> int:
         return 0
+
+    def loop_times(self) -> ThreadTimes | None:
+        return None
 
     def postpone_end(self, seconds: float) -> None:  # noqa: ARG002 - nobody ends it
         return None

@@ -53,6 +53,8 @@ MICROSECONDS: Final = (
     6_553_600,
 )
 """Buckets of durations: factors of two where disks and requests lie, coarser where something is wrong."""
+LATENESS_US: Final = (12_800, 25_600, 50_000, 100_000, 400_000, 1_600_000, 6_400_000)
+"""Buckets of what holds an event loop; 50 ms is what no step of a service may take."""
 COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_096)
 SIZES: Final = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
 
@@ -167,6 +169,14 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_controller_operations_total": Metric(COUNTER, "operations", ("operation", "result"), "Operations answered"),
     "ponor_controller_tick_late_us": Metric(
         HISTOGRAM, "us", (), "How much later than due a tick of consensus ran: what held the event loop", MICROSECONDS
+    ),
+    "ponor_controller_tick_late_cause_us": Metric(
+        HISTOGRAM,
+        "us",
+        ("cause",),
+        "Of ticks more than 12.8 ms late: how long of that the loop's thread ran (ran), was ready while others had the processors (waited), or neither (blocked: the kernel,"
+        " another thread in the interpreter, a host that took the processor away)",
+        LATENESS_US,
     ),
     "ponor_controller_commit_us": Metric(HISTOGRAM, "us", (), "From proposal to committed", MICROSECONDS),
     "ponor_controller_sessions": Metric(GAUGE, "sessions", (), "Node sessions that are alive"),

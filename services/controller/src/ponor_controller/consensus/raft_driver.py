@@ -17,6 +17,7 @@ from ponor_raft.membership import Membership, ReplicaId
 from ponor_raft.messages import Message, SnapshotChunk
 from ponor_raft.node import RaftNode
 from ponor_raft.ready import Leadership, Persist, Ready, Role, SendSnapshot
+from ponor_runtime.late_ticks import LateTicks
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
@@ -96,7 +97,7 @@ class RaftDriver:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._slow_disk_ns = slow_disk_ms * 1_000_000
-        self._tick_late_us = runtime.telemetry.histogram("ponor_controller_tick_late_us")
+        self._late_ticks = _late_ticks(runtime)
         self._open_term = open_term
         self._appended = appended
         self._traffic: SnapshotTraffic | None = None
@@ -245,9 +246,9 @@ class RaftDriver:
             self._watch_disk()
             self._advance()
             pause_s = self._tick_seconds()
-            due_ns = self._clock.monotonic_ns() + int(pause_s * 1e9)
+            self._late_ticks.due_in(pause_s)
             await self._clock.sleep(pause_s)
-            self._tick_late_us.record(max(self._clock.monotonic_ns() - due_ns, 0) // 1000)
+            self._late_ticks.came()
 
     def _tick_seconds(self) -> float:
         """Ticks come faster for a while when no leader is known: at a start, when one was lost, when somebody who could vote is there again. Waiting brings nothing then, and a
@@ -273,6 +274,7 @@ class RaftDriver:
 
     def _advance(self) -> None:
         self._scheduled = False
+        self._late_ticks.mark()
         try:
             while not self._closed and (ready := self._node.ready()) is not None:
                 self._carry_out(ready)
@@ -398,3 +400,13 @@ class RaftDriver:
         telemetry.gauge("ponor_controller_raft_leading", lambda: int(self.leading))
         telemetry.gauge("ponor_controller_raft_last_index", lambda: self._node.last_index)
         telemetry.gauge("ponor_controller_raft_unsynced_writes", lambda: len(self._writes))
+
+
+def _late_ticks(runtime: Runtime) -> LateTicks:
+    return LateTicks(
+        runtime.clock,
+        runtime.process,
+        runtime.telemetry,
+        late_us="ponor_controller_tick_late_us",
+        cause_us="ponor_controller_tick_late_cause_us",
+    )
