@@ -12,8 +12,9 @@ import asyncio
 import os
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_metadata.rows import NodeRole
@@ -120,6 +121,39 @@ def stalls(cluster: LocalCluster) -> list[list[str]]:
     return [[line for line in log if "event loop stood still" in line] for log in logs]
 
 
+@dataclass(frozen=True)
+class Look:
+    """What the controllers tell at one moment; each of the lists has a place for each of them."""
+
+    ticks: list[ByCause]
+    later: int
+    said: list[list[str]]
+    restarts: list[int]
+
+    @classmethod
+    def at(cls, cluster: LocalCluster) -> Self:
+        """Now."""
+        restarts = [int(cluster.process("controller", number)["restarts"]) for number in range(CONTROLLERS)]
+        return cls(late_ticks(cluster), later_in_all(cluster), stalls(cluster), restarts)
+
+
+def print_between(before: Look, after: Look) -> None:
+    """The table, the promise, and what the controllers said."""
+    work = [since(*looks) for looks in zip(before.ticks, after.ticks, strict=True)]
+    for number, found in enumerate(work):
+        if after.restarts[number] != before.restarts[number]:
+            print(f"controller {number} was started anew meanwhile: its counts are worth nothing")
+        print_ticks(f"controller {number}", found)
+    own, waited = (sum(found[cause][PROMISED_US] for found in work) for cause in ("ran", "waited"))
+    bound_ms = PROMISED_US / 1000
+    print(f"own steps above {bound_ms:g} ms (promised: none): {own}")
+    print(f"ticks that waited more than {bound_ms:g} ms for a processor: {waited}")
+    print(f"later than {LATER_US / 1000:g} ms for whatever cause: {after.later - before.later}")
+    for number, lines in enumerate(after.said):
+        for line in lines[len(before.said[number]) :]:
+            print(f"  controller {number}: {line}")
+
+
 async def run(cluster: LocalCluster, rows: int, seconds: float) -> None:
     """Fill, work, print."""
     network = GrpcNetwork()
@@ -135,25 +169,14 @@ async def run(cluster: LocalCluster, rows: int, seconds: float) -> None:
     await session.ready()
     filling = Filling(session)
     await filling.fill(rows)
-    before, before_in_all, said = late_ticks(cluster), later_in_all(cluster), stalls(cluster)
-    bare = BareTicks()
+    before, bare = Look.at(cluster), BareTicks()
     done = await filling.work(seconds, cluster)
-    after, later = late_ticks(cluster), later_in_all(cluster) - before_in_all
+    after = Look.at(cluster)
     print_ticks("a process that only ticks", bare.end())
     print(
         f"{done:,} operations in {seconds:g} s over an image of {rows:,} rows, a snapshot every {SNAPSHOT_EVERY_S:g} s"
     )
-    work = [since(*looks) for looks in zip(before, after, strict=True)]
-    for number, found in enumerate(work):
-        print_ticks(f"controller {number}", found)
-    own, waited = (sum(found[cause][PROMISED_US] for found in work) for cause in ("ran", "waited"))
-    print(f"own steps above {PROMISED_US / 1000:g} ms (promised: none): {own}")
-    print(
-        f"ticks that waited so long for a processor: {waited}; later than {LATER_US / 1000:g} ms in all: {later}"
-    )
-    for number, lines in enumerate(stalls(cluster)):
-        for line in lines[len(said[number]) :]:
-            print(f"  controller {number}: {line}")
+    print_between(before, after)
     await session.close()
     await running
     await network.close()
