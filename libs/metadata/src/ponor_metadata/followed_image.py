@@ -114,7 +114,7 @@ class FollowedImage:
         if transit is None or len(transit.data) != transit.begin.size_bytes:
             raise ProtocolError("a snapshot ended before all of it was there")
         begin = transit.begin
-        reader = SnapshotReader(bytes(transit.data))
+        reader = SnapshotReader(transit.data)
         while reader.read_section():
             await self._give_way()
         image = reader.image
