@@ -30,11 +30,13 @@ from ponor_runtime.telemetry import Telemetry
 from s3stream.stores.open_store import open_object_store
 
 ORDINAL = ClusterOrdinal(1)
-START_S_MAX = 30.0
+START_S_MAX = 240.0
 SETTINGS = {
     "group_initial_rebalance_delay_ms": "0",
     "offsets_topic_partitions": "4",
     "upload_interval_ms": "500",
+    # A stop is clean however slow the machine is: what tests measure after a start depends on it.
+    "shutdown_upload_ms_max": "600000",
 }
 
 

@@ -76,7 +76,7 @@ class OtlpCollector:
         with self._lock:
             return list(self._metrics.get(name, []))
 
-    def wait_for(self, what: str, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    def wait_for(self, what: str, condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:

@@ -33,7 +33,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.ports import free_ports
 
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 120.0
 START_TRIES_MAX = 3
 _SERVED = re.compile(r'^SeaweedFS_s3_request_total\{[^}]*type="([^"]*)"[^}]*\} (\S+)$', re.MULTILINE)
 _PORTS = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc", "metrics")
@@ -139,8 +139,8 @@ class SeaweedServer:
                 s3={"addressing_style": "path"},
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
-                connect_timeout=2,
-                read_timeout=20,
+                connect_timeout=20,
+                read_timeout=60,
                 retries={"max_attempts": 1},
             ),
         )
@@ -166,7 +166,7 @@ class SeaweedServer:
         """How many S3 requests the server counted since its start, by its own names: PUT (parts too), POST,
         LIST, DELETE, and GET, which includes HEAD."""
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{self._ports['metrics']}/metrics", timeout=10
+            f"http://127.0.0.1:{self._ports['metrics']}/metrics", timeout=120
         ) as answer:
             text = answer.read().decode()
         served: Counter[str] = Counter()

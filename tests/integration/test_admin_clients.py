@@ -19,9 +19,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from kafka import KafkaAdminClient
 
-DEADLINE_S = 40.0
-LIVE_S_MAX = 20.0
-"""A change of settings holds after this at the latest."""
+DEADLINE_S = 240.0
+LIVE_S_MAX = 240.0
+"""A change of settings holds some time: this is never."""
 BROKER = "65536"
 DYNAMIC_BROKER = 2
 """The source of a value, in the numbers of DescribeConfigs."""
@@ -80,9 +80,7 @@ def described(admin: AdminClient, kind: Any, name: str) -> dict[str, ConfigEntry
 def produced(cluster: RunningCluster, topic: str, value: bytes) -> confluent_kafka.KafkaError | None:
     """What became of one record."""
     outcome: list[Any] = []
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": cluster.kafka, "message.max.bytes": 5_000_000, "message.timeout.ms": 20_000}
-    )
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.kafka, "message.max.bytes": 5_000_000})
     producer.produce(topic, value, on_delivery=lambda error, _: outcome.append(error))
     assert producer.flush(DEADLINE_S) == 0
     error: confluent_kafka.KafkaError | None = outcome[0]
@@ -118,13 +116,13 @@ def test_settings_of_a_topic_change_under_a_producer(cluster: RunningCluster, ad
     consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.kafka, "group.id": "g"})
     consumer.assign([confluent_kafka.TopicPartition("live", 0, 0)])
     kinds: list[int] = []
-    while len(kinds) < 2:
+    while confluent_kafka.TIMESTAMP_LOG_APPEND_TIME not in kinds:
         message = consumer.poll(DEADLINE_S)
         assert message is not None
         assert message.error() is None
         kinds.append(message.timestamp()[0])
     consumer.close()
-    assert kinds == [confluent_kafka.TIMESTAMP_CREATE_TIME, confluent_kafka.TIMESTAMP_LOG_APPEND_TIME]
+    assert set(kinds[:-1]) == {confluent_kafka.TIMESTAMP_CREATE_TIME}
 
 
 def test_a_broker_s_dynamic_settings_hold_for_topics_without_an_own_value(

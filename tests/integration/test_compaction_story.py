@@ -43,12 +43,12 @@ EAGER = ControllerSettings(
 OFTEN = {"upload_interval_ms": "100"}
 SETTINGS = CompactorSettings(
     compactor_split_size_bytes=40_000,
-    compactor_lease_ttl_ms=400,
+    compactor_lease_ttl_ms=3_000,
     compactor_poll_interval_ms_min=20,
     compactor_poll_interval_ms_max=100,
 )
 TOPIC, PARTITIONS, ROUNDS, RECORDS_PER_ROUND = "clicks", 3, 12, 60
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 240.0
 
 
 class TroubledStore:
@@ -163,7 +163,7 @@ def produce(cluster: RunningCluster) -> dict[int, list[bytes]]:
             producer.produce(TOPIC, value, partition=partition)
             sent[partition].append(value)
         assert producer.flush(WAIT_S_MAX) == 0
-        admin.poll(0.15)
+        asyncio.run(until(lambda: everything_uploaded(cluster, sent)))
     return sent
 
 
@@ -211,6 +211,24 @@ async def all_in_one_piece(cluster: RunningCluster) -> bool:
     return totals.pieces_per_stream_max == 1
 
 
+async def until_done(compactor: Compactor) -> None:
+    """It counts a task when it was told of the commit, which the metadata show a moment before."""
+
+    async def counted() -> bool:
+        return compactor.tasks("done") >= 1
+
+    await until(counted)
+
+
+async def held_task(cluster: RunningCluster) -> Any:
+    """A task that somebody has: where all had no turn for longer than a lease, it is given again first."""
+    clock = SystemClock()
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not (held := list((await read_image([cluster.controller])).compactions)):
+            await clock.sleep(0.05)
+    return held[0]
+
+
 async def everything_uploaded(cluster: RunningCluster, sent: dict[int, list[bytes]]) -> bool:
     maps = map_topic(await read_image([cluster.controller]), TOPIC)
     ends = {each.partition: each.end_offset for each in maps if each.kind == "log"}
@@ -220,15 +238,14 @@ async def everything_uploaded(cluster: RunningCluster, sent: dict[int, list[byte
 async def test_many_small_uploads_become_few_objects_and_every_fetch_returns_the_same(tmp_path: Path) -> None:
     with running_cluster(tmp_path, OFTEN, controller_settings=EAGER) as cluster:
         sent = await asyncio.to_thread(produce, cluster)
-        await until(lambda: everything_uploaded(cluster, sent))
         before, lines = await look(cluster)
-        assert before.pieces_per_stream_max >= ROUNDS // 2
+        assert before.pieces_per_stream_max >= ROUNDS
         assert set(lines[0, "log"]) <= set("▒░23456789+")
         async with compacting(cluster, tmp_path) as compactor:
             reading = asyncio.create_task(asyncio.to_thread(consume, cluster, sent))
             await until(lambda: all_in_one_piece(cluster))
             await reading
-        assert compactor.tasks("done") >= 1
+            await until_done(compactor)
         assert compactor.counted("ponor_compactor_replaced_bytes_total") > 0
         assert compactor.counted("ponor_compactor_written_bytes_total") > 0
         after, lines = await look(cluster)
@@ -244,15 +261,14 @@ async def test_many_small_uploads_become_few_objects_and_every_fetch_returns_the
 async def test_a_worker_that_dies_in_the_middle_loses_its_task_to_another_one(tmp_path: Path) -> None:
     with running_cluster(tmp_path, OFTEN, controller_settings=EAGER) as cluster:
         sent = await asyncio.to_thread(produce, cluster)
-        await until(lambda: everything_uploaded(cluster, sent))
         async with compacting(cluster, tmp_path, 2_000, sticks=True) as first:
             async with asyncio.timeout(WAIT_S_MAX):
                 await first.store.stuck.wait()
-            (held,) = (await read_image([cluster.controller])).compactions
+            held = await held_task(cluster)
             await first.kill()
             async with compacting(cluster, tmp_path, 2_001) as second:
                 await until(lambda: all_in_one_piece(cluster))
-                assert second.tasks("done") >= 1
+                await until_done(second)
         image = await read_image([cluster.controller])
         assert held.task_id not in image.compactions
         left = [
@@ -267,10 +283,16 @@ async def test_a_worker_that_dies_in_the_middle_loses_its_task_to_another_one(tm
 async def test_slow_down_halves_the_pace_and_nothing_is_lost(tmp_path: Path) -> None:
     with running_cluster(tmp_path, OFTEN, controller_settings=EAGER) as cluster:
         sent = await asyncio.to_thread(produce, cluster)
-        await until(lambda: everything_uploaded(cluster, sent))
         async with compacting(cluster, tmp_path, slow_downs=3) as compactor:
-            await until(lambda: all_in_one_piece(cluster))
-            ((_, share),) = compactor.telemetry.gauges("ponor_compactor_pace_ratio")
-            assert share < 1
+            shares: set[float] = set()
+
+            async def compacted() -> bool:
+                # It comes back to the whole with time: what is asked is whether it was ever less.
+                ((_, share),) = compactor.telemetry.gauges("ponor_compactor_pace_ratio")
+                shares.add(share)
+                return await all_in_one_piece(cluster)
+
+            await until(compacted)
+            assert min(shares) < 1
             assert compactor.store.slow_downs_left == 0
         await asyncio.to_thread(consume, cluster, sent)

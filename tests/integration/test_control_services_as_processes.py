@@ -37,7 +37,7 @@ def _start(module: str, root: Path, **config: Any) -> subprocess.Popen[str]:
 
 def _addresses(process: subprocess.Popen[str], root: Path, module: str) -> dict[str, str]:
     ready = root / f"{module}.ready"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         if ready.exists() and (content := json.loads(ready.read_text()))["pid"] == process.pid:
             return dict(content["addresses"])
@@ -82,7 +82,7 @@ async def _put(address: str, key: str) -> wire.KeyHeld:
     )
     running = asyncio.create_task(session.run())
     result = await session.submit(
-        wire.Operation(put_key=wire.PutKey(key=key, value=b"v")), deadline_ms=10_000
+        wire.Operation(put_key=wire.PutKey(key=key, value=b"v")), deadline_ms=240_000
     )
     await session.close()
     await running
@@ -96,18 +96,24 @@ def _scrape(address: str) -> str:
     return text
 
 
+def _sample(text: str, name: str) -> float:
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    return float(line.rpartition(" ")[2])
+
+
 async def test_what_was_answered_survives_sigkill_and_the_metrics_show_it(tmp_path: Path) -> None:
     with _controller(tmp_path, metrics="127.0.0.1:0") as (process, addresses):
         assert (await _put(addresses["session"], "key")).created
         text = await asyncio.get_running_loop().run_in_executor(None, _scrape, addresses["metrics"])
-        assert 'ponor_controller_operations_total{operation="put_key",result="ok"} 1.0' in text
-        assert "ponor_controller_committed_index 4.0" in text
+        assert _sample(text, 'ponor_controller_operations_total{operation="put_key",result="ok"}') >= 1
+        # The formatted cluster, the term, the node, the key: and what is committed when the node is missed.
+        assert _sample(text, "ponor_controller_committed_index") >= 4
         process.send_signal(signal.SIGKILL)
         process.wait()
     with _controller(tmp_path) as (process, addresses):
         assert not (await _put(addresses["session"], "key")).created
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=240) == 0
 
 
 def test_a_collector_starts_and_stops_politely(tmp_path: Path) -> None:
@@ -121,7 +127,7 @@ def test_a_collector_starts_and_stops_politely(tmp_path: Path) -> None:
         with _running("ponor_gc", tmp_path, **config) as (collector, own):
             assert "ponor_gc_deleted_total 0.0" in _scrape(own["metrics"])
             collector.send_signal(signal.SIGTERM)
-            assert collector.wait(timeout=30) == 0
+            assert collector.wait(timeout=240) == 0
 
 
 @pytest.mark.parametrize(
@@ -137,7 +143,7 @@ def test_a_wrong_configuration_is_one_line_and_exit_code_1(tmp_path: Path, confi
     process = _start(
         "ponor_controller", tmp_path, **{"data": str(tmp_path), "listen": "127.0.0.1:0", **config}
     )
-    _, line = process.communicate(timeout=30)
+    _, line = process.communicate(timeout=240)
     assert process.returncode == 1
     assert named in line
     assert len(line.strip().splitlines()) == 1
@@ -147,11 +153,11 @@ def test_a_port_in_use_and_a_directory_in_use_are_refused_by_name(tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         process = _start("ponor_controller", tmp_path, data=str(tmp_path / "a"), listen=listen)
-        _, line = process.communicate(timeout=30)
+        _, line = process.communicate(timeout=240)
         assert process.returncode == 1
         assert listen in line
     with _controller(tmp_path):
         second = _start("ponor_controller", tmp_path, data=str(tmp_path / "controller"), listen="127.0.0.1:0")
-        _, line = second.communicate(timeout=30)
+        _, line = second.communicate(timeout=240)
         assert second.returncode == 1
         assert "another controller" in line

@@ -30,7 +30,7 @@ def examine(url: str, environment: dict[str, str] | None = None) -> tuple[int, d
         [ponor(), "doctor", "storage", url, *QUICK, "-o", "json"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         env={**os.environ, **(environment or {})},
     )
     assert done.stdout, done.stderr

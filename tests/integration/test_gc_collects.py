@@ -172,7 +172,7 @@ async def collecting(
 
 
 async def _until(condition: Callable[[], Awaitable[bool]], runtime: Runtime) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not await condition():
             await runtime.clock.sleep(0.01)
 
@@ -359,7 +359,7 @@ async def test_a_collector_whose_id_was_taken_stops_by_itself(tmp_path: Path) ->
     async with world(tmp_path) as each:
         with pytest.raises(NodeFencedError, match="another process"):
             async with collecting(each, Telemetry()) as first, collecting(each, Telemetry()):
-                await asyncio.wait((first,), timeout=60)
+                await asyncio.wait((first,), timeout=240)
                 assert first.done()
 
 

@@ -41,7 +41,7 @@ class RawClient:
     """A socket that speaks frames."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=240)
         self.correlation = 0
 
     def __enter__(self) -> RawClient:
@@ -358,7 +358,7 @@ def test_topics_are_deleted_by_id_and_unknown_ones_are_named(
 ) -> None:
     make_topic(cluster, "by-id")
     (row,) = client.call(MetadataRequest(topics=[MetadataRequestTopic(name="by-id")]), 12).topics  # type: ignore[attr-defined]
-    request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=row.topic_id)], timeout_ms=10_000)
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=row.topic_id)], timeout_ms=60_000)
     codes = [client.call(request, 6).responses[0].error_code for _ in range(2)]  # type: ignore[attr-defined]
     assert codes == [0, ErrorCode.UNKNOWN_TOPIC_ID]
 
@@ -366,7 +366,7 @@ def test_topics_are_deleted_by_id_and_unknown_ones_are_named(
 def produce_of(topic: str, records: bytes | bytearray, *, acks: int = -1) -> ProduceRequest:
     data = PartitionProduceData(index=0, records=memoryview(bytes(records)))
     return ProduceRequest(
-        acks=acks, timeout_ms=10_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+        acks=acks, timeout_ms=60_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
     )
 
 

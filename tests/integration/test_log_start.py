@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     from kafka import KafkaAdminClient, TopicPartition
 
 OffsetSpec: Any = UntypedOffsetSpec
-DEADLINE_S = 40.0
+DEADLINE_S = 240.0
 SETTINGS = {"maintenance_interval_ms": "50", "upload_interval_ms": "200", "segment_bytes": "10000"}
 
 

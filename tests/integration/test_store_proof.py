@@ -115,7 +115,7 @@ def test_a_broker_refuses_to_start_in_one_line(tmp_path: Path) -> None:
             [sys.executable, "-m", "ponor_broker", "--config", str(path)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             env={**os.environ, **server.environment},
         )
     assert done.returncode == 1

@@ -69,7 +69,7 @@ def test_a_produce_is_followed_to_the_object_and_into_the_controller(
 ) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "client.id": "traced-writer", "acks": "all"})
     producer.produce(TOPIC, VALUE, b"key")
-    assert producer.flush(30) == 0
+    assert producer.flush(240) == 0
 
     def has_upload() -> bool:
         traces = {span.trace_id for span in produce_requests(collector)}
@@ -141,14 +141,14 @@ def test_a_cold_fetch_is_followed_through_index_and_blocks(
     # A second object: the start looks at the newest one, and what it saw would be in the cache.
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     producer.produce(TOPIC, b"later", b"key")
-    assert producer.flush(30) == 0
+    assert producer.flush(240) == 0
     cluster.run("node", "stop", "broker", "0")  # what it holds in memory is gone; a stop uploads everything
     cluster.run("node", "start", "broker", "0")
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": "cold", "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([TOPIC])
-    record = next(filter(None, (consumer.poll(1) for _ in range(60))))
+    record = next(filter(None, (consumer.poll(1) for _ in range(240))))
     assert record.error() is None
     assert record.value() == VALUE
     consumer.close()

@@ -68,7 +68,7 @@ def test_a_log_start_is_never_taken_back(first: int) -> None:
     assert sum(trimmer.reads for trimmer in trimmers) > 10
 
 
-@pytest.mark.timeout(400)  # should the recorded seeds move
+@pytest.mark.timeout(1_800)  # should the recorded seeds move
 def test_a_start_that_is_told_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sees it go back, or the stream was trimmed to a start that the crash undid, and the partition opens no more."""
     broker_start_before_durable.plant(monkeypatch)

@@ -28,7 +28,7 @@ def could_show(mutant: str, seed: int) -> bool:
     return True
 
 
-@pytest.mark.timeout(900)  # should the recorded seeds move
+@pytest.mark.timeout(1_800)  # should the recorded seeds move
 @pytest.mark.parametrize(
     ("mutant", "seed", "caught_by"),
     [

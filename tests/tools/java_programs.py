@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.peers.artifacts import CACHE, KAFKA, clients, java, program
 
-RUN_S_MAX: Final = 180
+RUN_S_MAX: Final = 900
 SHORT_LIVED: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8")
 """Flags for programs that run for a second: no second compiler, one collector thread."""
 SOURCES: Final = Path(__file__).parent / "java"

@@ -46,7 +46,7 @@ def written(ponor: str) -> dict[tuple[int, int], str]:
 
 def _create(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("round-trip", PARTITIONS, 1)])["round-trip"].result(30)
+    admin.create_topics([NewTopic("round-trip", PARTITIONS, 1)])["round-trip"].result(240)
 
 
 def _line(partition: int, offset: int, writer: str, codec: str, n: int) -> str:
@@ -55,7 +55,7 @@ def _line(partition: int, offset: int, writer: str, codec: str, n: int) -> str:
     return f"read {partition} {offset} {key} {value} writer={writer},codec={codec},n={n},nothing=null,"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("version", CLIENT_VERSIONS)
 def test_every_version_reads_what_every_version_wrote(
     ponor: str, written: dict[tuple[int, int], str], version: str
@@ -69,21 +69,21 @@ def test_every_version_reads_what_every_version_wrote(
         assert offsets == sorted(offsets)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_the_oldest_and_the_newest_share_a_group(ponor: str, written: dict[tuple[int, int], str]) -> None:
     words = ("consume", ponor, "round-trip", "mixed-group", str(EVERYTHING), "5000")
     members = [
         subprocess.Popen(round_trip_command(version, *words), stdout=subprocess.PIPE, text=True)
         for version in (CLIENT_VERSIONS[0], CLIENT_VERSIONS[-1])
     ]
-    outputs = [member.communicate(timeout=180)[0].splitlines() for member in members]
+    outputs = [member.communicate(timeout=900)[0].splitlines() for member in members]
     assert [member.returncode for member in members] == [0, 0]
     read = {line for lines in outputs for line in lines if line.startswith("read ")}
     assert read == set(written.values())
     assert all(any(line.startswith("assigned ") for line in lines) for lines in outputs)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_a_group_goes_on_where_another_version_committed(
     ponor: str, written: dict[tuple[int, int], str]
 ) -> None:

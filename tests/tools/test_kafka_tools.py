@@ -16,7 +16,7 @@ import pytest
 
 from tests.tools.java_programs import Output, tool
 
-pytestmark = [pytest.mark.usefixtures("kafka_tools"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("kafka_tools"), pytest.mark.timeout(1_800)]
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
@@ -241,7 +241,7 @@ def test_features_rise_and_never_fall(ponor: str) -> None:
 def test_console_clients(ponor: str, kafka: str, both: Both) -> None:
     both(TOPICS, "--create", "--topic", "console", "--partitions", "1")
     fill_both(ponor, kafka, "console", 10)
-    words = ("--topic", "console", "--from-beginning", "--max-messages", "10", "--timeout-ms", "30000")
+    words = ("--topic", "console", "--from-beginning", "--max-messages", "10", "--timeout-ms", "240000")
     shown = ("--formatter-property", "print.key=true", "--formatter-property", "print.offset=true")
     out = both(CONSOLE_CONSUMER, *words, *shown, "--formatter-property", "print.partition=true")
     assert "Offset:9\tkey-9\tline 9" in out
@@ -287,7 +287,7 @@ def test_performance_clients(ponor: str) -> None:
         "--num-records",
         "50000",
         "--timeout",
-        "30000",
+        "240000",
     ).lines
     figures = dict(zip(read[0].split(", "), read[-1].split(", "), strict=True))
     assert int(figures["data.consumed.in.nMsg"]) == 50_000
@@ -335,7 +335,7 @@ def consume(bootstrap: str, topic: str, group: str, count: int) -> None:
         "--max-messages",
         str(count),
         "--timeout-ms",
-        "30000",
+        "240000",
     )
     assert len(tool(CONSOLE_CONSUMER, "--bootstrap-server", bootstrap, *words).lines) == count
 

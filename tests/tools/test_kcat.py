@@ -24,13 +24,13 @@ def kcat_path() -> str:
 @pytest.fixture(scope="module")
 def topic(ponor: str) -> str:
     admin = AdminClient({"bootstrap.servers": ponor})
-    admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(240)
     return TOPIC
 
 
 def kcat(bootstrap: str, *words: str, feed: str | None = None) -> str:
     command = ["kcat", "-b", bootstrap, *words]
-    done = subprocess.run(command, input=feed, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, input=feed, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
     return done.stdout
 

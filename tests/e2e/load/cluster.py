@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from tests.ports import free_ports
 
-START_S_MAX = 120.0
+START_S_MAX = 600.0
+STOP_S_MAX = 240.0
 BROKERS_ADDED_MAX = 2
 """Brokers that a test adds to a running cluster."""
 
@@ -90,7 +91,7 @@ class LocalCluster:
         began = time.monotonic()
         if self._up.poll() is None:
             self._up.send_signal(signal.SIGTERM)
-            self._up.wait(30)
+            self._up.wait(STOP_S_MAX)
         return time.monotonic() - began
 
     def kill_supervisor(self) -> None:
@@ -123,7 +124,7 @@ class LocalCluster:
         return True
 
     def wait_serving(
-        self, role: str, number: int = 0, *, after_restarts: int = 0, timeout_s: float = 60.0
+        self, role: str, number: int = 0, *, after_restarts: int = 0, timeout_s: float = 600.0
     ) -> None:
         """Wait until the process serves again."""
         deadline = time.monotonic() + timeout_s
@@ -160,7 +161,7 @@ class LocalCluster:
         return {bound: up_to[math.inf] - up_to[bound] for bound in bounds}
 
     def _samples(self, role: str, name: str, number: int) -> list[str]:
-        with urllib.request.urlopen(self.process(role, number)["metrics_url"], timeout=10) as answer:
+        with urllib.request.urlopen(self.process(role, number)["metrics_url"], timeout=120) as answer:
             lines = answer.read().decode().splitlines()
         return [line for line in lines if line.startswith((name + "{", name + " "))]
 
