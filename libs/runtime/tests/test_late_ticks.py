@@ -47,15 +47,19 @@ class SetClock:
 class Told(UnwatchedProcess):
     """A process whose thread did what it is told, and how often it was asked."""
 
-    __slots__ = ("asked", "times")
+    __slots__ = ("asked", "times", "when_asked")
 
-    def __init__(self, read: Callable[[], ThreadTimes] | None = None) -> None:
-        self.times = ThreadTimes(0, 0) if read is None else read()
+    def __init__(self) -> None:
+        self.times = ThreadTimes(0, 0)
         self.asked = 0
+        self.when_asked: Callable[[], None] | None = None
 
     def loop_times(self) -> ThreadTimes:
         self.asked += 1
-        return self.times
+        times, happens, self.when_asked = self.times, self.when_asked, None
+        if happens is not None:
+            happens()
+        return times
 
 
 class Measured(UnwatchedProcess):
@@ -191,6 +195,17 @@ def test_once_a_tick_is_due_a_mark_forgets_nothing() -> None:
     rig.pass_time(20, ran_ms=5, waited_ms=5)
     rig.ticks.came()
     assert totals_us(rig.telemetry) == {"ran": 46_000, "waited": 5_000, "blocked": 9_000}
+
+
+def test_a_processor_that_is_lost_while_the_times_are_read_is_not_forgotten() -> None:
+    rig = Rig()
+    rig.told.when_asked = lambda: rig.pass_time(30, waited_ms=30)
+    rig.ticks.due_in(0.05)
+    rig.pass_time(49)
+    rig.told.when_asked = lambda: rig.pass_time(81, waited_ms=81)
+    rig.ticks.mark()
+    rig.ticks.came()
+    assert totals_us(rig.telemetry) == {"ran": 0, "waited": 80_000, "blocked": 0}
 
 
 def test_a_busy_loop_is_measured_now_and_then_and_a_tick_in_time_not_at_all() -> None:

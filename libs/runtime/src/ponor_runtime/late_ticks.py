@@ -70,15 +70,20 @@ class LateTicks:
 
     def due_in(self, seconds: float) -> None:
         """The next tick is due then."""
-        now_ns = self._clock.monotonic_ns()
-        self._due_ns = now_ns + int(seconds * 1e9)
+        # The times first, the clock behind them: what passes between the two is in both. The other way round a processor lost just here would look as if something had blocked the thread.
         if self._causes:
-            self._read(now_ns)
+            self._before = self._times()
+        now_ns = self._clock.monotonic_ns()
+        self._due_ns, self._mark_again_ns = now_ns + int(seconds * 1e9), now_ns + MARK_NS
 
     def mark(self) -> None:
         """The loop goes round: what was before is no part of a lateness to come. Behind the moment when the tick was due it may be, so nothing is read then."""
-        if self._causes and self._mark_again_ns <= (now_ns := self._clock.monotonic_ns()) < self._due_ns:
-            self._read(now_ns)
+        if not self._causes or not self._mark_again_ns <= self._clock.monotonic_ns() < self._due_ns:
+            return
+        times = self._times()
+        # Whoever loses the processor here comes back when the tick was due long ago.
+        if (now_ns := self._clock.monotonic_ns()) < self._due_ns:
+            self._before, self._mark_again_ns = times, now_ns + MARK_NS
 
     def came(self) -> None:
         """The tick came."""
@@ -87,10 +92,6 @@ class LateTicks:
         self._late_us.record(late_ns // 1000)
         if late_ns > LATE_NS:
             self._explain(now_ns, late_ns)
-
-    def _read(self, now_ns: int) -> None:
-        self._mark_again_ns = now_ns + MARK_NS
-        self._before = self._times()
 
     def _explain(self, now_ns: int, late_ns: int) -> None:
         before, after = self._before, self._times()
