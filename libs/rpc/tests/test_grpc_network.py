@@ -16,16 +16,23 @@ from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_rpc.methods import HEALTH_CHECK, SESSION
 from ponor_runtime.network import FRAME_BYTES_MAX, Connection, ConnectionClosedError
 
+from libs.rpc.tests import closing
 from libs.rpc.tests import network_conformance as conformance
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    closing.give_time(monkeypatch)
+
+
 async def assert_nothing_left() -> None:
-    for _ in range(20):
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        if not left:
-            break
-        await asyncio.sleep(0.01)
-    assert not left, f"tasks outlive the network: {left}"
+    """When they end is the business of gRPC's threads too."""
+    try:
+        async with asyncio.timeout(conformance.PATIENCE_SECONDS):
+            while left := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"tasks outlive the network: {left}") from None
     gc.collect()
 
 

@@ -23,7 +23,7 @@ def test_it_is_made_before_grpc_is_imported_and_grpc_knows_the_names() -> None:
     )
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=300
     )
     assert done.stdout.strip() == ONE_POLLER
     assert "Unknown experiment" not in done.stderr

@@ -1,0 +1,16 @@
+"""What was said before a connection was closed arrives, where the machine gets round to it."""
+
+from __future__ import annotations
+
+import pytest
+from ponor_rpc import frame_stream, grpc_network
+
+PATIENCE_SECONDS = 90.0
+"""Only what hangs takes so long."""
+
+
+def give_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever closes a connection waits for its last frames, and a listener for its handlers, however busy the machine is."""
+    for module in (frame_stream, grpc_network):
+        monkeypatch.setattr(module, "CLOSE_GRACE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(grpc_network, "HANDLER_STOP_SECONDS", PATIENCE_SECONDS)
