@@ -17,7 +17,7 @@ from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.telemetry import Telemetry
 
 from libs.metadata.tests.metadata_kit import NODE_A
-from libs.metadata.tests.scripted_controller import ScriptedConnection, ScriptedController
+from libs.metadata.tests.scripted_controller import ScriptedConnection, ScriptedController, nothing_left
 
 IDENTITY = NodeIdentity(
     node_id=NODE_A, role=NodeRole.BROKER, incarnation=b"i" * 16, kafka_host="127.0.0.1", kafka_port=9092
@@ -77,12 +77,7 @@ async def session_world() -> AsyncIterator[World]:
     for controller in world.controllers:
         await controller.close()
     await world.network.close()
-    for _ in range(50):
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        if not left:
-            break
-        await asyncio.sleep(0.01)
-    assert not left, f"tasks outlive the session: {left}"
+    await nothing_left()
 
 
 async def welcome(peer: Peer, node_epoch: int = 3, session_timeout_ms: int = 60_000) -> wire.Hello:

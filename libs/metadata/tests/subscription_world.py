@@ -21,7 +21,7 @@ from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.telemetry import Telemetry
 
 from libs.metadata.tests.metadata_kit import Log, record
-from libs.metadata.tests.scripted_controller import ScriptedConnection, ScriptedController
+from libs.metadata.tests.scripted_controller import ScriptedConnection, ScriptedController, nothing_left
 
 SETTINGS = SubscriptionSettings(
     reconnect_backoff_ms_min=1, reconnect_backoff_ms_max=20, ack_interval_ms=60_000, ack_bytes_max=1 << 30
@@ -90,12 +90,7 @@ async def subscription_world() -> AsyncIterator[World]:
     for controller in world.controllers:
         await controller.close()
     await world.network.close()
-    for _ in range(50):
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        if not left:
-            break
-        await asyncio.sleep(0.01)
-    assert not left, f"tasks outlive the subscription: {left}"
+    await nothing_left()
 
 
 async def send_snapshot(
