@@ -36,6 +36,10 @@ def record(offset: int, payload: bytes = b"x", stream: int = 5) -> StreamRecord:
     return StreamRecord(StreamId(stream), StreamEpoch(2), offset, 1, 77, payload)
 
 
+TURNS = 100
+"""Of the loop: more than an answer needs on its way to whoever is acknowledged. Nothing on the way waits for time."""
+
+
 class HeldStore(MemoryObjectStore):
     """Answers of puts wait until they are let go, each by its sequence; `lost`: keys whose first put is applied and never answered."""
 
@@ -59,7 +63,8 @@ class HeldStore(MemoryObjectStore):
         self.waiting.setdefault(key, asyncio.Event()).set()
         while key not in self.objects:
             await asyncio.sleep(0)
-        await asyncio.sleep(0.005)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
 
 async def held(rig: ObjectWalRig, count: int) -> tuple[ObjectWal, HeldStore, list[asyncio.Future[None]]]:

@@ -181,9 +181,8 @@ async def test_a_hook_travels_in_the_same_block(node: StorageNode) -> None:
     await node.client.force_upload()
     assert covered == [], "no data of its own, no hook"
     for _ in range(6):
-        for number in range(150):
-            data.append(bytes(4 * KIB), count=1, max_timestamp=number)
-        await asyncio.sleep(0.01)
+        # Durable before the next come: a log that stood still would make one block of them all.
+        await append_all(data, [bytes(4 * KIB)] * 150)
     await node.client.force_upload()
     await asyncio.sleep(0.05)
     await node.client.force_upload()

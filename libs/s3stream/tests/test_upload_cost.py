@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from ponor_runtime.system import SystemClock
 from s3stream.settings import KIB, MIB
 from s3stream.stream import Stream
 
@@ -79,44 +80,52 @@ async def test_a_carried_rest_is_readable_and_survives_a_crash(tmp_path: Path) -
     await node.close()
 
 
-async def test_an_old_rest_travels_with_the_next_block(tmp_path: Path) -> None:
-    """No object of its own, however old: it shares the one that is made anyway."""
-    interval_ms = 1_500
-    while not await _old_rest_travelled(tmp_path / str(interval_ms), interval_ms):
-        interval_ms *= 2  # this machine let the blocks come further apart than the rest may wait
+class SteeredClock(SystemClock):
+    """Data grow old when the test says so; sleeping is real."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now_ms * 1_000_000
 
 
-async def _old_rest_travelled(path: Path, interval_ms: int) -> bool:
-    """False where it could not be seen, because no block came in the time."""
-    node = await StorageNode.create(path, small_settings(upload_interval_ms=interval_ms))
+INTERVAL_MS = 1_000
+
+
+async def with_a_rest(path: Path) -> tuple[StorageNode, SteeredClock, Stream, Stream]:
+    """A node whose first block left a rest behind, and its large and its small stream."""
+    node = await StorageNode.create(path, small_settings(upload_interval_ms=INTERVAL_MS))
+    node.clock = clock = SteeredClock()
     await node.start()
     large, small = await node.open_new(2)
     await append_all(small, [b"rest"])
-    newest_ns, apart_ns_max = node.clock.monotonic_ns(), 0
+    await append_all(large, [bytes(32 * KIB)] * 17)
+    while large.committed_offset < 16:
+        await asyncio.sleep(0.005)
+    assert (node.store.puts, small.committed_offset) == (1, 0)
+    return node, clock, large, small
+
+
+async def test_an_old_rest_travels_with_the_next_block(tmp_path: Path) -> None:
+    """No object of its own, however old: it shares the one that is made anyway."""
+    node, clock, large, small = await with_a_rest(tmp_path)
+    clock.now_ms += INTERVAL_MS * 2 // 3
+    await append_all(large, [bytes(32 * KIB)])
+    clock.now_ms += INTERVAL_MS * 2 // 3  # the rest is too old now, the block is not
+    await append_all(large, [bytes(32 * KIB)] * 16)
     while small.committed_offset == 0:
-        blocks = len(node.cluster.commits)
-        await append_all(large, [bytes(16 * KIB)] * 10)
-        await asyncio.sleep(0.03)
-        now_ns = node.clock.monotonic_ns()
-        apart_ns_max = max(apart_ns_max, now_ns - newest_ns)
-        if len(node.cluster.commits) > blocks:
-            newest_ns = now_ns
-    await node.close()
-    if apart_ns_max > interval_ms * 1_000_000 // 2:
-        return False
-    assert node.store.puts == len(node.cluster.commits), "one object for each block"
-    assert len(node.cluster.commits) >= 2
+        await asyncio.sleep(0.005)
+    assert node.store.puts == len(node.cluster.commits) == 2, "one object for each block"
     (shared,) = [commit.stream_set_object for commit in node.cluster.commits if commit.stream_set_object]
     assert [part.stream_id for part in shared.ranges] == [large.stream_id, small.stream_id]
-    return True
+    await node.close()
 
 
 async def test_an_old_rest_is_uploaded_alone_when_nothing_else_comes(tmp_path: Path) -> None:
-    node = await StorageNode.create(tmp_path, small_settings(upload_interval_ms=100))
-    await node.start()
-    large, small = await node.open_new(2)
-    await asyncio.gather(append_all(small, [b"rest"]), append_all(large, [bytes(32 * KIB)] * 17))
+    node, clock, _, small = await with_a_rest(tmp_path)
     while small.committed_offset == 0:
+        clock.now_ms += INTERVAL_MS // 10
         await asyncio.sleep(0.01)
     assert node.store.puts == 2
     await node.close()
