@@ -99,7 +99,8 @@ class FetchRig:
 
     version: int = 16
     slots_max: int = 4
-    settings: BrokerSettings = field(default_factory=BrokerSettings)
+    settings: BrokerSettings = field(default_factory=lambda: BrokerSettings(park_ms_max=10_000))
+    """Who waits for a partition waits for the story, however long the machine takes over it."""
     session_bytes_max: int = 1 << 20
     sessions_bytes_max: int = 1 << 22
     image: MetadataImage = field(default_factory=MetadataImage)
