@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import lz4.frame  # type: ignore[import-untyped]
 import pytest
 from crc32c import crc32c
 from ponor_broker.partitions.batch_validation import RECORD_ERRORS_MAX, BatchValidator
@@ -101,6 +102,24 @@ def test_a_body_that_does_not_decompress_is_refused(codec: Codec) -> None:
     error = refusal(with_crc(data))
     assert error.code is ErrorCode.INVALID_RECORD
     assert codec.name.lower() in str(error)
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_an_lz4_frame_with_linked_blocks_is_refused_because_java_consumers_cannot_read_it(
+    is_linked: bool,
+) -> None:
+    plain = build_batch(MANY)
+    compressor = lz4.frame.LZ4FrameCompressor(block_linked=is_linked)
+    body = compressor.begin() + compressor.compress(bytes(plain[61:])) + compressor.flush()
+    batch = plain[:61] + body
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    batch = patched(21, ">h", Codec.LZ4, data=batch)
+    if is_linked:
+        error = refusal(batch)
+        assert error.code is ErrorCode.INVALID_RECORD
+        assert "linked" in str(error)
+    else:
+        assert validate(batch).view == batch
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])

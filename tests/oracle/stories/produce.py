@@ -8,6 +8,7 @@ from crc32c import crc32c
 from ponor_kafka.compression import Codec
 from ponor_kafka.messages.init_producer_id import InitProducerIdRequest
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ponor_kafka.record_batch import HEADER_BYTES
 from ponor_kafka.record_builder import NewRecord, build_batch
 
 from tests.oracle.asking import batch, fetch, idempotent, list_offsets, produce, record
@@ -145,6 +146,31 @@ def produce_codecs(k: Narrator) -> None:
     for version in (4, 9, 10, 12):
         k.ask(fetch(topic, 20, partition_bytes=1), version, f"zstd fetched in version {version}")
     k.ask(fetch(topic, 0), 12, "all of them")
+
+
+def in_lz4(head: str, tail: str = "00000000") -> bytes:
+    """A batch of two records in one LZ4 frame that stores them as they are; `head` is the frame's, in hex."""
+    plain = bytes(build_batch([record(), record(key=None)]))
+    body, first = plain[HEADER_BYTES:], plain[:HEADER_BYTES]
+    block = struct.pack("<I", len(body) | 1 << 31) + body
+    whole = first + bytes.fromhex(head) + block + bytes.fromhex(tail)
+    whole = patched(whole, LENGTH_POSITION, ">i", len(whole) - 12, fix_crc=False)
+    return patched(whole, ATTRIBUTES_POSITION, ">h", Codec.LZ4)
+
+
+@story("LZ4 frames: what Kafka's reader takes, and what only the LZ4 library reads")
+def produce_lz4_frames(k: Narrator) -> None:
+    topic = k.topic("produce-lz4-frames")
+    independent, linked = "04224d18607073", "04224d184070df"
+    k.ask(produce(topic, in_lz4(independent)), 9, "independent blocks")
+    k.ask(produce(topic, in_lz4(linked)), 9, "linked blocks")
+    k.ask(produce(topic, in_lz4("04224d1861700000000000")), 9, "a dictionary")
+    k.ask(produce(topic, in_lz4("04224d1862700000000000")), 9, "a reserved flag")
+    k.ask(produce(topic, in_lz4("04224d18a07000")), 9, "version 2")
+    k.ask(produce(topic, in_lz4("04224d18607000")), 9, "a wrong checksum of the head")
+    k.ask(produce(topic, in_lz4("502a4d1800000000" + independent)), 9, "a frame to be skipped before it")
+    k.ask(produce(topic, in_lz4(independent, "")), 9, "no end")
+    k.ask(fetch(topic, 0), 12, "what was stored")
 
 
 @story("Keys, values and headers that are null or empty")

@@ -12,11 +12,13 @@ from typing import Final, NamedTuple
 
 from ponor_kafka.compression import Codec
 from ponor_kafka.errors import ErrorCode, KafkaWireError
+from ponor_kafka.lz4_frames import check_readable_by_kafka
 from ponor_kafka.primitives import Buffer
 from ponor_kafka.recompression import recompressed
 from ponor_kafka.record_batch import (
     CODEC_MASK,
     CONTROL_BIT,
+    HEADER_BYTES,
     NO_PRODUCER_ID,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -35,6 +37,7 @@ RECORD_ERRORS_MAX: Final = 1_000
 """Records that an answer speaks of one by one; the message counts all."""
 SCRATCH_BYTES: Final = 1 << 20
 """Batches that decompress to less need no memory of their own."""
+_LZ4: Final = int(Codec.LZ4)
 _ZSTD: Final = int(Codec.ZSTD)
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 _PRODUCER: Final = "producer"
@@ -100,6 +103,8 @@ class BatchValidator:
         is_fixed = bool(batch.attributes & TIMESTAMP_TYPE_BIT)
         timestamp_min, timestamp_max = _timestamp_bounds(config, now_ms)
         try:
+            if batch.attributes & CODEC_MASK == _LZ4:
+                check_readable_by_kafka(batch.view[HEADER_BYTES:])
             data = batch.uncompressed(self._decompressed_bytes_max, self._scratch)
             walk = walk_records(
                 data,
