@@ -109,7 +109,7 @@ async def test_a_clean_stop_leaves_neither_slots_nor_an_open_log(cluster: Diskle
 
 async def test_the_zombie_with_puts_in_flight(cluster: DisklessCluster) -> None:
     """It sleeps with puts under way, is recovered, its successor writes, everything is trimmed and deleted, and then it wakes up."""
-    old, new, streams = await two_brokers(cluster, wal_hedge_ms=60_000)
+    old, new, streams = await two_brokers(cluster, wal_hedge_ms=600_000)
     await write(old, streams, "a", 3)
     prefix = wal_prefix(old.wal.name)
     cluster.store.holds = lambda key: key.startswith(prefix)
@@ -145,7 +145,7 @@ async def test_the_zombie_with_puts_in_flight(cluster: DisklessCluster) -> None:
 async def test_a_put_that_landed_without_its_answer_is_recovered_and_may_be_acknowledged_late(
     cluster: DisklessCluster,
 ) -> None:
-    old, new, streams = await two_brokers(cluster)
+    old, new, streams = await two_brokers(cluster, wal_hedge_ms=600_000)
     await write(old, streams, "a", 2)
     answer = asyncio.Event()
     put = MemoryObjectStore.put
