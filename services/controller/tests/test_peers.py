@@ -33,6 +33,7 @@ from ponor_runtime.system_disk import SystemDisk
 from ponor_runtime.tasks import BackgroundTasks, report_to_loop
 from ponor_runtime.telemetry import Telemetry
 
+from libs.rpc.tests import closing
 from services.controller.tests.log_writer import MEMBERS, entry_of
 
 ONE, TWO = ReplicaId(3_001, b"1" * 16), ReplicaId(3_002, b"2" * 16)
@@ -129,6 +130,15 @@ class Core:
         self.suspected.append(peer)
 
 
+PATIENCE_SECONDS = 90.0
+"""Only what hangs takes so long, however busy the machine is."""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    closing.give_time(monkeypatch)
+
+
 @asynccontextmanager
 async def _called(incarnation: int = 0) -> AsyncIterator[tuple[Core, Connection]]:
     """The peer port of controller TWO, and an open connection to it."""
@@ -158,7 +168,7 @@ def _hello(**changes: object) -> bytes:
 
 
 async def _next(connection: Connection) -> wire.ExchangeResponse:
-    return wire.ExchangeResponse.FromString(await asyncio.wait_for(connection.receive(), 10))
+    return wire.ExchangeResponse.FromString(await asyncio.wait_for(connection.receive(), PATIENCE_SECONDS))
 
 
 async def test_a_peer_is_welcomed_heard_and_missed_when_it_goes() -> None:
@@ -168,6 +178,8 @@ async def test_a_peer_is_welcomed_heard_and_missed_when_it_goes() -> None:
         message = raft.HeartbeatRequest(ONE, TWO, 3, 1, 1)
         await connection.send(encode_messages([message]))
         assert (await _next(connection)).WhichOneof("frame") == "alive", "so that silence means something"
+        while not core.stepped:
+            await asyncio.sleep(0.01)
         assert core.stepped == [message]
         assert core.began == [ONE]
         await connection.close()
@@ -202,7 +214,7 @@ async def test_nonsense_ends_its_own_stream(frames: list[bytes]) -> None:
             await connection.send(frame)
         with pytest.raises(ConnectionClosedError):
             for _ in range(10):
-                await asyncio.wait_for(connection.receive(), 10)
+                await asyncio.wait_for(connection.receive(), PATIENCE_SECONDS)
         assert core.stepped == []
 
 
