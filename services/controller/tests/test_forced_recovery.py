@@ -28,7 +28,14 @@ from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.system_disk import SystemDisk
 from ponor_runtime.telemetry import Telemetry
 
-from services.controller.tests.test_quorum_over_loopback import ORDINAL, SETTINGS, Machine, a_node, machines
+from services.controller.tests.test_quorum_over_loopback import (
+    LAG_MS_MAX,
+    ORDINAL,
+    SETTINGS,
+    Machine,
+    a_node,
+    machines,
+)
 
 KEPT = 1
 """The number of the controller that goes on."""
@@ -82,7 +89,7 @@ async def a_later_node(machine: Machine) -> AsyncIterator[tuple[SessionClient, S
     )
     tasks = [asyncio.create_task(session.run()), asyncio.create_task(subscription.run())]
     try:
-        await asyncio.wait_for(session.ready(), 30)
+        await asyncio.wait_for(session.ready(), LAG_MS_MAX / 1000)
         yield session, subscription
     finally:
         await session.close()
@@ -96,7 +103,7 @@ async def ask(machine: Machine, **kind: object) -> wire.QuorumResponse:
     network = GrpcNetwork()
     try:
         client = QuorumClient(network, SystemClock(), [machine.member.service_address])
-        return await client.ask(wire.QuorumRequest(**kind), timeout_s=20)  # type: ignore[arg-type]
+        return await client.ask(wire.QuorumRequest(**kind), timeout_s=LAG_MS_MAX / 1000)  # type: ignore[arg-type]
     finally:
         await network.close()
 
@@ -124,7 +131,7 @@ async def test_everything_in_the_chosen_log_is_kept_and_the_lost_controllers_are
         kept.start()
         async with a_later_node(kept) as (session, subscription):
             new = await session.submit(session_wire.Operation(create_streams=_one_stream()))
-            await subscription.wait_for(new.commit_index, 20_000)
+            await subscription.wait_for(new.commit_index, LAG_MS_MAX)
             assert {f"k{n}" for n in range(300)} <= {row.key for row in subscription.image.keys}
             assert new.streams_created.stream_ids[0] > old_stream + INCARNATION_JUMP - 1
             (row,) = subscription.image.quorum
@@ -144,7 +151,7 @@ async def test_nothing_is_deleted_before_somebody_confirms(tmp_path: Path) -> No
         kept.start()
         async with a_later_node(kept) as (session, subscription):
             index = (await session.submit(put("after"))).commit_index
-            await subscription.wait_for(index, 20_000)
+            await subscription.wait_for(index, LAG_MS_MAX)
             cluster = cluster_of(subscription.image)
             assert cluster is not None
             assert cluster.incarnation_unconfirmed
@@ -152,7 +159,7 @@ async def test_nothing_is_deleted_before_somebody_confirms(tmp_path: Path) -> No
                 await ask(kept, confirm_incarnation=wire.ConfirmIncarnation(incarnation=2))
             for _ in range(2):  # the answer may get lost
                 done = await ask(kept, confirm_incarnation=wire.ConfirmIncarnation(incarnation=1))
-            await subscription.wait_for(done.done.index, 20_000)
+            await subscription.wait_for(done.done.index, LAG_MS_MAX)
             cluster = cluster_of(subscription.image)
             assert cluster is not None
             assert (cluster.incarnation, cluster.incarnation_unconfirmed) == (1, False)
@@ -175,7 +182,7 @@ async def test_an_attempt_may_be_repeated_and_changes_nothing_but_the_incarnatio
         assert described.incarnation == 2
         async with a_later_node(kept) as (session, subscription):
             index = (await session.submit(put("after"))).commit_index
-            await subscription.wait_for(index, 20_000)
+            await subscription.wait_for(index, LAG_MS_MAX)
             assert len(subscription.image.keys) == 51
         await kept.end()
         kept.start()
@@ -209,7 +216,7 @@ async def _ask_any(all_three: list[Machine]) -> wire.QuorumResponse:
     try:
         addresses = [machine.member.service_address for machine in all_three]
         request = wire.QuorumRequest(describe=wire.DescribeQuorum(leader_only=True))
-        return await QuorumClient(network, SystemClock(), addresses).ask(request, timeout_s=20)
+        return await QuorumClient(network, SystemClock(), addresses).ask(request, timeout_s=LAG_MS_MAX / 1000)
     finally:
         await network.close()
 

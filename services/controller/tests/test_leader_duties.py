@@ -202,7 +202,7 @@ class ShortClock:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not condition():
             await asyncio.sleep(0.001)
 
