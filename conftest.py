@@ -5,10 +5,10 @@ import signal
 from collections.abc import Generator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# How long an example takes says how busy the machine is; tests assert nothing about time.
-settings.register_profile("ponor", deadline=None)
+# How long an example takes, or is drawn, says how busy the machine is; tests assert nothing about time.
+settings.register_profile("ponor", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ponor")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

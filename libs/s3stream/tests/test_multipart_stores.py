@@ -83,7 +83,11 @@ class TestDirectory:
         disk.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     uploads=st.lists(st.tuples(st.integers(1, 5), st.sampled_from([1, 5_000, 70_000, 140_000])), min_size=1),
     left_out=st.sets(st.integers(1, 5)),
