@@ -101,7 +101,7 @@ def _check(text: str) -> None:
 @cache
 def _run(command: tuple[str, ...], given: str) -> str:
     """The same values are rendered once."""
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise RefusedError(done.stderr)
     return done.stdout

@@ -151,7 +151,7 @@ def test_the_service_replaces_the_entrypoint_and_refuses_in_its_own_words(tmp_pa
     }
     (tmp_path / "ready.json").write_text("of a former life")
     command = [sys.executable, str(ENTRYPOINT), "broker"]
-    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stderr
     assert "ponor_broker: object store URL 'ftp://nowhere'" in done.stderr
     assert not (tmp_path / "ready.json").exists()

@@ -30,7 +30,7 @@ from tests.oracle.exchange import Exchange, Told
 from tests.oracle.plain import Canon
 
 CLIENT_ID: Final = "oracle"
-READY_S_MAX: Final = 30.0
+READY_S_MAX: Final = 300.0
 FIRST: Final = "first"
 SETTLE_S: Final = 0.3
 GROUPS_OF_ALL_PARTITIONS: Final = 40
