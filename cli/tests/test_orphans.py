@@ -25,7 +25,8 @@ def process(config_file: str) -> Iterator[tuple[subprocess.Popen[bytes], Process
         yield child, ProcessEntry("broker", 0, 1, pid=child.pid, config_file="data/config/broker-0.json")
 
 
-def test_a_process_that_ends_is_waited_for() -> None:
+def test_a_process_that_ends_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "ORPHANS_S_MAX", 300.0)  # only a process that stays takes so long
     with process("data/config/broker-0.json") as (child, entry):
         assert runs(entry)
         assert child.stdin is not None

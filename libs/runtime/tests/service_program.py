@@ -7,10 +7,12 @@ import logging
 import sys
 from typing import Any
 
-from ponor_runtime import log_lines
+from ponor_runtime import lifecycle, log_lines
 from ponor_runtime.lifecycle import StartRefusedError, end_process, run_service
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
+
+CLOSES_AT_ONCE = {"serve", "talk"}
 
 
 class NoNetwork:
@@ -22,6 +24,9 @@ class NoNetwork:
 
 async def main(runtime: Runtime, stop: asyncio.Event) -> None:
     wish = sys.argv[1]
+    if wish in CLOSES_AT_ONCE:
+        # Nothing keeps it; a machine that does not let it run for seconds is no reason to end it.
+        lifecycle.STOP_SECONDS_MAX = lifecycle.ORPHAN_SECONDS_MAX = 600.0  # type: ignore[misc]
     if wish == "refuse":
         raise StartRefusedError("the directory x is in use: stop the other process")
     if wish == "bug":
@@ -44,7 +49,7 @@ async def main(runtime: Runtime, stop: asyncio.Event) -> None:
     if wish == "long":
         # Longer than a service has that says nothing; each wait alone is shorter.
         for _ in range(2):
-            runtime.process.postpone_end(6.0)
+            runtime.process.postpone_end(600.0)
             await runtime.clock.sleep(2.5)
     if wish == "hang":
         await asyncio.Event().wait()

@@ -39,7 +39,7 @@ class Service:
         return self
 
     def ended(self) -> tuple[int, str, str]:
-        out, errors = self.process.communicate(timeout=30)
+        out, errors = self.process.communicate(timeout=300)
         return self.process.returncode, out, errors
 
     def drop(self) -> None:

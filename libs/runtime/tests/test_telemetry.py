@@ -19,7 +19,7 @@ from ponor_runtime.telemetry_otlp import export_spans
 
 async def scrape(url: str) -> list[str]:
     def read() -> str:
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(url, timeout=90) as response:
             return str(response.read(), "utf-8")
 
     return (await asyncio.to_thread(read)).splitlines()

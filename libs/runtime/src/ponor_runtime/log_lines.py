@@ -17,6 +17,8 @@ LINES_MAX: Final = 10_000
 """Lines that wait to be written; what comes then is counted, not kept."""
 FLUSH_SECONDS_MAX: Final = 1.0
 """How long a process that ends waits for its lines: a disk that hangs must not keep it."""
+FLUSH_LOOKS: Final = 10
+"""In so many pieces: a machine that stands still for seconds uses up one of them, not all before the writer has had its turn."""
 LAYOUT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -55,7 +57,12 @@ class LineWriter(logging.Handler):
     def flush(self) -> None:
         """Wait until everything queued is written, `FLUSH_SECONDS_MAX` at most."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._lines and not self._is_writing, FLUSH_SECONDS_MAX)
+            for _ in range(FLUSH_LOOKS):
+                if self._changed.wait_for(self._is_written, FLUSH_SECONDS_MAX / FLUSH_LOOKS):
+                    return
+
+    def _is_written(self) -> bool:
+        return not self._lines and not self._is_writing
 
     def _write_for_ever(self) -> None:
         while True:
