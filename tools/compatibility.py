@@ -37,6 +37,7 @@ REMARKS: Final[Mapping[str, str]] = {
     "JOIN_GROUP": "classic protocol, static members",
     "API_VERSIONS": "5 is KIP-1242 of Kafka 4.4: a client that took this broker for another one gets REBOOTSTRAP_REQUIRED",
     "CREATE_TOPICS": "any replication factor is accepted, one replica is made",
+    "FIND_COORDINATOR": "of groups; for a transactional id TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends every client's attempt",
     "INIT_PRODUCER_ID": "idempotent producers; a transactional id is refused: no coordinator",
     "DESCRIBE_CONFIGS": "topics and brokers, Kafka's settings and those of Ponor (`ponor.*`); no loggers, client metrics or groups",
     "ALTER_CONFIGS": "topics and brokers",

@@ -337,6 +337,25 @@ def test_a_producer_that_lives_through_a_restart_is_still_recognised(tmp_path: P
         assert [int(m.value()) for m in read_all(cluster, "lived", 1)] == list(range(200))
 
 
+def test_who_wants_transactions_is_told_at_once_that_there_are_none(cluster: RunningCluster) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "wanted"})
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        producer.init_transactions()
+    error = caught.value.args[0]
+    assert error.fatal()
+    assert error.code() == confluent_kafka.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    async def start() -> None:
+        waiting = aiokafka.AIOKafkaProducer(bootstrap_servers=cluster.kafka, transactional_id="wanted")
+        try:
+            await waiting.start()
+        finally:
+            await waiting.stop()
+
+    with pytest.raises(aiokafka.errors.KafkaError):
+        asyncio.run(start())
+
+
 def test_settings_of_topics_and_brokers_are_shown(cluster: RunningCluster) -> None:
     create(cluster, "configured", 1, **{"segment.bytes": "2000000", "retention.ms": "5000"})
     admin = AdminClient({"bootstrap.servers": cluster.kafka})

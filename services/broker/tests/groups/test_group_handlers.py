@@ -157,10 +157,14 @@ async def test_finding_a_coordinator(wire: Wire, version: int) -> None:
 
 
 async def test_other_coordinators_are_refused_and_a_missing_one_is_to_be_asked_for_again(wire: Wire) -> None:
-    request = FindCoordinatorRequest(coordinator_keys=["t"], key_type=1)
+    request = FindCoordinatorRequest(coordinator_keys=["t"], key_type=2)
     (answer,) = (await wire.send(ApiKey.FIND_COORDINATOR, 6, request)).coordinators
     assert (answer.error_code, answer.node_id) == (ErrorCode.INVALID_REQUEST, -1)
-    assert "key type 1" in answer.error_message
+    assert "key type 2" in answer.error_message
+    request = FindCoordinatorRequest(coordinator_keys=["t"], key_type=1)
+    (answer,) = (await wire.send(ApiKey.FIND_COORDINATOR, 6, request)).coordinators
+    assert (answer.error_code, answer.node_id) == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
+    assert "no transactions" in answer.error_message
     for index in range(4):
         wire.world.close_partition(index)
     answer = await wire.send(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="g"))

@@ -1,7 +1,8 @@
 """FindCoordinator: which broker keeps a group.
 
 What lives here: the two shapes of the request (one key, from version 4 on many) and the kinds of keys. Transactions and share groups have no
-coordinator yet; asking for one is refused by name.
+coordinator yet; asking for one is refused by name, and a transactional id with the one code that every client takes for final: librdkafka asks
+again for ever after any other, so that `init_transactions()` would not return.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ponor_broker.handlers.registry import ApiHandler, RequestContext
 
 BATCHED_FROM: Final = 4
 GROUP: Final = 0
+TRANSACTION: Final = 1
 NO_NODE: Final = -1
 SINGLE_SUCCESS: Final = "NONE"
 """What Kafka writes as the error message of a success, before version 4."""
@@ -50,6 +52,12 @@ class FindCoordinatorHandler:
         )
 
     def _find(self, key: str, key_type: int) -> Coordinator:
+        if key_type == TRANSACTION:
+            return _none(
+                key,
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "there are no transactions on this broker yet",
+            )
         if key_type != GROUP:
             return _none(
                 key,
