@@ -34,6 +34,8 @@ STOP_SECONDS_MAX: Final = 4.0
 """A service that has not closed everything this long after it was told to stop is ended anyway, unless it asked for more time: what was acknowledged is durable."""
 ORPHAN_SECONDS_MAX: Final = 1.0
 """A service whose parent is gone has so long, whatever it asks for: whoever starts it again needs its ports and its directory, and those it would wait for go as well."""
+END_LOOKS: Final = 8
+"""Either time is counted in so many pieces: a process that had no turn for seconds uses up one of them, and then has the others to close."""
 
 ServiceMain: TypeAlias = Callable[[Runtime, asyncio.Event], Awaitable[None]]
 """Serves until the event is set, then closes everything in order and returns."""
@@ -156,9 +158,14 @@ class _ServiceProcess:
         """End the process then, whatever it does, unless that is postponed."""
         if self._end is not None:
             self._end.cancel()
-        self._end = self._loop.call_later(seconds, self._give_up, seconds)
+        self._look_again(seconds, END_LOOKS)
 
-    def _give_up(self, seconds: float) -> None:
+    def _look_again(self, seconds: float, looks_left: int) -> None:
+        if looks_left == 0:
+            self._give_up(seconds)
+        self._end = self._loop.call_later(seconds / END_LOOKS, self._look_again, seconds, looks_left - 1)
+
+    def _give_up(self, seconds: float) -> NoReturn:
         log_lines.finish()
         _say(
             f"{self._name}: not closed {seconds:g} s after it was told to stop; ends now, the next start recovers"
