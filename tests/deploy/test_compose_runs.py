@@ -70,12 +70,14 @@ def test_what_the_file_describes_serves_drains_and_ends(tmp_path: Path) -> None:
             each.addresses()
         bootstrap = ",".join(each.addresses()["kafka"] for each in brokers)
         _records_go_in_and_come_out(bootstrap)
-        assert {row["leader"] for row in _partitions(bootstrap)} == {65536, 65537, 65538}
+        # A broker that had no turn for long is given no new partition; it gets its share when it is heard again.
+        while {row["leader"] for row in _partitions(bootstrap)} != {65536, 65537, 65538}:
+            time.sleep(0.1)
         _one_broker_drains(brokers, bootstrap)
         controllers = ",".join(
             each.addresses()["session"] for name, each in running.items() if "controller" in name
         )
-        _ponor("cluster", "announce-stop", "--controllers", controllers)
+        _ponor("cluster", "announce-stop", "--seconds", "600", "--controllers", controllers)
         for role in ("broker", "compactor", "gc", "controller"):
             for name, each in running.items():
                 if name.startswith(role) and each.process.poll() is None:
