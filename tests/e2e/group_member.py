@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 Ranges: TypeAlias = dict[int, tuple[int, int]]
 """By partition: first offset, and one past the last."""
 
-COMMIT_RETRY_S_MAX = 60.0
+COMMIT_RETRY_S_MAX = 600.0
 REBALANCE_ERRORS = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID"}
 LOCAL_REBALANCE_ERRORS = {"_ASSIGNMENT_LOST", "_STATE", "_ILLEGAL_GENERATION"}
 

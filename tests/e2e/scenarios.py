@@ -75,7 +75,7 @@ def _kill_and_wait(cluster: LocalCluster, roles: tuple[str, ...]) -> None:
     for role in roles:
         cluster.kill(role)
     for role in roles:
-        cluster.wait_serving(role, after_restarts=before[role] + 1, timeout_s=120)
+        cluster.wait_serving(role, after_restarts=before[role] + 1)
 
 
 def recovery_lines(cluster: LocalCluster) -> list[str]:

@@ -30,12 +30,12 @@ from tests.e2e.group_member import MemberSpec
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.scenarios import create_topic
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1_800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = ("librdkafka", "aiokafka", "kafka-python")
 PARTITIONS = 32
-WAIT_S_MAX = 90.0
+WAIT_S_MAX = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 RECORDS_LEFT_MIN = 5_000
+LONG_SESSION_MS = 180_000
+"""Of members that nobody may miss: longer than a process is away that starts again, or that has no turn."""
 
 
 class Member:
@@ -73,7 +75,7 @@ class Member:
     def leave(self) -> None:
         """Politely: LeaveGroup, then the process ends."""
         Path(self.spec.stop_file).touch()
-        assert self.process.wait(60) == 0, self.output.read_text()[-4_000:]
+        assert self.process.wait(240) == 0, self.output.read_text()[-4_000:]
         assert self.events("left")
 
     def kill(self) -> None:
@@ -114,8 +116,8 @@ class Team:
             partition, offset = number % PARTITIONS, number // PARTITIONS
             producer.produce(self.topic, f"{partition}/{offset}".encode(), partition=partition)
             if number % 5_000 == 0:
-                producer.flush(60)
-        assert producer.flush(60) == 0
+                producer.flush(240)
+        assert producer.flush(240) == 0
         self.produced += records
 
     def join(
@@ -188,7 +190,7 @@ class Team:
             {"bootstrap.servers": self.cluster.bootstrap, "group.id": self.group, "log_level": 2}
         )
         try:
-            places = reader.committed([TopicPartition(self.topic, p) for p in range(PARTITIONS)], timeout=30)
+            places = reader.committed([TopicPartition(self.topic, p) for p in range(PARTITIONS)], timeout=240)
         except KafkaException:
             return {}
         finally:
@@ -218,6 +220,7 @@ class Team:
         lost = every - times.keys() - unsaid
         assert not lost, f"{len(lost)} records were never committed, such as {sorted(lost)[:5]}"
         assert times.keys() <= every
+        self.wait(lambda: len(self.offsets()) == PARTITIONS, "the group's offsets are not told")
         assert self.offsets() == {p: len(range(p, self.produced, PARTITIONS)) for p in range(PARTITIONS)}
 
 
@@ -266,8 +269,9 @@ def test_a_group_of_one_family_stops_and_resumes_where_it_was(team: Team, family
         team.wait_progress(member)
     for member in members:
         member.leave()
-    before = team.offsets()
-    assert 0 < sum(before.values()) < team.produced
+    assert sum(team.offsets().values()) > 0
+    # The last one may have committed all that there was while the other one left.
+    team.produce(RECORDS_LEFT_MIN)
     members = [team.join(family) for _ in range(3)]
     for member in members:
         team.wait_progress(member)
@@ -292,21 +296,21 @@ def test_members_that_die_are_replaced_after_their_session(team: Team) -> None:
 def member_ids(team: Team) -> set[str]:
     """From a client of its own each time: after losing its only broker, librdkafka 2.16 keeps a dead handle as the cached coordinator for 30 s."""
     admin = AdminClient({"bootstrap.servers": team.cluster.bootstrap, "log_level": 2})
-    description = admin.describe_consumer_groups([team.group])[team.group].result(30)
+    description = admin.describe_consumer_groups([team.group])[team.group].result(240)
     return {member.member_id for member in description.members}
 
 
 def test_a_group_lives_through_the_brokers_death_without_a_rebalance(team: Team) -> None:
     # Longer than the broker is away: a client that waits longer than its session gives itself up, whatever the coordinator thinks.
     members = [
-        team.join(family, pause_s=0.05, session_timeout_ms=45_000)
+        team.join(family, pause_s=0.05, session_timeout_ms=LONG_SESSION_MS)
         for family in ("librdkafka", "aiokafka", "kafka-python")
     ]
     for member in members:
         team.wait_progress(member)
     admin = AdminClient({"bootstrap.servers": team.cluster.bootstrap, "log_level": 2})
     before = {
-        m.member_id for m in admin.describe_consumer_groups([team.group])[team.group].result(30).members
+        m.member_id for m in admin.describe_consumer_groups([team.group])[team.group].result(240).members
     }
     assert len(before) == 3
     restarts = team.cluster.process("broker")["restarts"]
@@ -323,14 +327,14 @@ def test_a_group_lives_through_the_brokers_death_without_a_rebalance(team: Team)
 
 def test_a_static_member_restarts_and_keeps_its_partitions(team: Team) -> None:
     # Its session outlives the restart: on a busy machine a process takes seconds to start.
-    stays = team.join("librdkafka", instance_id="left", session_timeout_ms=45_000)
-    restarts = team.join("librdkafka", instance_id="right", session_timeout_ms=45_000)
+    stays = team.join("librdkafka", instance_id="left", session_timeout_ms=LONG_SESSION_MS)
+    restarts = team.join("librdkafka", instance_id="right", session_timeout_ms=LONG_SESSION_MS)
     team.wait_progress(stays)
     team.wait_progress(restarts)
     admin = AdminClient({"bootstrap.servers": team.cluster.bootstrap, "log_level": 2})
 
     def assignment() -> dict[str, set[int]]:
-        description = admin.describe_consumer_groups([team.group])[team.group].result(30)
+        description = admin.describe_consumer_groups([team.group])[team.group].result(240)
         return {
             m.group_instance_id: {place.partition for place in m.assignment.topic_partitions}
             for m in description.members
@@ -339,7 +343,7 @@ def test_a_static_member_restarts_and_keeps_its_partitions(team: Team) -> None:
     before = assignment()
     assert set(before) == {"left", "right"}
     restarts.leave()
-    again = team.join("librdkafka", instance_id="right", session_timeout_ms=45_000)
+    again = team.join("librdkafka", instance_id="right", session_timeout_ms=LONG_SESSION_MS)
     team.wait_progress(again)
     assert assignment() == before
     touched = {partition for ranges in again.events("done") for partition in ranges}
@@ -357,23 +361,27 @@ def test_tools_see_and_manage_groups(cluster: LocalCluster) -> None:
     place = TopicPartition("tools", 2, 7, note)
     reader = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "tooled", "log_level": 2})
     assert reader.commit(offsets=[place], asynchronous=False) is not None
-    (committed,) = reader.committed([TopicPartition("tools", 2)], timeout=30)
+    (committed,) = reader.committed([TopicPartition("tools", 2)], timeout=240)
     assert (committed.offset, committed.metadata) == (7, note)
     reader.close()
 
-    listed = {group.group_id: group for group in admin.list_consumer_groups().result(30).valid}
+    listed = {group.group_id: group for group in admin.list_consumer_groups().result(240).valid}
     assert listed["tooled"].state == ConsumerGroupState.EMPTY
-    offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("tooled")])["tooled"].result(30)
+    offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("tooled")])["tooled"].result(
+        240
+    )
     assert [(p.topic, p.partition, p.offset) for p in offsets.topic_partitions] == [("tools", 2, 7)]
     moved = ConsumerGroupTopicPartitions(
         "tooled", [TopicPartition("tools", 2, 3), TopicPartition("tools", 0, 1)]
     )
-    admin.alter_consumer_group_offsets([moved])["tooled"].result(30)
-    offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("tooled")])["tooled"].result(30)
+    admin.alter_consumer_group_offsets([moved])["tooled"].result(240)
+    offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("tooled")])["tooled"].result(
+        240
+    )
     assert sorted((p.partition, p.offset) for p in offsets.topic_partitions) == [(0, 1), (2, 3)]
 
-    admin.delete_consumer_groups(["tooled"])["tooled"].result(30)
+    admin.delete_consumer_groups(["tooled"])["tooled"].result(240)
     with pytest.raises(KafkaException) as gone:
-        admin.delete_consumer_groups(["tooled"])["tooled"].result(30)
+        admin.delete_consumer_groups(["tooled"])["tooled"].result(240)
     assert gone.value.args[0].name() == "GROUP_ID_NOT_FOUND"
-    assert "tooled" not in {group.group_id for group in admin.list_consumer_groups().result(30).valid}
+    assert "tooled" not in {group.group_id for group in admin.list_consumer_groups().result(240).valid}

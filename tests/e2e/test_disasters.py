@@ -11,7 +11,7 @@ from tests.e2e.disasters import the_disk_of_the_log_fills_up, the_store_becomes_
 from tests.e2e.stores import StoreForTest, store_on
 from tests.integration.seaweed_server import SeaweedServer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1_800)]
 
 
 @pytest.fixture(scope="module")

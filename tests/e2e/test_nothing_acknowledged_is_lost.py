@@ -24,7 +24,7 @@ from tests.e2e.scenarios import (
 from tests.e2e.stores import STORES, StoreForTest, store_on
 from tests.integration.seaweed_server import SeaweedServer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1_800)]
 
 SMALL_CACHES = {
     "log_cache_bytes_max": 16 << 20,
@@ -132,7 +132,7 @@ def test_garbage_of_interrupted_uploads_is_collected(server: SeaweedServer, tmp_
             pause_s=(0.5, 1.5),
             seed=3,
         )
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 600
         while True:
             committed = {
                 row["key"]
@@ -155,15 +155,28 @@ def test_requests_follow_bytes_not_partitions(tmp_path: Path) -> None:
     for partitions in (1, 200):
         cluster = LocalCluster(
             tmp_path / str(partitions),
-            settings={"upload_size_bytes_max": 2 << 20, "log_cache_bytes_max": 16 << 20},
+            settings={
+                "upload_size_bytes_max": 2 << 20,
+                "log_cache_bytes_max": 16 << 20,
+                # Size alone starts an upload, however long the bytes take to come.
+                "upload_interval_ms": 86_400_000,
+            },
         )
         with cluster:
             create_topic(cluster, "cost", partitions)
-            time.sleep(2)
             before = put_class_requests(cluster)
             produce(
                 "librdkafka",
-                Assignment(cluster.bootstrap, "cost", "p", 0, 60_000, partitions, rate_bytes=12.5e6),
+                Assignment(
+                    cluster.bootstrap,
+                    "cost",
+                    "p",
+                    0,
+                    60_000,
+                    partitions,
+                    rate_bytes=12.5e6,
+                    batch_bytes_max=64 << 10,
+                ),
             )
             cost[partitions] = put_class_requests(cluster) - before
     assert cost[1] >= 15

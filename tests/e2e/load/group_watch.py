@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer
 
-ASSIGNED_S_MAX: Final = 60.0
+ASSIGNED_S_MAX: Final = 240.0
 
 
 class GroupWatch:

@@ -24,7 +24,7 @@ JAVA_CLIENT: Final = "4.3.1"
 NUMBER_BYTES: Final = 8
 LOOK_EVERY: Final = 64
 """Records between two looks at the stop file."""
-START_S_MAX: Final = 60.0
+START_S_MAX: Final = 240.0
 STOP_S_MAX: Final = 180.0
 
 

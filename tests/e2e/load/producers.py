@@ -38,6 +38,8 @@ class Assignment:
     rate_bytes: float | None = None
     stop_file: str | None = None
     """When this file appears, sending ends early (delivery reports are still awaited)."""
+    batch_bytes_max: int = 1_000_000
+    """librdkafka alone. Batches grow when the broker had no turn for a moment: what they are added to grows past its bound by one of them."""
 
     @property
     def started_file(self) -> Path:
@@ -99,6 +101,7 @@ def produce_librdkafka(assignment: Assignment) -> list[Report]:
             "compression.type": assignment.compression,
             "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
             "linger.ms": 5,
+            "batch.size": assignment.batch_bytes_max,
             "socket.connection.setup.timeout.ms": 5000,
             "reconnect.backoff.max.ms": 500,
             "log_level": 2,

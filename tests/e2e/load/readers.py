@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -12,8 +13,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tests.e2e.load.judge import Seen
 from tests.e2e.load.records import checksum, identity
 
-IDLE_S_MAX = 60.0
-LEADER_CHANGES_MAX: Final = 100
+IDLE_S_MAX = 240.0
+TRIES_MAX: Final = 1_000
+PASSING: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT"})
+"""Errors that are over when a broker is there again."""
+REQUEST_MS_MAX: Final = 120_000
 
 
 def read_all(family: str, bootstrap: str, topic: str, partitions: int) -> Seen:
@@ -28,17 +32,22 @@ def read_all(family: str, bootstrap: str, topic: str, partitions: int) -> Seen:
 
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     """First and next offset. This call of librdkafka, unlike its reads and writes, does not look for a new leader by itself."""
-    for _ in range(LEADER_CHANGES_MAX):
+    for _ in range(TRIES_MAX):
         try:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=240)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+            if not _passes(error.args[0]):
                 raise
-            consumer.list_topics(topic, timeout=30)
+            with suppress(KafkaException):
+                consumer.list_topics(topic, timeout=240)
             time.sleep(0.1)
         else:
             return low, high
     raise AssertionError(f"{topic}-{partition} finds no leader")
+
+
+def _passes(error: KafkaError) -> bool:
+    return bool(error.retriable()) or error.name() in {*PASSING, "NOT_LEADER_FOR_PARTITION"}
 
 
 def read_librdkafka(bootstrap: str, topic: str, partitions: int) -> Seen:
@@ -74,7 +83,7 @@ def read_librdkafka(bootstrap: str, topic: str, partitions: int) -> Seen:
                 if error.name() == "_PARTITION_EOF":
                     open_partitions.discard(message.partition())
                     continue
-                assert error.retriable() or error.name() in {"_TRANSPORT", "_ALL_BROKERS_DOWN"}, error
+                assert _passes(error), error
                 continue
             headers: Any = message.headers()
             producer, number = identity(headers)
@@ -92,7 +101,11 @@ async def read_aiokafka(bootstrap: str, topic: str, partitions: int) -> Seen:
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="none", check_crcs=True
+        bootstrap_servers=bootstrap,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        check_crcs=True,
+        request_timeout_ms=REQUEST_MS_MAX,
     )
     await consumer.start()
     seen = Seen()
@@ -134,6 +147,7 @@ def read_kafka_python(bootstrap: str, topic: str, partitions: int) -> Seen:
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         check_crcs=True,
+        request_timeout_ms=REQUEST_MS_MAX,
     )
     seen = Seen()
     assigned = [TopicPartition(topic, p) for p in range(partitions)]
