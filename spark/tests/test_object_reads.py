@@ -68,10 +68,15 @@ def reader(source: ObjectSource, **retry: int) -> ObjectReader:
 class Watched:
     """A source that says how many reads are under way, and fails as it is told."""
 
-    def __init__(self, inner: ObjectSource, failures: Iterable[Exception] = ()) -> None:
+    def __init__(
+        self, inner: ObjectSource, failures: Iterable[Exception] = (), *, waits_for_another: bool = False
+    ) -> None:
         self._inner = inner
         self._failures = iter(failures)
         self._lock = threading.Lock()
+        self._two_were_under_way = threading.Event()
+        if not waits_for_another:
+            self._two_were_under_way.set()
         self.under_way = 0
         self.most_under_way = 0
         self.reads: Counter[int] = Counter()
@@ -82,7 +87,10 @@ class Watched:
             self.under_way += 1
             self.most_under_way = max(self.most_under_way, self.under_way)
             failure = next(self._failures, None)
+            if self.under_way > 1:
+                self._two_were_under_way.set()
         try:
+            assert self._two_were_under_way.wait(240)
             time.sleep(0.001)
             if failure is not None:
                 raise failure
@@ -103,7 +111,7 @@ def test_runs_come_in_order_and_whole(store: tuple[Path, bytes], blocks: int) ->
 
 def test_no_more_reads_are_under_way_than_the_bound(store: tuple[Path, bytes]) -> None:
     directory, data = store
-    source = Watched(DirectorySource(directory))
+    source = Watched(DirectorySource(directory), waits_for_another=True)
     assert len(list(reader(source).runs(runs_of(data, blocks=1)))) == RECORDS
     assert 1 < source.most_under_way <= RUNS_IN_FLIGHT_MAX
     assert set(source.reads.values()) == {1}

@@ -30,7 +30,8 @@ EXPIRES_ALL = (
 
 
 @pytest.fixture
-def runtime() -> Iterator[Runtime]:
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
+    monkeypatch.setattr(start_check, "PROBE_SECONDS_MAX", 600.0)
     disk = SystemDisk()
     yield Runtime(SystemClock(), SystemRandomness(), disk, GrpcNetwork(), Telemetry())
     disk.close()

@@ -23,7 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 
 Headers = tuple[tuple[str, bytes | None], ...]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 
 class KafkaRow(NamedTuple):
@@ -77,7 +77,7 @@ def delete_records(bootstrap: str, topic: str, before: Mapping[int, int]) -> Non
 
 
 def produce(
-    bootstrap: str, topic: str, records: Iterable[Sent], codec: str = "none", timeout_ms: int = 60_000
+    bootstrap: str, topic: str, records: Iterable[Sent], codec: str = "none", timeout_ms: int = 240_000
 ) -> None:
     """Send records; returns when all of them are acknowledged."""
     failed: list[KafkaError] = []

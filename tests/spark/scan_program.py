@@ -16,6 +16,9 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.log.level": "ERROR",
+    # No task before every executor is there: the first one takes them all otherwise where the second one starts slowly.
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",

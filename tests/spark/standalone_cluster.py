@@ -21,8 +21,8 @@ from ponor_spark.java import prepare
 from tests.ports import free_ports
 
 HOST: Final = "127.0.0.1"
-START_S_MAX: Final = 90.0
-STOP_S_MAX: Final = 20.0
+START_S_MAX: Final = 300.0
+STOP_S_MAX: Final = 60.0
 MASTER: Final = "org.apache.spark.deploy.master.Master"
 WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 WORKER_MEMORY: Final = "700m"
@@ -82,7 +82,7 @@ def _running(directory: Path, program: str, words: list[str], added: Mapping[str
 def _alive_workers(page: str) -> int:
     """As the master's page says."""
     try:
-        with urllib.request.urlopen(page, timeout=5) as answer:
+        with urllib.request.urlopen(page, timeout=60) as answer:
             content = json.load(answer)
     except OSError:
         return 0

@@ -23,7 +23,7 @@ from tests.spark.kafka_rows import (
 )
 from tests.spark.topics_cluster import TopicsCluster
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 PARTITIONS = 3
 START_MS = 1_700_000_000_000
 
@@ -108,7 +108,9 @@ def test_times_given_by_the_broker_are_told_so(topics: TopicsCluster) -> None:
     rows = topics.same_as_a_consumer("appended")
     assert {row.timestamp_type for row in rows} == {1}
     stamps = [row.timestamp for row in topics.load("appended").collect()]
-    assert all(abs((stamp.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds()) < 300 for stamp in stamps)
+    assert all(
+        abs((stamp.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds()) < 3_600 for stamp in stamps
+    )
 
 
 def test_an_empty_topic_and_an_empty_range_have_no_rows(topics: TopicsCluster, plain: str) -> None:

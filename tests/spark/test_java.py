@@ -34,14 +34,14 @@ def path_without_java(directory: Path) -> str:
     return str(directory)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_spark_runs_where_no_java_is_installed(tmp_path: Path) -> None:
     hidden = {
         name: value for name, value in os.environ.items() if not name.startswith(("JAVA", "PONOR_JAVA"))
     }
     hidden |= {"PATH": path_without_java(tmp_path / "bin"), "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=hidden, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", PROGRAM], env=hidden, capture_output=True, text=True, timeout=800
     )
     assert done.returncode == 0, done.stderr
     origin, version, doubled = done.stdout.split()

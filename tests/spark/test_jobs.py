@@ -19,7 +19,7 @@ from tests.spark.iceberg_kills import catalog_in, expire_all_but_current
 from tests.spark.kafka_rows import WAIT_S, Sent, assorted, consumed, create_topic, produce
 from tests.spark.topics_cluster import TopicsCluster
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 Ponor = Callable[..., Result]
 
 

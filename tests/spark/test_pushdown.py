@@ -39,7 +39,7 @@ from tests.spark.topics_cluster import TopicsCluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 PARTITIONS = 2
 START_MS = 1_700_000_000_000
 UPLOADS = 3

@@ -14,7 +14,7 @@ from spark.tests.schema_registry import registry_server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 SCHEMA = {
     "type": "object",
     "properties": {

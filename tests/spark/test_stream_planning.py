@@ -15,7 +15,7 @@ from ponor_spark.stream_snapshots import AGE_MS_MIN
 from tests.spark.kafka_rows import assorted, create_topic, produce
 from tests.spark.topics_cluster import TopicsCluster
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 class HandClock:

@@ -30,7 +30,7 @@ from tests.spark.topics_cluster import TopicsCluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 PARTITIONS = 2
 
 
@@ -55,7 +55,7 @@ class Runs:
         writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(self.checkpoint))
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(120), "the query does not end"
+            assert query.awaitTermination(600), "the query does not end"
         finally:
             query.stop()
         self.progress += [json.loads(each.json) for each in query.recentProgress]

@@ -42,7 +42,7 @@ print(rows)
 """
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_wheels_work_where_no_source_is(tmp_path: Path) -> None:
     wheels = build(tmp_path / "sources", tmp_path / "wheels")
     compiled = [name for name in wheels if "none-any" not in name]
@@ -55,7 +55,7 @@ def test_wheels_work_where_no_source_is(tmp_path: Path) -> None:
     }
     python = environment(tmp_path / "venv", tmp_path / "wheels")
     command = [str(python), "-I", "-c", PROGRAM, stored_batch().hex()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = [{"key": b"k%d" % number, "value": b"v" * number, "offset": 100 + number} for number in range(3)]
     assert done.stdout.strip() == str(rows)
@@ -80,14 +80,14 @@ def build(sources: Path, wheels: Path) -> list[str]:
             sys.executable,
         ]
         command += ["--out-dir", str(wheels), str(sources / member)]
-        done = subprocess.run(command, env=tools, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=tools, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"{member}: {done.stderr[-3000:]}"
     return sorted(path.name for path in wheels.glob("*.whl"))
 
 
 def environment(directory: Path, wheels: Path) -> Path:
     """A fresh one with the wheels; other packages are those of the tests' environment, whose own editable members a path file does not bring along."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=600)
     python = directory / "bin" / "python"
     install = [
         str(UV),
@@ -100,7 +100,7 @@ def environment(directory: Path, wheels: Path) -> Path:
         "--python",
         str(python),
     ]
-    subprocess.run([*install, *map(str, sorted(wheels.glob("*.whl")))], check=True, timeout=120)
+    subprocess.run([*install, *map(str, sorted(wheels.glob("*.whl")))], check=True, timeout=600)
     packages = (
         directory / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     )
