@@ -85,7 +85,7 @@ peers: install ## fetch a real Kafka 4.3.1, its tools and four ages of Java clie
 oracle: install ## the oracle's stories told to a real Kafka: are the recordings still true? RECORD=1 writes them anew
 	$(BIN)/python -m tests.oracle.main $(if $(RECORD),--record) $(STORIES)
 
-tools: install ## Kafka's command line tools, Java clients 2.1 to 4.3 and kcat against a running cluster; says what it skips
+tools: install ## Kafka's command line tools, Java clients 2.1 to 4.3, kcat and a client in Go against a running cluster; says what it skips
 	$(BIN)/pytest -q -rs -o 'norecursedirs=.*' tests/tools
 
 bench-quorum: install ## three controllers beside a three-member etcd (skipped with a word where there is none)
