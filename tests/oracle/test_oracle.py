@@ -21,6 +21,9 @@ STORIES = all_stories()
 SETTINGS = {"num_partitions": "4", "group_initial_rebalance_delay_ms": "0"}
 REQUESTS_MIN = 1000
 SHOWN_MAX = 12
+TIMED = {"fetch_deleted"}
+"""Two seconds have to be enough for what happens in between; where a starved machine takes longer, the story is told once more."""
+TELLINGS_MAX = 10
 NOT_IN_KAFKA = {
     ("Produce", 0), ("Produce", 1), ("Produce", 2),  # shown and refused: see docs/compatibility.md
     ("ApiVersions", 5), ("DeleteGroups", 3),  # of Kafka 4.4
@@ -40,10 +43,13 @@ def used() -> set[str]:
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name)
 def test_ponor_answers_as_kafka_does(ponor: Listener, story: Story, used: set[str]) -> None:
-    found = differences(load(story.name), ponor.hear(story))
-    reasons = [(difference, reason_for(difference)) for difference in found]
+    for _ in range(TELLINGS_MAX if story.name in TIMED else 1):
+        found = differences(load(story.name), ponor.hear(story))
+        reasons = [(difference, reason_for(difference)) for difference in found]
+        unexplained = [str(difference) for difference, reason in reasons if reason is None]
+        if not unexplained:
+            break
     used.update(reason.name for _, reason in reasons if reason is not None)
-    unexplained = [str(difference) for difference, reason in reasons if reason is None]
     if story.name in NOT_YET:
         assert unexplained, f"{story.name} comes out right; take it off NOT_YET"
         pytest.xfail(NOT_YET[story.name])
