@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import TypeAlias
 
 import pytest
@@ -17,6 +18,7 @@ from ponor_runtime.object_store import (
     ObjectNotFoundError,
     ObjectStore,
 )
+from s3stream.stores.reads_in_place import get_into
 
 Check: TypeAlias = Callable[[ObjectStore, str], Awaitable[None]]
 MIB = 1024 * 1024
@@ -46,6 +48,45 @@ async def reads_give_bytes_that_stay(store: ObjectStore, prefix: str) -> None:
     assert type(await store.get(f"{prefix}/1", 0, 10)) is bytes
     tail, _ = await store.get_tail(f"{prefix}/1", 10)
     assert type(tail) is bytes
+
+
+async def reads_into_places_fill_them_one_after_the_other(store: ObjectStore, prefix: str) -> None:
+    key = f"{prefix}/1"
+    await store.put(key, [b"0123456789"])
+    memory = memoryview(bytearray(b"." * 12))
+    assert await get_into(store, key, 2, [memory[8:11], memory[0:0], memory[1:3]]) == 5
+    assert bytes(memory) == b".56.....234."
+    assert await get_into(store, key, 0, []) == 0
+
+
+async def reads_into_places_end_with_the_object(store: ObjectStore, prefix: str) -> None:
+    key = f"{prefix}/1"
+    await store.put(key, [b"0123456789"])
+    memory = memoryview(bytearray(b"." * 8))
+    assert await get_into(store, key, 7, [memory[0:2], memory[2:8]]) == 3
+    assert bytes(memory) == b"789....."
+    assert await get_into(store, key, 10, [memory]) == 0
+    assert await get_into(store, key, 1000, [memory]) == 0
+    with pytest.raises(ObjectNotFoundError, match=f"{prefix}/none"):
+        await get_into(store, f"{prefix}/none", 0, [memory])
+
+
+async def large_reads_into_places_are_whole(store: ObjectStore, prefix: str) -> None:
+    key = f"{prefix}/1"
+    data = bytes(range(256)) * (12 * 1024)
+    await store.put(key, [data])
+    memory = memoryview(bytearray(len(data)))
+    cuts = [0, 1, 70_000, MIB, 2 * MIB + 7, len(data)]
+    places = [memory[a:b] for a, b in pairwise(cuts)]
+
+    async def read(start: int) -> None:
+        await get_into(store, key, start, [memory[start : start + MIB]])
+
+    assert await get_into(store, key, 0, places) == len(data)
+    assert memory == data
+    memory[:] = bytes(len(data))
+    await asyncio.gather(*(read(start) for start in range(0, len(data), MIB)))
+    assert memory == data
 
 
 async def a_tail_comes_with_the_size(store: ObjectStore, prefix: str) -> None:
@@ -151,6 +192,9 @@ CHECKS: tuple[Check, ...] = (
     a_put_is_read_back,
     ranges_are_exact_and_end_with_the_object,
     reads_give_bytes_that_stay,
+    reads_into_places_fill_them_one_after_the_other,
+    reads_into_places_end_with_the_object,
+    large_reads_into_places_are_whole,
     a_tail_comes_with_the_size,
     an_empty_object_is_an_object,
     an_absent_object_is_named,

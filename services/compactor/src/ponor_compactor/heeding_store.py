@@ -28,6 +28,7 @@ from s3stream.stores.multipart_wrappers import (
     RetryingMultipartStore,
 )
 from s3stream.stores.open_store import open_raw_multipart_store, open_raw_store
+from s3stream.stores.reads_in_place import get_into, reads_in_place
 from s3stream.stores.retrying import RetryingObjectStore
 
 from ponor_compactor.pace import Pace
@@ -47,6 +48,14 @@ class HeedingObjectStore:
     async def get(self, key: str, start: int, length: int) -> bytes:
         with _heeding(self._pace):
             return await self._inner.get(key, start, length)
+
+    @property
+    def reads_in_place(self) -> bool:
+        return reads_in_place(self._inner)
+
+    async def get_into(self, key: str, start: int, places: Sequence[memoryview]) -> int:
+        with _heeding(self._pace):
+            return await get_into(self._inner, key, start, places)
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         with _heeding(self._pace):

@@ -8,14 +8,16 @@ from __future__ import annotations
 from ponor_metadata.rows import CompactionKind
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.object_store import MultipartStore, ObjectStore
+from s3stream.compaction.block_memory import BlockMemory
 from s3stream.compaction.copy_plan import CopyLimits, CopyPlan
 from s3stream.compaction.copy_planning import plan_stream_objects
 from s3stream.compaction.executor import CompactedObjects, Compaction, Prepare
-from s3stream.compaction.plan import CompactionPlan, PlanLimits
+from s3stream.compaction.plan import IN_PLACE_READ_BYTES_MAX, READ_BYTES_MAX, CompactionPlan, PlanLimits
 from s3stream.compaction.planning import plan_set_objects
 from s3stream.compaction.sources import SourceIndex, read_sources
 from s3stream.compaction.throttle import Throttle
 from s3stream.objects.reader import tail_guess_bytes
+from s3stream.stores.reads_in_place import reads_in_place
 
 from ponor_compactor.controller_tasks import require_fit
 from ponor_compactor.leased_task import LeasedTask
@@ -42,6 +44,7 @@ class TaskRun:
         self._budget = budget
         self._throttle = throttle
         self._progress = progress
+        self._memory = BlockMemory(settings.compaction_budget_bytes)
 
     async def run(self, task: LeasedTask, prepare: Prepare) -> CompactedObjects | None:
         """Write everything that is to be committed; None: the sources are as good as they can be.
@@ -65,6 +68,7 @@ class TaskRun:
             prepare=prepare,
             budget=self._budget,
             throttle=self._throttle,
+            memory=self._memory,
             on_progress=self._progress.moved,
         )
         return await compaction.run(plan)
@@ -84,6 +88,7 @@ class TaskRun:
             split_size_bytes=settings.compactor_split_size_bytes,
             part_size_bytes_min=minimum,
             part_size_bytes=settings.compactor_part_size_bytes,
+            read_bytes_max=IN_PLACE_READ_BYTES_MAX if reads_in_place(self._store) else READ_BYTES_MAX,
         )
         force_split = task.kind is CompactionKind.FORCE_SPLIT
         return plan_set_objects(sources, task.streams, limits, force_split=force_split)

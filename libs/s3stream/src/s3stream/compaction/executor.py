@@ -14,6 +14,7 @@ from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.identity import ObjectId
 from ponor_runtime.object_store import MultipartStore, ObjectStore, ObjectStoreError
 
+from s3stream.compaction.block_memory import BlockMemory
 from s3stream.compaction.copy_plan import CopyPlan
 from s3stream.compaction.copy_run import run_copies
 from s3stream.compaction.iteration_run import run_iterations
@@ -26,7 +27,7 @@ from s3stream.objects.keys import object_key
 from s3stream.ports import PreparedObjects, UploadedObject
 
 READS_IN_FLIGHT_MAX: Final = 4
-"""Each holds its bytes twice for a moment, in the client and on the way into the buffer: with reads of 4 MiB this is the constant beside the budget."""
+"""Where the store does not read in place each holds its bytes twice for a moment, in the client and on the way into the buffer: with reads of 4 MiB this is the constant beside the budget."""
 
 UPLOADS_IN_FLIGHT_MAX: Final = 4
 """Uploads send from the buffer itself."""
@@ -52,6 +53,7 @@ class Compaction:
         prepare: reserves ids under the lease.
         budget: bytes of blocks that this process may hold.
         throttle: asked before every call.
+        memory: where blocks lie, within the budget; its own without.
         on_progress: told the bytes of blocks that were moved so far, and how many there are.
         reads_in_flight_max: reads of one plan at a time.
         uploads_in_flight_max: puts, parts and copies of one plan at a time.
@@ -65,6 +67,7 @@ class Compaction:
         prepare: Prepare,
         budget: ByteBudget,
         throttle: Throttle,
+        memory: BlockMemory | None = None,
         on_progress: Progress | None = None,
         reads_in_flight_max: int = READS_IN_FLIGHT_MAX,
         uploads_in_flight_max: int = UPLOADS_IN_FLIGHT_MAX,
@@ -74,6 +77,7 @@ class Compaction:
         self._prepare = prepare
         self._budget = budget
         self._throttle = throttle
+        self._memory = memory if memory is not None else BlockMemory()
         self._on_progress = on_progress
         self._reads_in_flight_max = reads_in_flight_max
         self._uploads_in_flight_max = uploads_in_flight_max
@@ -115,12 +119,12 @@ class Compaction:
             uploads_in_flight_max=self._uploads_in_flight_max,
             on_moved=on_moved,
         )
-        memory = memoryview(bytearray(plan.held_bytes_max))
         try:
-            if isinstance(plan, CompactionPlan):
-                await run_iterations(plan, targets, reader, uploads, memory)
-            else:
-                await run_copies(plan, targets, reader, uploads, memory)
+            with self._memory.lent(plan.held_bytes_max) as memory:
+                if isinstance(plan, CompactionPlan):
+                    await run_iterations(plan, targets, reader, uploads, memory)
+                else:
+                    await run_copies(plan, targets, reader, uploads, memory)
         except (ObjectStoreError, S3StreamError):
             await uploads.abort()
             raise

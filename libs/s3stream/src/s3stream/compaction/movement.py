@@ -1,7 +1,7 @@
-"""The two movements of a compaction: blocks from the store into a buffer, each checked against its index entry's CRC32C, and puts and parts out of it.
+"""The two movements of a compaction: blocks from the store into a buffer, each checked there against its index entry's CRC32C, and puts and parts out of it.
 
-No record is decoded. The buffer is one `bytearray` that is used again for every iteration: fresh memory for whole objects cost five times the CPU,
-nearly all of it page faults (measured).
+No record is decoded. The buffer is used again for every iteration and every task (`block_memory.py`), and stores that can read straight into it: what is checked are the very bytes that are
+uploaded then.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from s3stream.compaction.sources import ObjectLocation
 from s3stream.compaction.throttle import Throttle
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.reader import READ_TRIES_MAX
+from s3stream.stores.reads_in_place import get_into
 from s3stream.turns import Steps, in_turns
 
 BYTES_PER_STEP: Final = 4 * 1024 * 1024
-"""Checked and moved before others get the event loop: a millisecond."""
+"""Checked before others get the event loop: a millisecond."""
 
 
 class BlockReader:
@@ -74,27 +75,33 @@ class BlockReader:
 
     async def _read_once(self, read: PlannedRead, memory: memoryview) -> None:
         key = self._sources[read.source].key
-        data = await self._store.get(key, read.position, read.size_bytes)
-        if len(data) != read.size_bytes:
+        found_bytes = await get_into(self._store, key, read.position, _places(read, memory))
+        if found_bytes != read.size_bytes:
             raise ObjectCorruptError(
-                f"{key}, position {read.position}: block length: {len(data)} bytes instead of {read.size_bytes}"
+                f"{key}, position {read.position}: block length: {found_bytes} bytes instead of {read.size_bytes}"
             )
-        await in_turns(_placing(key, read, memoryview(data), memory))
+        await in_turns(_checking(key, read, memory))
 
 
-def _placing(key: str, read: PlannedRead, data: memoryview, memory: memoryview) -> Steps[None]:
-    moved = 0
+def _places(read: PlannedRead, memory: memoryview) -> list[memoryview]:
+    """Where its bytes go, as few pieces: blocks that lie side by side in both are one."""
+    ends: list[tuple[int, int]] = []
     for entry, place in read.blocks:
-        start = entry.position - read.position
-        block = data[start : start + entry.size_bytes]
-        if crc32c(block) != entry.crc:
+        start = ends.pop()[0] if ends and ends[-1][1] == place else place
+        ends.append((start, place + entry.size_bytes))
+    return [memory[start:end] for start, end in ends]
+
+
+def _checking(key: str, read: PlannedRead, memory: memoryview) -> Steps[None]:
+    checked_bytes = 0
+    for entry, place in read.blocks:
+        if crc32c(memory[place : place + entry.size_bytes]) != entry.crc:
             raise ObjectCorruptError(
                 f"{key}, position {entry.position}: block CRC32C: its bytes do not match the one in the index"
             )
-        memory[place : place + entry.size_bytes] = block
-        moved += entry.size_bytes
-        if moved >= BYTES_PER_STEP:
-            moved = 0
+        checked_bytes += entry.size_bytes
+        if checked_bytes >= BYTES_PER_STEP:
+            checked_bytes = 0
             yield
 
 

@@ -24,6 +24,12 @@ PARTS_MAX: Final = 10_000
 
 MIB: Final = 1024 * 1024
 
+READ_BYTES_MAX: Final = 4 * MIB
+"""Of one read that takes memory of its own: 16 MiB cost three times the CPU, because each is fresh memory, page by page."""
+
+IN_PLACE_READ_BYTES_MAX: Final = 16 * MIB
+"""Of one that does not, and is the cheaper the larger it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
@@ -37,8 +43,8 @@ class PlanLimits:
     """The store's minimum for every part but the last; S3's is 5 MiB."""
     part_size_bytes: int = 16 * MIB
     """Wanted size of a part; an object with no more data than this is one put."""
-    read_bytes_max: int = 4 * MIB
-    """Most bytes of one read, unless a single block is larger. Reads of 16 MiB cost three times the CPU: each is fresh memory, page by page."""
+    read_bytes_max: int = READ_BYTES_MAX
+    """Most bytes of one read, unless a single block is larger."""
     streams_max: int = 20_000
     """Streams of one plan."""
     objects_max: int = 10_000

@@ -10,6 +10,7 @@ from ponor_runtime.object_store import ObjectInfo, ObjectStore
 from ponor_runtime.telemetry import Telemetry
 
 from s3stream.stores.congestion import CongestionWindow
+from s3stream.stores.reads_in_place import get_into, reads_in_place
 
 READS_IN_FLIGHT_MAX: Final = 64
 WRITES_IN_FLIGHT_MAX: Final = 32
@@ -45,6 +46,14 @@ class LimitedObjectStore:
     async def get(self, key: str, start: int, length: int) -> bytes:
         async with self._reads.place():
             return await self._inner.get(key, start, length)
+
+    @property
+    def reads_in_place(self) -> bool:
+        return reads_in_place(self._inner)
+
+    async def get_into(self, key: str, start: int, places: Sequence[memoryview]) -> int:
+        async with self._reads.place():
+            return await get_into(self._inner, key, start, places)
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         async with self._reads.place():

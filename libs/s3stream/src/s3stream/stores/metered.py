@@ -17,6 +17,7 @@ from ponor_runtime.telemetry import NO_SPAN, Telemetry
 from ponor_runtime.tracing import AttributeValue, SpanKind
 
 from s3stream.stores.buffers import total_bytes
+from s3stream.stores.reads_in_place import get_into, reads_in_place
 
 REQUEST_CLASSES: Final[Mapping[str, str]] = {
     "put": "put",
@@ -93,6 +94,17 @@ class MeteredObjectStore:
             data = await self._inner.get(key, start, length)
         self._read_bytes.add(len(data))
         return data
+
+    @property
+    def reads_in_place(self) -> bool:
+        return reads_in_place(self._inner)
+
+    async def get_into(self, key: str, start: int, places: Sequence[memoryview]) -> int:
+        self._requests["get"].add(1)
+        with self._measured("get"), self._step("get", key, start, total_bytes(places)):
+            found_bytes = await get_into(self._inner, key, start, places)
+        self._read_bytes.add(found_bytes)
+        return found_bytes
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         self._requests["get"].add(1)

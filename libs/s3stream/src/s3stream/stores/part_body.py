@@ -14,8 +14,8 @@ from ponor_runtime.disk import Buffer
 
 from s3stream.stores.buffers import joined, total_bytes
 
-PIECE_BYTES: Final = 256 * 1024
-"""About what a socket takes at once."""
+PIECE_BYTES: Final = 1024 * 1024
+"""What a socket does not take at once waits by reference, without a copy; a quarter of this costs a tenth more CPU."""
 
 
 class PartBody:

@@ -23,6 +23,7 @@ from ponor_runtime.randomness import Randomness
 from ponor_runtime.telemetry import Telemetry
 
 from s3stream.stores.buffers import last_bytes, total_bytes
+from s3stream.stores.reads_in_place import get_into, reads_in_place
 
 _T = TypeVar("_T")
 COMPARED_TAIL_BYTES: Final = 64 * 1024
@@ -74,6 +75,13 @@ class RetryingObjectStore:
 
     async def get(self, key: str, start: int, length: int) -> bytes:
         return await self._repeat("get", lambda: self._inner.get(key, start, length))
+
+    @property
+    def reads_in_place(self) -> bool:
+        return reads_in_place(self._inner)
+
+    async def get_into(self, key: str, start: int, places: Sequence[memoryview]) -> int:
+        return await self._repeat("get", lambda: get_into(self._inner, key, start, places))
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         return await self._repeat("get", lambda: self._whole_tail(key, length))

@@ -12,6 +12,7 @@ writer, so the only race is with that writer's own earlier attempt, and that one
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,12 +26,16 @@ from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectInfo, Obj
 from s3stream.stores.buffers import joined, total_bytes
 from s3stream.stores.key_rules import check_key
 from s3stream.stores.metered import DELETE_BATCH_KEYS, LIST_PAGE_KEYS
+from s3stream.stores.reads_in_place import put_in_place
 from s3stream.stores.s3_errors import OBSTORE_ERRORS, as_store_error, is_range_beyond_end
 from s3stream.stores.s3_location import S3Location
 
-if TYPE_CHECKING:  # obstore has these in its stubs only
-    from obstore.store import ClientConfig, S3Config
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, S3Config  # in its stubs only
 
+    from s3stream.stores.s3_in_place import InPlaceReader
+
+logger = logging.getLogger("ponor.store")
 MULTIPART_BYTES_MIN: Final = 32 * 1024 * 1024
 PART_BYTES: Final = 16 * 1024 * 1024
 PARTS_IN_FLIGHT_MAX: Final = 4
@@ -47,6 +52,8 @@ class S3ObjectStore:
         self._bucket: Final = location.bucket
         self._key_prefix: Final = f"{location.prefix}/" if location.prefix else ""
         self._store = connect(location)
+        self._in_place: InPlaceReader | None = None
+        self._reads_in_place = True
 
     def requests_of_put(self, size_bytes: int, *, taken: bool) -> Mapping[str, int]:
         """How many calls a put makes, for `MeteredObjectStore`."""
@@ -90,6 +97,30 @@ class S3ObjectStore:
                     return b""
                 raise
 
+    @property
+    def reads_in_place(self) -> bool:
+        """`ReadsInPlace`; not any more once the short way was refused where `get` was not."""
+        return self._reads_in_place
+
+    async def get_into(self, key: str, start: int, places: Sequence[memoryview]) -> int:
+        """`ReadsInPlace.get_into`."""
+        check_key(key)
+        if not total_bytes(places):
+            return 0
+        if not self._reads_in_place:
+            return put_in_place(await self.get(key, start, total_bytes(places)), places)
+        # Imported here: an HTTP client and TLS, which only processes that move much need.
+        from s3stream.stores.s3_in_place import InPlaceReader, InPlaceUnusableError
+
+        if self._in_place is None:
+            self._in_place = InPlaceReader(self._store, self._location)
+        try:
+            return await self._in_place.read(key, start, places)
+        except InPlaceUnusableError as error:
+            data = await self.get(key, start, total_bytes(places))
+            self._end_in_place(str(error))
+            return put_in_place(data, places)
+
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
         check_key(key)
         with self._as_store_error(key):
@@ -120,7 +151,16 @@ class S3ObjectStore:
                         yield ObjectInfo(meta["path"], meta["size"], modified_at_ms)
 
     async def close(self) -> None:
-        """Nothing to do: obstore closes its connections when the store is collected."""
+        """Threads and connections of reads in place; obstore closes its own when the store is collected."""
+        if self._in_place is not None:
+            self._in_place.close()
+            self._in_place = None
+
+    def _end_in_place(self, reason: str) -> None:
+        """What the short way refused, `get` answered: so it is the way, and there is no use in trying it again."""
+        if self._reads_in_place:
+            logger.warning("%s: large reads go the longer way from now on: %s", self._location, reason)
+            self._reads_in_place = False
 
     async def _put_multipart(self, key: str, buffers: Sequence[Buffer]) -> None:
         if await self._exists(key):

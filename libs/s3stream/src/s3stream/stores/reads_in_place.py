@@ -1,0 +1,55 @@
+"""Reads into memory that the caller has: an ability that some stores have, and wrappers pass on.
+
+Bytes that are only to be moved need no memory of their own: whoever copies gigabytes pays for every copy of them. A store without the ability is read as ever, and its answer is put into place here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from ponor_runtime.object_store import ObjectStore
+
+
+@runtime_checkable
+class ReadsInPlace(Protocol):
+    """An `ObjectStore`, or a wrapper of one, that is told where the bytes are to lie."""
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether a read takes no memory but the caller's; if not, it costs what `get` costs."""
+        ...
+
+    async def get_into(self, key: str, start: int, places: Sequence[memoryview]) -> int:
+        """Fill the places, one after the other, with the bytes from `start` on; returns how many there were, fewer at the end of the object only.
+
+        Nothing is written to the places any more when this has returned, raised, or been cancelled; what they hold after a failure is undefined.
+
+        Raises:
+            ObjectNotFoundError: no such object.
+            ObjectStoreError: see the classes.
+        """
+        ...
+
+
+def reads_in_place(store: ObjectStore) -> bool:
+    """Whether a store has the ability now."""
+    return isinstance(store, ReadsInPlace) and store.reads_in_place
+
+
+async def get_into(store: ObjectStore, key: str, start: int, places: Sequence[memoryview]) -> int:
+    """`ReadsInPlace.get_into` of any store."""
+    if isinstance(store, ReadsInPlace):
+        return await store.get_into(key, start, places)
+    return put_in_place(await store.get(key, start, sum(map(len, places))), places)
+
+
+def put_in_place(data: bytes, places: Sequence[memoryview]) -> int:
+    """Copy bytes to their places; returns how many."""
+    view = memoryview(data)
+    at = 0
+    for place in places:
+        piece = view[at : at + len(place)]
+        place[: len(piece)] = piece
+        at += len(piece)
+    return at

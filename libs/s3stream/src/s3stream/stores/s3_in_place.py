@@ -1,0 +1,229 @@
+"""Ranges of objects in an S3 bucket, read from the socket straight into the caller's memory: the kernel's copy is the only one.
+
+obstore gathers an answer piece by piece in fresh memory and hands it over as another copy; then it is moved to where it is wanted. Here obstore only signs a URL, which asks nobody, and the standard
+library's HTTP client reads the answer into place, in a few threads, without the interpreter's lock. Measured: docs/decisions/0055-reads-in-place.md.
+
+This is for few and large reads. What the short way cannot do (proxies, certificates that the system does not know, stores or policies that refuse signed URLs) is left to the long one: `InPlaceUnusableError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import obstore
+from obstore.exceptions import GenericError
+from obstore.store import S3Store
+from ponor_runtime.object_store import ObjectStoreUnavailableError
+
+from s3stream.stores.s3_errors import OBSTORE_ERRORS, as_store_error
+
+READS_MAX: Final = 8
+"""Threads, and connections: more reads wait."""
+URL_LIFE: Final = timedelta(minutes=5)
+"""Of a signed URL. It is used at once; the rest is for clocks that differ."""
+CONNECT_TIMEOUT_S: Final = 5.0
+SILENCE_TIMEOUT_S: Final = 30.0
+"""Without a byte."""
+_ERROR_BYTES_MAX: Final = 64 * 1024
+_OK: Final = frozenset({200, 206})
+_UNAUTHORISED: Final = frozenset({401, 403})
+_NOT_FOUND: Final = 404
+_RANGE_NOT_SATISFIABLE: Final = 416
+_BOTH_WAYS: Final = 2
+"""`SHUT_RDWR`."""
+
+
+class InPlaceUnusableError(Exception):
+    """Not this way: ask as ever, and that answer counts."""
+
+
+class InPlaceReader:
+    """Reads of one bucket. Nothing is contacted, and no thread begun, before the first."""
+
+    def __init__(self, store: S3Store, location: str) -> None:
+        self._store = store
+        self._location = location
+        self._threads: ThreadPoolExecutor | None = None
+        self._idle: deque[HTTPConnection] = deque()
+
+    async def read(self, key: str, start: int, places: Sequence[memoryview]) -> int:
+        """As `ReadsInPlace.get_into`.
+
+        Raises:
+            InPlaceUnusableError: the store may well answer `get`.
+            ObjectNotFoundError, ObjectStoreError: as the port has them.
+        """
+        try:
+            url = urlsplit(await obstore.sign_async(self._store, "GET", key, URL_LIFE))
+        except OBSTORE_ERRORS as error:
+            raise InPlaceUnusableError(str(error)) from error
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(READS_MAX, "s3-in-place")
+        attempt = _Attempt(url, start, places)
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._carry_out, key, attempt)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            attempt.give_up()
+            await _ended(work)
+            raise
+
+    def close(self) -> None:
+        """Let go of threads and connections."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+        while self._idle:
+            self._idle.pop().close()
+
+    def _carry_out(self, key: str, attempt: _Attempt) -> int:
+        """In a thread."""
+        try:
+            response = self._answer(attempt)
+            if response.status not in _OK:
+                return self._refused(key, response)
+            found = attempt.fill(response)
+            self._rest(attempt)
+        except InPlaceUnusableError:
+            attempt.end()
+            raise
+        except ssl.SSLCertVerificationError as error:
+            attempt.end()
+            raise InPlaceUnusableError(str(error)) from error
+        except (OSError, HTTPException) as error:
+            attempt.end()
+            raise ObjectStoreUnavailableError(f"{self._location}: {key}: {error!r}") from error
+        return found
+
+    def _answer(self, attempt: _Attempt) -> HTTPResponse:
+        """Status and headers. A connection that was at rest may be closed by now, which only its use tells: then a new one asks again."""
+        with suppress(IndexError):
+            while True:
+                attempt.connection = self._idle.pop()
+                try:
+                    return attempt.ask()
+                except (OSError, HTTPException):
+                    attempt.end()
+        attempt.connection = _connect(attempt.url)
+        return attempt.ask()
+
+    def _rest(self, attempt: _Attempt) -> None:
+        """Keep the connection for others."""
+        assert attempt.connection is not None
+        self._idle.append(attempt.connection)
+
+    def _refused(self, key: str, response: HTTPResponse) -> int:
+        text = response.read(_ERROR_BYTES_MAX).decode(errors="replace")
+        response.close()
+        if response.status == _RANGE_NOT_SATISFIABLE:
+            return 0
+        if response.status in _UNAUTHORISED:
+            raise InPlaceUnusableError(f"signed URLs are refused: {text}")
+        said = f"status code: {response.status}: {text}"
+        error = FileNotFoundError(said) if response.status == _NOT_FOUND else GenericError(said)
+        raise as_store_error(self._location, key, error)
+
+
+class _Attempt:
+    """One read on its way; the connection is the present thread's, but for `give_up`."""
+
+    def __init__(self, url: SplitResult, start: int, places: Sequence[memoryview]) -> None:
+        self.connection: HTTPConnection | None = None
+        self.url: Final = url
+        self._start = start
+        self._places = places
+        self._wanted_bytes = sum(map(len, places))
+        self._is_given_up = False
+
+    def ask(self) -> HTTPResponse:
+        """Send the request and read the head of the answer."""
+        connection = self.connection
+        assert connection is not None
+        if connection.sock is None:
+            self._require_wanted()
+            _open(connection)
+        self._require_wanted()
+        last = self._start + self._wanted_bytes - 1
+        target = f"{self.url.path}?{self.url.query}"
+        connection.request("GET", target, headers={"Range": f"bytes={self._start}-{last}"})
+        return connection.getresponse()
+
+    def fill(self, response: HTTPResponse) -> int:
+        """Read the body into the places.
+
+        Raises:
+            InPlaceUnusableError: the answer does not say that it is this range.
+            OSError: it breaks off.
+        """
+        told = response.headers.get("Content-Range", "")
+        expected = response.length
+        if not told.startswith(f"bytes {self._start}-") or expected is None or expected > self._wanted_bytes:
+            raise InPlaceUnusableError(f"the answer to a range has {told or 'no range'}, {expected} bytes")
+        found = 0
+        for place in self._places:
+            filled = 0
+            while filled < len(place) and found < expected:
+                count = response.readinto(place[filled:])
+                if not count:
+                    raise OSError(f"the answer broke off after {found} of {expected} bytes")
+                filled += count
+                found += count
+        response.close()
+        return found
+
+    def give_up(self) -> None:
+        """From another thread: end it soon."""
+        self._is_given_up = True
+        sock = self.connection.sock if self.connection is not None else None
+        if sock is not None:
+            with suppress(OSError):  # closed a moment ago
+                sock.shutdown(_BOTH_WAYS)
+
+    def end(self) -> None:
+        """Close what it has."""
+        if self.connection is not None:
+            self.connection.close()
+
+    def _require_wanted(self) -> None:
+        # Looked at behind every connect: whoever gives up either finds the socket, or is noticed here.
+        if self._is_given_up:
+            raise TimeoutError("given up")
+
+
+async def _ended(work: asyncio.Future[int]) -> None:
+    """Wait for a thread that has been told to end, however often the caller is cancelled: it may be writing to memory that is somebody else's next."""
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            continue
+    if not work.cancelled():
+        work.exception()
+
+
+def _open(connection: HTTPConnection) -> None:
+    connection.connect()
+    assert connection.sock is not None
+    connection.sock.settimeout(SILENCE_TIMEOUT_S)
+
+
+def _connect(url: SplitResult) -> HTTPConnection:
+    """A connection that is not open yet."""
+    host = url.hostname or ""
+    if {url.scheme, "all"} & getproxies().keys() and not proxy_bypass(host):
+        raise InPlaceUnusableError("a proxy is between")
+    if url.scheme == "https":
+        return HTTPSConnection(
+            host, url.port, timeout=CONNECT_TIMEOUT_S, context=ssl.create_default_context()
+        )
+    return HTTPConnection(host, url.port, timeout=CONNECT_TIMEOUT_S)

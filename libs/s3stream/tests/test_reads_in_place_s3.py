@@ -1,0 +1,147 @@
+"""Reads from a real S3 server into the caller's memory: what ends them, and what they are left to `get` for. That they read right is the conformance suite's business."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+from ponor_runtime.object_store import ObjectStoreRefusedError, ObjectStoreUnavailableError
+from ponor_runtime.system import SystemClock, SystemRandomness
+from ponor_runtime.telemetry import Telemetry
+from s3stream.stores.metered import MeteredObjectStore
+from s3stream.stores.retrying import RetryingObjectStore
+from s3stream.stores.s3 import S3ObjectStore
+from s3stream.stores.s3_location import parse_s3_location
+
+from tests.integration.seaweed_server import SeaweedServer
+
+pytestmark = pytest.mark.s3
+MIB = 1024 * 1024
+DATA = bytes(range(256)) * (4 * MIB // 256)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
+    with SeaweedServer(tmp_path_factory.mktemp("seaweed")) as started:
+        yield started
+
+
+@pytest.fixture
+async def store(server: SeaweedServer, request: pytest.FixtureRequest) -> S3ObjectStore:
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    opened = store_at(server, f"tests/{name}")
+    await opened.put("1", [DATA])
+    return opened
+
+
+def store_at(server: SeaweedServer, prefix: str, **environment: str) -> S3ObjectStore:
+    return S3ObjectStore(parse_s3_location(server.url(prefix), {**server.environment, **environment}))
+
+
+async def is_read_in_place(store: S3ObjectStore) -> bool:
+    memory = memoryview(bytearray(len(DATA)))
+    assert await store.get_into("1", 0, [memory]) == len(DATA)
+    assert memory == DATA
+    return store.reads_in_place
+
+
+class TestWhatEndsARead:
+    async def test_a_cancelled_read_writes_nothing_more(
+        self, server: SeaweedServer, store: S3ObjectStore
+    ) -> None:
+        """The memory is the next read's by then: what comes late must not come at all."""
+        assert await is_read_in_place(store)
+        memory = memoryview(bytearray(len(DATA)))
+        server.pause()
+        try:
+            reading = asyncio.create_task(store.get_into("1", 0, [memory]))
+            await asyncio.sleep(0.2)
+            reading.cancel()
+            await asyncio.sleep(0)
+            reading.cancel()  # once more: whoever waits for it twice is no reason to let go
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        finally:
+            server.resume()
+        memory[:] = bytes(len(DATA))
+        assert await is_read_in_place(store), "other reads go on"
+        assert memory == bytes(len(DATA))
+
+    async def test_cancelling_while_bytes_flow_stops_them(self, store: S3ObjectStore) -> None:
+        memory = memoryview(bytearray(len(DATA)))
+        for turn in range(20):
+            reading = asyncio.create_task(store.get_into("1", 0, [memory]))
+            deadline = time.monotonic() + 0.001 * turn
+            while time.monotonic() < deadline:
+                await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.wait([reading])
+            memory[:] = b"\xff" * len(DATA)
+            await asyncio.sleep(0.002)
+            assert memory == b"\xff" * len(DATA)
+        assert await is_read_in_place(store)
+
+    async def test_connections_that_the_server_closed_are_made_again(
+        self, server: SeaweedServer, store: S3ObjectStore
+    ) -> None:
+        await asyncio.gather(*(is_read_in_place(store) for _ in range(4)))
+        server.stop()
+        try:
+            with pytest.raises(ObjectStoreUnavailableError, match=r"1: .*refused"):
+                await is_read_in_place(store)
+        finally:
+            await asyncio.to_thread(server.start)
+        assert await is_read_in_place(store)
+
+    async def test_an_outage_is_outlived_by_the_retries(
+        self, server: SeaweedServer, store: S3ObjectStore
+    ) -> None:
+        retrying = RetryingObjectStore(
+            store, clock=SystemClock(), randomness=SystemRandomness(), telemetry=Telemetry()
+        )
+        memory = memoryview(bytearray(len(DATA)))
+        server.stop()
+        reading = asyncio.create_task(retrying.get_into("1", 0, [memory]))
+        await asyncio.to_thread(server.start)
+        assert await reading == len(DATA)
+        assert memory == DATA
+
+    async def test_it_is_one_call_on_the_bill(self, server: SeaweedServer, store: S3ObjectStore) -> None:
+        telemetry = Telemetry()
+        metered = MeteredObjectStore(store, telemetry, SystemClock())
+        before = server.requests_served()
+        assert await metered.get_into("1", 0, [memoryview(bytearray(MIB))]) == MIB
+        for _ in range(1_000):
+            if served := server.requests_served() - before:
+                break
+            await asyncio.sleep(0.05)
+        assert served == {"GET": 1}
+        counted = {values: n for values, n in telemetry.counters("ponor_object_store_requests_total") if n}
+        assert counted == {("get", "get"): 1}
+        assert dict(telemetry.counters("ponor_object_store_bytes_total"))[("read",)] == MIB
+
+
+class TestWhatIsLeftToGet:
+    async def test_a_wrong_secret_is_refused_in_the_words_of_get(self, server: SeaweedServer) -> None:
+        store = store_at(server, "", AWS_SECRET_ACCESS_KEY="wrong")
+        with pytest.raises(ObjectStoreRefusedError, match="check the credentials"):
+            await store.get_into("1", 0, [memoryview(bytearray(1))])
+        assert store.reads_in_place, "the bucket refuses, not the way"
+
+    async def test_an_absent_bucket_is_refused(self, server: SeaweedServer) -> None:
+        url = server.url("").replace(server.bucket, "no-such-bucket", 1)
+        store = S3ObjectStore(parse_s3_location(url, server.environment))
+        with pytest.raises(ObjectStoreRefusedError, match=r"NoSuchBucket.*create the bucket"):
+            await store.get_into("1", 0, [memoryview(bytearray(1))])
+
+    async def test_behind_a_proxy_the_longer_way_is_taken_from_then_on(
+        self, store: S3ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The proxy is named after obstore has made its client, which therefore goes on without."""
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        assert not await is_read_in_place(store)
+        assert not await is_read_in_place(store)
