@@ -1,8 +1,8 @@
 """FindCoordinator: which broker keeps a group.
 
 What lives here: the two shapes of the request (one key, from version 4 on many) and the kinds of keys. Transactions and share groups have no
-coordinator yet; asking for one is refused by name, and a transactional id with the one code that every client takes for final: librdkafka asks
-again for ever after any other, so that `init_transactions()` would not return.
+coordinator yet; asking for one is refused by name, and a transactional id with a code that every client takes for final: after
+INVALID_REQUEST librdkafka asks again and again, so that `init_transactions()` does not return.
 """
 
 from __future__ import annotations
