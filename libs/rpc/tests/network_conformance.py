@@ -54,6 +54,32 @@ async def concurrent_senders_do_not_mix_their_frames(network: Network, address: 
     await listener.close()
 
 
+async def a_lone_frame_is_taken_at_once_and_none_overtakes_another(network: Network, address: str) -> None:
+    listener = await network.listen(address, {METHOD: echo})
+    connection = await network.connect(listener.address, METHOD)
+    await connection.send(b"hello")
+    assert await connection.receive() == b"hello"
+    frames = [b"%d" % number for number in range(300)]
+    refused = 0
+
+    async def send_all() -> None:
+        nonlocal refused
+        for frame in frames:
+            if not connection.try_send(frame):
+                refused += 1
+                await connection.send(frame)
+
+    sender = asyncio.create_task(send_all())
+    assert [await connection.receive() for _ in frames] == frames
+    await sender
+    assert refused < len(frames), "nothing was before the first"
+    with pytest.raises(ValueError, match="larger than"):
+        connection.try_send(bytes(FRAME_BYTES_MAX + 1))
+    await connection.close()
+    assert not connection.try_send(b"too late")
+    await listener.close()
+
+
 async def the_largest_frame_passes_and_a_larger_one_is_refused(network: Network, address: str) -> None:
     listener = await network.listen(address, {METHOD: echo})
     connection = await network.connect(listener.address, METHOD)
@@ -276,6 +302,7 @@ async def a_taken_address_is_named(network: Network, address: str) -> None:
 CHECKS: tuple[Check, ...] = (
     frames_come_back_in_order,
     concurrent_senders_do_not_mix_their_frames,
+    a_lone_frame_is_taken_at_once_and_none_overtakes_another,
     the_largest_frame_passes_and_a_larger_one_is_refused,
     methods_are_told_apart,
     what_the_server_said_before_it_closed_arrives,

@@ -46,6 +46,9 @@ class AskedConsensus:
     def propose(self, entry: LogEntry) -> None:
         raise NotImplementedError
 
+    def settle(self) -> None:
+        raise NotImplementedError
+
     def on_commit(self, listener: CommitListener) -> None:
         raise NotImplementedError
 

@@ -67,6 +67,15 @@ def test_messages_come_out_of_their_frame_as_they_went_in(messages: list[raft.Me
     assert list(decode_messages(frame.messages, ONE, TWO)) == messages
 
 
+@given(st.lists(st.builds(Entry, UINT64, UINT64, st.binary(max_size=3_000)), max_size=3), UINT64, UINT64)
+def test_an_append_joined_from_parts_is_what_protobuf_writes(
+    entries: list[Entry], prev_index: int, commit: int
+) -> None:
+    message = raft.AppendRequest(ONE, TWO, 7, prev_index, 6, tuple(entries), commit)
+    frame = encode_messages([message, raft.TimeoutNow(ONE, TWO, 7), message])
+    assert wire.ExchangeRequest.FromString(frame).SerializeToString() == frame
+
+
 def test_an_entry_that_changes_the_membership_is_known_as_such_on_the_other_side() -> None:
     entry = entry_of(1, 1)
     assert entry.membership is not None
@@ -95,13 +104,13 @@ async def test_the_queue_drops_the_oldest_at_its_bounds_and_fills_frames_to_thei
     dropped = sum(queue.put(large) for _ in range(40))
     assert dropped == 40 - BYTES_MAX // (FRAME_TARGET_BYTES + 96)
     queue.put(beat)
-    taken = await queue.take()
+    taken = queue.take()
     assert taken == [large], "a large message goes alone"
     queue.clear()
     queue.put(beat)
     queue.put(beat)
     queue.put(large)
-    assert await queue.take() == [beat, beat]
+    assert queue.take() == [beat, beat]
 
 
 class Core:
@@ -111,11 +120,15 @@ class Core:
 
     def __init__(self) -> None:
         self.stepped: list[raft.Message] = []
+        self.settled = 0
         self.suspected: list[ReplicaId] = []
         self.began: list[ReplicaId] = []
 
     def step(self, message: raft.Message) -> None:
         self.stepped.append(message)
+
+    def settle(self) -> None:
+        self.settled = len(self.stepped)
 
     def reachable(self) -> None:
         """Of no interest here."""
@@ -181,6 +194,7 @@ async def test_a_peer_is_welcomed_heard_and_missed_when_it_goes() -> None:
         while not core.stepped:
             await asyncio.sleep(0.01)
         assert core.stepped == [message]
+        assert core.settled == 1, "with its frame, in the same turn of the loop"
         assert core.began == [ONE]
         await connection.close()
         while ONE not in core.suspected:

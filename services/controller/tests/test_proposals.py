@@ -58,9 +58,13 @@ class HeldConsensus:
 
     def __init__(self) -> None:
         self.entries: list[LogEntry] = []
+        self.settled = 0
 
     def propose(self, entry: LogEntry) -> None:
         self.entries.append(entry)
+
+    def settle(self) -> None:
+        self.settled = len(self.entries)
 
     def on_commit(self, listener: Any) -> None:
         raise NotImplementedError

@@ -221,6 +221,22 @@ async def test_a_batch_goes_on_over_a_few_slices_and_the_loop_is_given_back_betw
     assert clock.sleeps == 2 * SLICES_MAX
 
 
+async def test_a_batch_leaves_as_soon_as_nothing_waits() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    leader = _gathering(ledger)
+    lanes = Lanes()
+    driving = asyncio.create_task(drive(lanes, leader.executor, leader.proposer, _SlowClock(0)))
+    for request_id in (1, 2):
+        operation = wire.Operation(request_id=request_id, put_key=_put(f"k{request_id}"))
+        lanes.put(PendingOperation(broker, operation, 0, lambda _: None, "put_key"))
+        while leader.consensus.settled < request_id:
+            await asyncio.sleep(0)
+    driving.cancel()
+    await asyncio.wait((driving,))
+    assert [len(entry.batch.records) // 2 for entry in leader.consensus.entries] == [1, 1]
+
+
 def test_with_enough_batches_on_their_way_the_next_one_waits_for_a_commit() -> None:
     ledger = Ledger()
     broker = ledger.register(0)

@@ -5,7 +5,8 @@ a call can end becomes a `ConnectionClosedError`. Where calls come from is `grpc
 
 grpc.aio cancels a whole call when the task that reads from it is cancelled (a timeout around `receive` would kill the connection), and
 allows one read and one write at a time. Therefore one task of the stream's own reads a little ahead and another writes a little behind: a caller
-that gives up leaves them alone, and a frame costs no task.
+that gives up leaves them alone, and a frame costs no task. A frame that finds nothing before it does not wait for the writer's turn: its write begins in the sender
+(`begun_write`), the writer waits for its end.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ import grpc
 import grpc.aio
 from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError
 
+from ponor_rpc.begun_write import BegunWrite
+
 CLOSE_GRACE_SECONDS: Final = 0.25
 """How long a closing side waits for frames that were handed over to reach the peer."""
 READ_AHEAD_FRAMES: Final = 16
 READ_AHEAD_BYTES: Final = 256 * 1024
 """At either of them no further frame is read until one is taken: then the peer waits, as flow control demands."""
+TURNS_BEFORE_READING: Final = 2
+"""How many turns of the loop the next read waits: to begin it costs more than most frames do, and whoever got this one, and whomever that wakes, goes first."""
 UNSENT_BYTES_MAX: Final = 256 * 1024
 """At so many bytes that gRPC has not taken yet, a sender waits; a larger frame goes alone."""
 
@@ -54,6 +59,8 @@ class FrameStream(ABC):
         self._news = asyncio.Event()
         self._taken = asyncio.Event()
         self._unsent: deque[bytes] = deque()
+        """The first is being written."""
+        self._begun: BegunWrite | None = None
         self._unsent_bytes = 0
         self._takes_frames = True
         self._writer: asyncio.Task[None] | None = None
@@ -66,16 +73,27 @@ class FrameStream(ABC):
         Raises:
             ValueError: the frame is larger than FRAME_BYTES_MAX.
         """
-        size_bytes = len(frame)
-        if size_bytes > FRAME_BYTES_MAX:
-            raise ValueError(f"a frame of {size_bytes} bytes is larger than {FRAME_BYTES_MAX}; split it")
+        size_bytes = _checked_bytes(frame)
         self._raise_if_ended()
         while self._unsent and self._unsent_bytes + size_bytes > UNSENT_BYTES_MAX:
             self._sent.clear()
             await self._sent.wait()
             self._raise_if_ended()
+        self._take(frame, size_bytes)
+
+    def try_send(self, frame: bytes) -> bool:
+        """See `Connection.try_send`."""
+        size_bytes = _checked_bytes(frame)
+        if self._unsent or self._end_reason is not None:
+            return False
+        self._take(frame, size_bytes)
+        return True
+
+    def _take(self, frame: bytes, size_bytes: int) -> None:
         self._unsent.append(frame)
         self._unsent_bytes += size_bytes
+        if len(self._unsent) == 1:
+            self._begun = BegunWrite(self._write(frame))
         if self._writer is None:
             self._writer = self._loop.create_task(self._write_all(), name="grpc-write")
         self._work.set()
@@ -102,6 +120,8 @@ class FrameStream(ABC):
             self._arrived.append(frame)
             self._arrived_bytes += len(frame)
             self._news.set()
+            for _ in range(TURNS_BEFORE_READING):
+                await asyncio.sleep(0)
             while len(self._arrived) >= READ_AHEAD_FRAMES or self._arrived_bytes >= READ_AHEAD_BYTES:
                 self._taken.clear()
                 await self._taken.wait()
@@ -112,7 +132,8 @@ class FrameStream(ABC):
         while True:
             while self._unsent:
                 frame = self._unsent[0]
-                if not await self._write_frame(frame):
+                begun, self._begun = self._begun, None
+                if not await self._is_written(self._write(frame) if begun is None else begun):
                     self._takes_frames = False
                     self._ended("the call ended while a frame was being sent")
                     return
@@ -137,9 +158,9 @@ class FrameStream(ABC):
         # Identity deserializers: a frame is the bytes that the peer sent. EOF is an object of grpc's own.
         return frame if isinstance(frame, bytes) else None
 
-    async def _write_frame(self, frame: bytes) -> bool:
+    async def _is_written(self, write: Awaitable[None]) -> bool:
         try:
-            await self._write(frame)
+            await write
         except END_OF_CALL as error:
             self._note(error)
             return False
@@ -171,6 +192,8 @@ class FrameStream(ABC):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if self._begun is not None:
+            self._begun.close()
 
     @abstractmethod
     async def _read(self) -> Any:
@@ -187,6 +210,13 @@ class FrameStream(ABC):
     @abstractmethod
     async def close(self) -> None:
         """See `Connection.close`."""
+
+
+def _checked_bytes(frame: bytes) -> int:
+    size_bytes = len(frame)
+    if size_bytes > FRAME_BYTES_MAX:
+        raise ValueError(f"a frame of {size_bytes} bytes is larger than {FRAME_BYTES_MAX}; split it")
+    return size_bytes
 
 
 class ClientStream(FrameStream):

@@ -29,6 +29,13 @@ class Connection(Protocol):
         """
         ...
 
+    def try_send(self, frame: bytes) -> bool:
+        """Hand a frame over at once, if nothing that was handed over before is still waiting; else it is not taken: `send` waits, or tells that the connection is gone.
+
+        For a lone frame that somebody waits for. What comes meanwhile is better gathered and sent together.
+        """
+        ...
+
     async def receive(self) -> bytes:
         """The next frame.
 

@@ -200,6 +200,13 @@ class _Pipe:
             raise ConnectionClosedError(f"the connection from {self.source} to {self.target} is closed")
         self._launch(frame)
 
+    def try_send(self, frame: bytes) -> bool:
+        """Put a frame under way, if that needs no waiting."""
+        if self.is_over_for_sender or self._window_is_full(len(frame)):
+            return False
+        self._launch(frame)
+        return True
+
     async def receive(self) -> bytes:
         """Take the next frame that arrived."""
         while not self._arrived:
@@ -320,9 +327,12 @@ class SimConnection:
     async def send(self, frame: bytes) -> None:
         if self._closed:
             raise ConnectionClosedError("this connection was closed here")
-        if len(frame) > FRAME_BYTES_MAX:
-            raise ValueError(f"a frame of {len(frame)} bytes is larger than {FRAME_BYTES_MAX}")
+        _check_size(frame)
         await self._outgoing.send(bytes(frame))
+
+    def try_send(self, frame: bytes) -> bool:
+        _check_size(frame)
+        return not self._closed and self._outgoing.try_send(bytes(frame))
 
     async def receive(self) -> bytes:
         return await self._incoming.receive()
@@ -333,6 +343,11 @@ class SimConnection:
             self._outgoing.finish()
             if not self._outgoing.abandoned:  # else the other end does not know yet
                 self._incoming.hang_up()
+
+
+def _check_size(frame: bytes) -> None:
+    if len(frame) > FRAME_BYTES_MAX:
+        raise ValueError(f"a frame of {len(frame)} bytes is larger than {FRAME_BYTES_MAX}")
 
 
 class SimListener:

@@ -1,6 +1,6 @@
 """What happens with every commit, in the order in which it must happen.
 
-What lives here: the one listener of the consensus. First the image, and with it the answers; then the tail and whoever follows it; then the snapshot.
+What lives here: the one listener of the consensus. First the image, and with it the answers, which leave at once; then the tail and whoever follows it; then the snapshot.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class CommittedBatches:
         subscriptions: SubscriptionService,
         snapshotter: Snapshotter,
         telemetry: Telemetry,
+        answered: Callable[[], None],
     ) -> None:
         self._image = image
         self._proposer = proposer
@@ -37,6 +38,7 @@ class CommittedBatches:
         self._subscriptions = subscriptions
         self._snapshotter = snapshotter
         self._telemetry = telemetry
+        self._answered = answered
         self._commits = telemetry.counter("ponor_controller_commits_total")
         self._records: dict[int, Counter] = {}
         self._digest = image.digest
@@ -50,6 +52,7 @@ class CommittedBatches:
     def committed(self, entries: Sequence[LogEntry]) -> None:
         """Fold entries into everything that follows the log."""
         self._proposer.committed(entries)
+        self._answered()
         for entry in entries:
             self._digest = running_digest(self._digest, entry.data)
             self._tail.append(RetainedBatch(entry.index, entry.data, self._digest))

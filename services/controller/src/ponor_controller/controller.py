@@ -54,6 +54,7 @@ from ponor_controller.quorum.quorum_service import QuorumService
 from ponor_controller.quorum_control import RaftQuorum
 from ponor_controller.quorum_records import QuorumRecords
 from ponor_controller.recovery import Recovered
+from ponor_controller.sessions.answer_turn import AnswerTurn
 from ponor_controller.sessions.node_activity import NodeActivity
 from ponor_controller.sessions.session_service import SessionService
 from ponor_controller.settings import ControllerSettings
@@ -173,6 +174,7 @@ class Controller:
         self._balancer = balancer.Balancer(
             self.proposer, self.leadership, self._activity, settings, runtime.clock, runtime.telemetry
         )
+        answers = AnswerTurn()
         self.sessions = SessionService(
             self.proposer,
             self._lanes,
@@ -181,6 +183,7 @@ class Controller:
             identity.cluster_id,
             settings,
             loads=self._balancer.report,
+            answers=answers,
         )
         self.subscriptions = SubscriptionService(
             recovered.tail,
@@ -208,6 +211,7 @@ class Controller:
             self.subscriptions,
             self.snapshotter,
             runtime.telemetry,
+            answers.end,
         )
         self.driver.on_commit(self._committed.committed)
         self.driver.on_commit(self._learn)

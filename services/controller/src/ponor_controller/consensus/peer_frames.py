@@ -12,9 +12,13 @@ from ponor.controller.v1 import peer_service_pb2 as wire
 from ponor_raft import messages as raft
 from ponor_raft.entry import Entry, SnapshotMeta
 from ponor_raft.membership import Membership, ReplicaId
+from ponor_rpc.joined_messages import joined_messages, message_head
 
+from ponor_controller.consensus.append_frames import append_parts
 from ponor_controller.consensus.members import membership_in
 
+MESSAGES: Final = wire.ExchangeRequest.MESSAGES_FIELD_NUMBER
+MESSAGE: Final = wire.PeerMessages.MESSAGES_FIELD_NUMBER
 MESSAGE_OVERHEAD_BYTES: Final = 64
 """What a message takes beside its data, generously."""
 
@@ -34,8 +38,12 @@ def message_bytes(message: raft.Message) -> int:
 
 def encode_messages(messages: Sequence[raft.Message]) -> bytes:
     """One frame of messages."""
-    body = wire.PeerMessages(messages=[_encode(message) for message in messages])
-    return wire.ExchangeRequest(messages=body).SerializeToString()
+    parts: list[bytes] = []
+    for message in messages:
+        encoded = append_parts(message) if isinstance(message, raft.AppendRequest) else [_encode(message)]
+        parts.append(message_head(MESSAGE, sum(map(len, encoded))))
+        parts += encoded
+    return joined_messages(MESSAGES, sum(map(len, parts)), parts)
 
 
 def decode_messages(body: wire.PeerMessages, sender: ReplicaId, to: ReplicaId) -> Iterator[raft.Message]:
@@ -65,26 +73,9 @@ def replica_message(who: ReplicaId) -> wire.PeerReplica:
     return wire.PeerReplica(node_id=who.node_id, directory_id=who.directory_id)
 
 
-def _encode(message: raft.Message) -> wire.PeerMessage:
+def _encode(message: raft.Message) -> bytes:
     field, body = _ENCODERS[type(message)](message)
-    return wire.PeerMessage(term=message.term, **{field: body})
-
-
-def _encode_append(message: raft.AppendRequest) -> wire.PeerAppendRequest:
-    return wire.PeerAppendRequest(
-        prev_index=message.prev_index,
-        prev_term=message.prev_term,
-        entries=[
-            wire.PeerEntry(
-                index=entry.index,
-                term=entry.term,
-                data=entry.data,
-                membership=entry.membership is not None,
-            )
-            for entry in message.entries
-        ],
-        commit=message.commit,
-    )
+    return wire.PeerMessage(term=message.term, **{field: body}).SerializeToString()
 
 
 def _encode_chunk(message: raft.SnapshotChunk) -> wire.PeerSnapshotChunk:
@@ -128,7 +119,6 @@ _ENCODERS: Final[Mapping[type[Any], Callable[[Any], tuple[str, Any]]]] = {
         "vote_response",
         wire.PeerVoteResponse(pre_vote=m.pre_vote, granted=m.granted),
     ),
-    raft.AppendRequest: lambda m: ("append_request", _encode_append(m)),
     raft.AppendResponse: lambda m: (
         "append_response",
         wire.PeerAppendResponse(

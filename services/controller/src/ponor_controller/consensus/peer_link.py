@@ -1,6 +1,6 @@
 """The stream to one peer: this controller speaks, the other side shows that it is alive.
 
-What lives here: connecting, the handshake, sending, and noticing that a stream is dead. A silent network closes no connection for many seconds, and a healed one wakes
+What lives here: connecting, the handshake, sending (at once when nothing waits: a lone message costs no turn of the loop), and noticing that a stream is dead. A silent network closes no connection for many seconds, and a healed one wakes
 an old connection late, because its retransmissions have backed off; hence the other side speaks at regular times, and silence ends the stream.
 """
 
@@ -78,11 +78,22 @@ class PeerLink:
         self._on_dropped = on_dropped
         self._queue = PeerQueue()
         self.connected = False
+        self._idle: Connection | None = None
+        """The stream, while nothing waits for it."""
+        self._refused: bytes | None = None
+        """A frame that it did not take at once, and that goes first."""
 
     def send(self, message: Message) -> None:
-        """Send when it can be; messages may get lost."""
-        if self._queue.put(message):
-            self._on_dropped(self._to)
+        """Send at once, or when it can be; messages may get lost."""
+        if self._idle is None:
+            if self._queue.put(message):
+                self._on_dropped(self._to)
+            return
+        frame = encode_messages((message,))
+        if not self._idle.try_send(frame):
+            self._refused = frame
+            self._idle = None
+            self._queue.wake()
 
     async def run(self) -> None:
         """Connect, and connect again, for ever."""
@@ -116,6 +127,7 @@ class PeerLink:
             self._owner.link_made()
             await self._exchange(connection)
         finally:
+            self._idle = self._refused = None
             await connection.close()
 
     async def _exchange(self, connection: Connection) -> None:
@@ -137,8 +149,13 @@ class PeerLink:
 
     async def _send(self, connection: Connection) -> None:
         while True:
-            messages = await self._queue.take()
-            await connection.send(encode_messages(messages))
+            if (frame := self._refused) is not None:
+                self._refused = None
+                await connection.send(frame)
+            while self._queue:
+                await connection.send(encode_messages(self._queue.take()))
+            self._idle = connection
+            await self._queue.filled()
 
     async def _listen(self, connection: Connection) -> None:
         while True:

@@ -47,11 +47,21 @@ class PeerQueue:
         self._bytes = 0
         return count
 
-    async def take(self) -> list[Message]:
-        """Wait for messages, and take as many as one frame holds."""
-        while not self._messages:
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def wake(self) -> None:
+        """Have `filled` return, whether or not there is a message."""
+        self._filled.set()
+
+    async def filled(self) -> None:
+        """Wait until a message comes."""
+        if not self._messages:
             self._filled.clear()
             await self._filled.wait()
+
+    def take(self) -> list[Message]:
+        """As many messages as one frame holds."""
         taken: list[Message] = []
         taken_bytes = 0
         while self._messages:

@@ -46,6 +46,10 @@ class Core(Protocol):
         """A message came."""
         ...
 
+    def settle(self) -> None:
+        """Nothing more has come with these messages: do what they ask for, not only at the end of this turn of the loop."""
+        ...
+
     def unreachable(self, peer: ReplicaId) -> None:
         """What was sent to a peer got lost."""
         ...
@@ -245,6 +249,7 @@ class Peers:
                 continue
             for message in decode_messages(request.messages, sender, self._own):
                 self._core.step(message)
+            self._core.settle()
 
     async def _show_life(self, connection: Connection) -> None:
         await connection.send(wire.ExchangeResponse(welcome=wire.PeerWelcome()).SerializeToString())

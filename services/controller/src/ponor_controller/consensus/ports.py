@@ -84,6 +84,10 @@ class Consensus(Protocol):
         """
         ...
 
+    def settle(self) -> None:
+        """Nothing more is proposed for now: send and write at once what was, not only at the end of this turn of the loop."""
+        ...
+
     def on_commit(self, listener: CommitListener) -> None:
         """Hear of every committed entry from now on."""
         ...

@@ -85,6 +85,9 @@ class RaftConsensus:
     def propose(self, entry: LogEntry) -> None:
         self._driver.propose(entry)
 
+    def settle(self) -> None:
+        self._driver.settle()
+
     def on_commit(self, listener: CommitListener) -> None:
         self._driver.on_commit(listener)
 

@@ -204,7 +204,12 @@ class RaftDriver:
         """Look what the core wants, at the end of this turn of the loop: what comes together is written and sent together."""
         if not self._scheduled and not self._closed:
             self._scheduled = True
-            self._loop.call_soon(self._advance)
+            self._loop.call_soon(self.settle)
+
+    def settle(self) -> None:
+        """See `peers.Core.settle`."""
+        if self._scheduled:
+            self._advance()
 
     def snapshot_taken(self, meta: SnapshotMeta) -> None:
         """The owner of the image made a durable snapshot; what it holds may leave the core's memory, but for what lagging followers need."""

@@ -30,6 +30,7 @@ async def drive(lanes: Lanes, executor: Executor, proposer: Proposer, clock: Clo
             if proposer.gathers:
                 await clock.sleep(HANDOVER_SECONDS)
                 continue
+            proposer.settle()
             await lanes.filled()
             await proposer.turn()
             slice_began_ns, slices = clock.monotonic_ns(), 1

@@ -191,6 +191,10 @@ class Proposer:
             self._consensus.propose(LogEntry(batch.index, batch.term, sealed.encoded))
             self._took(batch.index, len(sealed.encoded))
 
+    def settle(self) -> None:
+        """See `Consensus.settle`."""
+        self._consensus.settle()
+
     def propose_members(self, members: Sequence[Member]) -> int:
         """Propose that these be the members of the quorum.
 

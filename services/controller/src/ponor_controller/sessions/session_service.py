@@ -20,6 +20,7 @@ from ponor_runtime.network import Connection, ConnectionClosedError
 from ponor_controller.proposals.lanes import Lanes
 from ponor_controller.proposals.pending import Caller
 from ponor_controller.proposals.proposer import Proposer
+from ponor_controller.sessions.answer_turn import AnswerTurn
 from ponor_controller.sessions.leading import Leading, not_leading
 from ponor_controller.sessions.node_activity import NodeActivity
 from ponor_controller.sessions.outbox import Outbox
@@ -43,6 +44,7 @@ class SessionService:
         settings: ControllerSettings,
         *,
         loads: LoadListener,
+        answers: AnswerTurn,
     ) -> None:
         self._proposer = proposer
         self._lanes = lanes
@@ -51,6 +53,7 @@ class SessionService:
         self._cluster_id = cluster_id
         self._settings = settings
         self._loads = loads
+        self._answers = answers
         self._sessions: dict[NodeId, Session] = {}
         self._connections = 0
         self._leads = leading.is_leading
@@ -184,7 +187,7 @@ class SessionService:
                     f"a newer process registered as node {caller.node_id} with epoch {caller.node_epoch}; this one must stop",
                 )
             )
-        outbox = Outbox(connection, self._heartbeat, self._settings.session_timeout_ms / 3000)
+        outbox = Outbox(connection, self._answers, self._heartbeat, self._settings.session_timeout_ms / 3000)
         session = Session(
             connection,
             outbox,
