@@ -54,7 +54,7 @@ class Echo:
 
 @asynccontextmanager
 async def serving(
-    limits: ListenerSettings = LIMITS, clock: SystemClock | None = None
+    limits: ListenerSettings = LIMITS,
 ) -> AsyncIterator[tuple[KafkaListener, Echo, AnswerBacklog]]:
     echo, backlog = Echo(), AnswerBacklog(1 << 30)
     listener = await KafkaListener.bind(
@@ -62,7 +62,7 @@ async def serving(
         0,
         limits,
         backlog=backlog,
-        clock=clock or SystemClock(),
+        clock=SystemClock(),
         telemetry=Telemetry(),
         fail_stop=_no_fail_stop,
     )
@@ -81,28 +81,6 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(90):
         while not condition():
             await asyncio.sleep(0.01)
-
-
-class SteeredClock(SystemClock):
-    """The listener's time, which passes when the test says so: a machine that stands still makes no client slow."""
-
-    def __init__(self) -> None:
-        self.now_ms = 0
-
-    def monotonic_ns(self) -> int:
-        return self.now_ms * 1_000_000
-
-    async def sleep(self, seconds: float) -> None:
-        """A moment; the listener looks after its clients as often as it can."""
-        await asyncio.sleep(0.005)
-
-    async def passes_until(self, happens: Coroutine[Any, Any, bytes]) -> bytes:
-        """Let time pass until something comes, or the end."""
-        coming = asyncio.ensure_future(happens)
-        while not coming.done():
-            self.now_ms += 100
-            await asyncio.sleep(0.01)
-        return await coming
 
 
 def framed(data: bytes) -> bytes:
@@ -162,8 +140,8 @@ async def test_good_requests_before_a_malformed_one_are_answered_and_a_large_req
 
 @on_uvloop
 async def test_a_full_receive_budget_lets_small_requests_through_in_drops() -> None:
-    limits, clock = replace(LIMITS, receive_bytes_max=1 << 16, stall_ms_max=1_500), SteeredClock()
-    async with serving(limits, clock) as (listener, echo, _):
+    limits = replace(LIMITS, receive_bytes_max=1 << 16, stall_ms_max=6_000)
+    async with serving(limits) as (listener, echo, _):
         greedy_reader, greedy = await asyncio.open_connection("127.0.0.1", listener.port)
         greedy.write((1 << 17).to_bytes(4, "big") + b"\x00\x00only the beginning")
         await greedy.drain()
@@ -172,7 +150,7 @@ async def test_a_full_receive_budget_lets_small_requests_through_in_drops() -> N
         writer.write(request * 50)
         assert await reader.readexactly(50 * len(request)) == request * 50
         assert echo.frames == 50
-        assert await clock.passes_until(greedy_reader.read()) == b""  # it stalled
+        assert await greedy_reader.read() == b""  # it stalled
         for each in (greedy, writer):
             each.close()
 
@@ -203,9 +181,8 @@ async def test_a_reader_that_does_not_read_is_not_served_further_and_memory_stay
 
 @on_uvloop
 async def test_claims_of_half_sent_requests_are_bounded_and_freed_by_a_stall() -> None:
-    limits = ListenerSettings(10, 10, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 600_000, 1_500)
-    clock = SteeredClock()
-    async with serving(limits, clock) as (listener, echo, _):
+    limits = ListenerSettings(10, 10, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 600_000, 6_000)
+    async with serving(limits) as (listener, echo, _):
         greedy = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(2)]
         for _, writer in greedy:
             writer.write((1 << 20).to_bytes(4, "big") + b"only the beginning")
@@ -213,7 +190,7 @@ async def test_claims_of_half_sent_requests_are_bounded_and_freed_by_a_stall() -
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(framed(b"\x00\x03patient"))
         # Everything is claimed; the claims end when their clients stall, and the patient one is served.
-        assert await clock.passes_until(reader.readexactly(13)) == framed(b"\x00\x03patient")
+        assert await reader.readexactly(13) == framed(b"\x00\x03patient")
         assert echo.frames == 1
         for _, each in (*greedy, (reader, writer)):
             each.close()
@@ -221,9 +198,8 @@ async def test_claims_of_half_sent_requests_are_bounded_and_freed_by_a_stall() -
 
 @on_uvloop
 async def test_idle_clients_and_too_many_clients_are_dropped() -> None:
-    limits = ListenerSettings(2, 2, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1_500, 600_000)
-    clock = SteeredClock()
-    async with serving(limits, clock) as (listener, _, _):
+    limits = ListenerSettings(2, 2, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 6_000, 600_000)
+    async with serving(limits) as (listener, _, _):
         first = await asyncio.open_connection("127.0.0.1", listener.port)
         second = await asyncio.open_connection("127.0.0.1", listener.port)
         await until(lambda: listener.connections == 2)
@@ -232,7 +208,7 @@ async def test_idle_clients_and_too_many_clients_are_dropped() -> None:
             third.write(framed(b"\x00\x03x"))
             if await third_reader.read() == b"":
                 raise ConnectionResetError
-        assert await clock.passes_until(first[0].read()) == b""
+        assert await first[0].read() == b""
         assert await second[0].read() == b""
         for each in (first[1], second[1], third):
             each.close()
