@@ -5,7 +5,6 @@ from typing import Final
 TOPIC: Final = """\
 cleanup.policy: list = delete; items: compact | delete
   in force: What happens to old records: delete removes whole segments by age and size, compact keeps the newest record of each key.
-  note: retention is in force; compaction is not there yet, compacted topics keep everything
 compression.gzip.level: int = -1; 1..9 or -1
   in force: Level at which this topic's records are compressed with gzip when compression.type is gzip.
 compression.lz4.level: int = 9; 1..17
