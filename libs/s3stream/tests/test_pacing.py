@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from s3stream.object_wal.pacing import GAP_MS_MAX, LINGER_MS_MAX, Pacing, PacingBounds
+from s3stream.object_wal.pacing import COMPANY_MS_MAX, GAP_MS_MAX, Pacing, PacingBounds
 from s3stream.settings import KIB, MIB
 
 MS = 1_000_000
@@ -20,9 +20,12 @@ BOUNDS = PacingBounds(
 )
 
 
-def due_ms(pacing: Pacing, now_ms: int, size: int = 100, entries: int = 1) -> float | None:
-    """How long from now on a slot that was begun now waits."""
-    due_ns = pacing.due_ns(now_ms * MS, size, entries=entries, began_ns=now_ms * MS)
+def due_ms(
+    pacing: Pacing, now_ms: int, size: int = 100, entries: int = 1, began_ms: int | None = None
+) -> float | None:
+    """How long from now on a slot waits whose last entry came now, and the first one too unless it is said."""
+    began_ns = (now_ms if began_ms is None else began_ms) * MS
+    due_ns = pacing.due_ns(now_ms * MS, size, entries=entries, began_ns=began_ns, came_ns=now_ms * MS)
     return None if due_ns is None else max(due_ns - now_ms * MS, 0) / MS
 
 
@@ -63,9 +66,24 @@ def test_who_was_acknowledged_together_comes_together() -> None:
     pacing.put(0, 100)
     pacing.answered(48 * MS, 100)
     pacing.acknowledged(5)
-    assert due_ms(pacing, 1_000, entries=1) == 4
-    assert due_ms(pacing, 1_000, entries=4) == 4
+    assert due_ms(pacing, 1_000, entries=1) == 5
+    assert due_ms(pacing, 1_003, entries=4, began_ms=1_000) == 5, "they keep coming"
+    assert due_ms(pacing, 1_022, entries=4, began_ms=1_000) == 2, "half of a put's latency, all in all"
+    assert due_ms(pacing, 1_024, entries=4, began_ms=1_000) == 0
     assert due_ms(pacing, 1_000, entries=5) == 0, "all of them are there"
+
+
+def test_a_second_copy_is_paid_from_what_no_slot_waits_for() -> None:
+    pacing = Pacing(BOUNDS, 0)
+    granted = [pacing.hedge(0, only_spare=True) for _ in range(40)]
+    assert granted == [True] * 25 + [False] * 15
+    assert due_ms(pacing, 0) == 0
+    assert pacing.hedge(0, only_spare=False), "an answer that is lost is not waited for"
+    pacing.put(0, 10)
+    pacing.answered(1, 10)
+    wait_ms = due_ms(pacing, 0)
+    assert wait_ms is not None
+    assert wait_ms > 0, "and slots make up for it"
 
 
 def test_the_budget_spreads_the_puts_when_half_of_it_is_spent() -> None:
@@ -106,7 +124,13 @@ class World:
         gathered: list[int] = []
         while coming or gathered:
             due_ns = (
-                pacing.due_ns(self.now_ns, len(gathered) * size, entries=len(gathered), began_ns=gathered[0])
+                pacing.due_ns(
+                    self.now_ns,
+                    len(gathered) * size,
+                    entries=len(gathered),
+                    began_ns=gathered[0],
+                    came_ns=gathered[-1],
+                )
                 if gathered
                 else None
             )
@@ -146,7 +170,7 @@ def test_puts_stay_within_the_budget_and_nobody_waits_for_ever(
         for count, last_ns in enumerate(world.puts_ns[number:], 1):
             allowed = rate + 1 + rate * (last_ns - first_ns) / 1e9
             assert count <= allowed, "a burst of one second's budget, then the rate"
-    longest_ms = max(GAP_MS_MAX, LINGER_MS_MAX, 1_000 / rate)
+    longest_ms = max(GAP_MS_MAX, COMPANY_MS_MAX, 1_000 / rate)
     slots_ahead = 1 + latency_ms * BOUNDS.puts_in_flight_max / BOUNDS.puts_in_flight_max
     assert max(world.waits_ns) / MS <= longest_ms + 1_000 / rate + slots_ahead + latency_ms
 
@@ -161,6 +185,7 @@ class PacingMachine(RuleBasedStateMachine):
         self.in_flight: list[tuple[int, int]] = []
         self.gathered = 0
         self.began_ns = 0
+        self.came_ns = 0
 
     @rule(ms=st.integers(0, 2_000))
     def time_passes(self, ms: int) -> None:
@@ -170,11 +195,18 @@ class PacingMachine(RuleBasedStateMachine):
     def append(self, size: int) -> None:
         if not self.gathered:
             self.began_ns = self.now_ns
+        self.came_ns = self.now_ns
         self.gathered += size
 
     @rule()
     def hurry(self) -> None:
         self.pacing.hurry()
+
+    @rule(only_spare=st.booleans())
+    def hedge(self, only_spare: bool) -> None:
+        before_ns = self.due_ns() if self.gathered else None
+        if self.pacing.hedge(self.now_ns, only_spare=only_spare) and only_spare and self.gathered:
+            assert self.due_ns() == before_ns, "it delays nobody"
 
     @precondition(lambda self: self.gathered)
     @rule()
@@ -201,7 +233,9 @@ class PacingMachine(RuleBasedStateMachine):
         self.pacing.acknowledged(1 + at)
 
     def due_ns(self) -> int | None:
-        return self.pacing.due_ns(self.now_ns, self.gathered, entries=1, began_ns=self.began_ns)
+        return self.pacing.due_ns(
+            self.now_ns, self.gathered, entries=1, began_ns=self.began_ns, came_ns=self.came_ns
+        )
 
     @invariant()
     def counts(self) -> None:

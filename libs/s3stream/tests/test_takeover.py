@@ -357,7 +357,6 @@ async def test_takers_find_the_same_end(cluster: DisklessCluster) -> None:
         walk = WalWalk(
             store=cluster.retried(),
             wal=wal,
-            clock=cluster.runtime.clock,
             randomness=cluster.runtime.randomness,
             telemetry=cluster.runtime.telemetry,
             hedge_ms=1_000,

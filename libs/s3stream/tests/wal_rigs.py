@@ -141,7 +141,6 @@ class ObjectWalRig(WalRig):
         walk = WalWalk(
             store=self.retried(),
             wal=wal,
-            clock=self.runtime.clock,
             randomness=self.runtime.randomness,
             telemetry=self.runtime.telemetry,
             hedge_ms=1_000,

@@ -169,7 +169,15 @@ class StorageSettings:
         10,
         600_000,
         "ms",
-        "object WAL: a put without an answer for so long, and for four times what puts take, is sent once more beside it; one in twenty at most",
+        "object WAL: a put without an answer for so long, and for four times what puts take, is sent once more beside it, however much of the budget is spent; one in"
+        " twenty at most",
+    )
+    wal_hedge_share: float = setting(
+        0.1,
+        minimum=0.0,
+        maximum=1.0,
+        doc="object WAL: puts that may be sent once more beside themselves as soon as they take 2.25 times what puts take in the middle, and 40 ms, of all puts; paid"
+        " from the half of wal_requests_per_s_max that nobody waits for. 0: none",
     )
     wal_verify: str = setting(
         "auto",

@@ -134,7 +134,6 @@ class _Takeover:
         walk = WalWalk(
             store=self._store,
             wal=self._wal,
-            clock=clock,
             randomness=self._runtime.randomness,
             telemetry=self._runtime.telemetry,
             hedge_ms=settings.wal_hedge_ms,

@@ -219,6 +219,7 @@ def draw_broker(chance: random.Random, compaction: CompactionPlan, cache_bytes: 
             wal_slot_bytes_wanted=chance.choice((4, 16)) * KIB,
             wal_requests_per_s_max=chance.choice((10.0, 50.0, 200.0)),
             wal_hedge_ms=chance.choice((60, 500)),
+            wal_hedge_share=0.5,
             wal_recovery_slots_max=chance.choice((8, 30, 1_024)),
             wal_verify=chance.choice(("auto", "always")),
             recovery_reads_in_flight_max=chance.choice((2, 64)),

@@ -1,52 +1,107 @@
-"""A put that is sent once more when no answer came for long: same key, same bytes, put if absent, so that two are one.
+"""A put that is sent again beside itself when no answer came for long: same key, same bytes, put if absent, so that all copies are one.
 
-A lost answer holds up everything behind it: the slots of a log, or the end of a recovery. Whoever finds the key taken by the other copy reads it back, as always.
+A lost answer holds up everything behind it: the slots of a log, or the end of a recovery. Whoever finds the key taken by another copy reads it back, as always.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
-from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer
-from ponor_runtime.object_store import ObjectStore
+from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectStore
+
+Copy: TypeAlias = "asyncio.Future[None]"
+
+
+class Hedge(NamedTuple):
+    """A moment at which one more copy may be sent.
+
+    Attributes:
+        after_ms: since the first copy was sent.
+        granted: asked at that moment, once; True spends what it costs.
+    """
+
+    after_ms: float
+    granted: Callable[[], bool]
 
 
 async def put_hedged(
     store: ObjectStore,
-    clock: Clock,
     key: str,
     buffers: Sequence[Buffer],
     *,
-    hedge_ms: float,
-    may_hedge: Callable[[], bool] = lambda: True,
-) -> None:
-    """Put, and after `hedge_ms` without an answer put once more beside it; the first answer counts.
+    hedges: Sequence[Hedge],
+    leave: Callable[[list[Copy]], None],
+) -> int:
+    """Put, and put again at each moment that is granted while there is no answer; which copy was answered first, from 0 on.
+
+    A copy that fails says nothing about the others, so a failure counts when no copy is left.
+
+    Args:
+        store: retried and limited.
+        key: of the object.
+        buffers: its bytes.
+        hedges: moments, in order.
+        leave: given the copies that have no answer yet, when nobody waits for them any more.
 
     Raises:
-        ObjectAlreadyExistsError: the key is taken, perhaps by the other copy.
+        ObjectAlreadyExistsError: the key is taken, perhaps by another copy.
         ObjectStoreError: see the port.
     """
-    first = asyncio.ensure_future(store.put(key, buffers))
-    timer = asyncio.ensure_future(clock.sleep(hedge_ms / 1000))
-    calls: list[asyncio.Future[None]] = [first, timer]
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    copies: list[Copy] = [asyncio.ensure_future(store.put(key, buffers))]
     try:
-        await asyncio.wait((first, timer), return_when=asyncio.FIRST_COMPLETED)
-        if first.done() or not may_hedge():
-            return await first
-        second = asyncio.ensure_future(store.put(key, buffers))
-        calls.append(second)
-        await asyncio.wait((first, second), return_when=asyncio.FIRST_COMPLETED)
-        return await (first if first.done() else second)
+        for hedge in hedges:
+            if await _decided(copies, until_s=began_s + hedge.after_ms / 1000):
+                break
+            if hedge.granted():
+                copies.append(asyncio.ensure_future(store.put(key, buffers)))
+        await _decided(copies, until_s=None)
+        return _outcome(copies)
     finally:
-        for call in calls:
-            call.cancel()
-            call.add_done_callback(ignore_outcome)
+        leave([copy for copy in copies if not copy.done()])
+
+
+def break_off(copies: Sequence[Copy]) -> None:
+    """End copies here and now; whether they land nobody knows. Their connections are closed with them."""
+    for copy in copies:
+        copy.cancel()
+        copy.add_done_callback(ignore_outcome)
 
 
 def ignore_outcome(call: asyncio.Future[Any]) -> None:
     """Nobody asks for this answer any more; an exception that nobody asks for would be reported."""
     if not call.cancelled():
         call.exception()
+
+
+async def _decided(copies: Sequence[Copy], *, until_s: float | None) -> bool:
+    """Return when the outcome is known, or at the loop's time `until_s`: whether it is known."""
+    loop = asyncio.get_running_loop()
+    while not _is_decided(copies):
+        seconds = None if until_s is None else max(until_s - loop.time(), 0.0)
+        waiting = [copy for copy in copies if not copy.done()]
+        done, _ = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            return False
+    return True
+
+
+def _is_decided(copies: Sequence[Copy]) -> bool:
+    failures = [copy.exception() for copy in copies if copy.done()]
+    return len(failures) == len(copies) or any(
+        failure is None or isinstance(failure, ObjectAlreadyExistsError) for failure in failures
+    )
+
+
+def _outcome(copies: Sequence[Copy]) -> int:
+    answered = [(number, copy.exception()) for number, copy in enumerate(copies) if copy.done()]
+    for number, failure in answered:
+        if failure is None:
+            return number
+    failures = [failure for _, failure in answered if failure is not None]
+    taken = [failure for failure in failures if isinstance(failure, ObjectAlreadyExistsError)]
+    raise taken[0] if taken else failures[-1]

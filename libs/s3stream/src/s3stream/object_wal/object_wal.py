@@ -24,6 +24,7 @@ from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
 
 from s3stream.errors import S3StreamError, StorageFailedError
+from s3stream.object_wal.hedging import Hedging
 from s3stream.object_wal.pacing import Pacing
 from s3stream.object_wal.slot import (
     LABEL_BYTES,
@@ -52,11 +53,20 @@ OnDurable = Callable[[BaseException | None], None]
 class _Slot:
     """Entries that are put together."""
 
-    __slots__ = ("began_ns", "buffers", "confirmed", "record_bytes", "sequence", "size_bytes", "waiters")
+    __slots__ = (
+        "began_ns",
+        "buffers",
+        "came_ns",
+        "confirmed",
+        "record_bytes",
+        "sequence",
+        "size_bytes",
+        "waiters",
+    )
 
     def __init__(self, sequence: int, began_ns: int) -> None:
         self.sequence = sequence
-        self.began_ns = began_ns
+        self.began_ns = self.came_ns = began_ns
         self.buffers: list[Buffer] = []
         self.waiters: list[OnDurable] = []
         self.record_bytes = 0
@@ -92,16 +102,24 @@ class ObjectWal:
         self._tasks = tasks
         self._verify: Final = verify
         self._nonce: Final = randomness.token(NONCE_BYTES)
+        self._pacing = Pacing(settings.wal_pacing, clock.monotonic_ns())
         self._put = SlotPut(
             store=store,
             clock=clock,
             randomness=randomness,
             telemetry=telemetry,
+            tasks=tasks,
+            hedging=Hedging(
+                self._pacing,
+                clock,
+                telemetry,
+                early_share=settings.wal_hedge_share,
+                late_ms=settings.wal_hedge_ms,
+                early_bytes_max=settings.wal_slot_bytes_wanted,
+            ),
             retry_ms_max=settings.upload_retry_ms_max,
-            hedge_ms=settings.wal_hedge_ms,
         )
         self._deletion = SlotDeletion(store, name, tasks, telemetry, clock)
-        self._pacing = Pacing(settings.wal_pacing, clock.monotonic_ns())
         self._waiting: deque[_Slot] = deque()
         """Not put yet: all but the last are full, the last one gathers."""
         self._in_flight: deque[_Slot] = deque()
@@ -205,11 +223,13 @@ class ObjectWal:
             raise StorageFailedError(str(self._failure or f"{self.name}: the write-ahead log was closed"))
         size_bytes = sum(map(len, buffers))
         assert size_bytes <= SLOT_RECORD_BYTES_MAX, "admission knows the largest record"
+        now_ns = self._clock.monotonic_ns()
         slot = self._waiting[-1] if self._waiting else None
         if slot is None or slot.record_bytes + size_bytes > self._settings.wal_slot_bytes_max:
-            slot = _Slot(self._next_sequence, self._clock.monotonic_ns())
+            slot = _Slot(self._next_sequence, now_ns)
             self._next_sequence += 1
             self._waiting.append(slot)
+        slot.came_ns = now_ns
         slot.buffers.extend(buffers)
         slot.waiters.append(on_durable)
         slot.record_bytes += size_bytes
@@ -244,6 +264,7 @@ class ObjectWal:
             async with asyncio.timeout(CLOSE_WAIT_S):
                 await self._drain()
                 if needless and self._failure is None:
+                    await self._put.finish()  # else a copy could land behind the deletion
                     await self._manager.close_wal(self.name, self._next_sequence)
                     self._deletion.delete_below(self._next_sequence)
         except (TimeoutError, S3StreamError) as error:
@@ -280,6 +301,7 @@ class ObjectWal:
                 slot.record_bytes,
                 entries=len(slot.waiters),
                 began_ns=slot.began_ns,
+                came_ns=slot.came_ns,
                 is_full=is_full,
             )
             if due_ns is None:
@@ -300,7 +322,7 @@ class ObjectWal:
     async def _carry(self, slot: _Slot, began_ns: int) -> None:
         try:
             label, buffers = await self._encoded(slot)
-            await self._put.put(label, buffers, expected_ms=self._pacing.latency_ms)
+            await self._put.put(label, buffers)
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be acknowledged behind it
             self._fail(_as_failure(error))
             return

@@ -5,7 +5,7 @@ them, and near its end the slots grow wider instead. In between, a few puts shar
 slot is at most a part of what it waits for the store) and cost money and head-of-line blocking, because slots are acknowledged in order.
 
 Appends that were acknowledged together are followed by others together: a producer with five requests in flight sends five when a slot is confirmed. A
-log that is idle then waits a moment for those that came together before, so that they share a slot again instead of queueing behind each other's.
+log that is idle then waits for those that came together before, as long as they keep coming, so that they share a slot again instead of queueing behind each other's.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ GAP_MS_MAX: Final = 250
 LATENCY_WEIGHT: Final = 0.125
 """Of a new measurement, as TCP weighs round trips."""
 
-LINGERS_PER_LATENCY: Final = 12
-LINGER_MS_MAX: Final = 5
-"""How long an idle log waits at most for as many entries as it acknowledged together last."""
+PAUSES_PER_LATENCY: Final = 8
+PAUSE_MS_MAX: Final = 5
+"""How long an idle log waits for the next of as many entries as it acknowledged together last: whoever comes later does not come."""
+
+COMPANIES_PER_LATENCY: Final = 2
+COMPANY_MS_MAX: Final = 50
+"""How long it waits for all of them, while they keep coming. Requests of one connection are read and checked one after the other, a millisecond or two each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,14 @@ class Pacing:
         self._hurried = True
 
     def due_ns(
-        self, now_ns: int, gathered_bytes: int, *, entries: int, began_ns: int, is_full: bool = False
+        self,
+        now_ns: int,
+        gathered_bytes: int,
+        *,
+        entries: int,
+        began_ns: int,
+        came_ns: int,
+        is_full: bool = False,
     ) -> int | None:
         """When the oldest slot should be put: now or earlier, later, or None: not before an answer has come.
 
@@ -87,6 +98,7 @@ class Pacing:
             gathered_bytes: of its records.
             entries: that it has.
             began_ns: when the first of them came.
+            came_ns: when the last one did.
             is_full: another slot gathers behind it already, so that waiting cannot make it wider.
         """
         bounds = self._bounds
@@ -104,8 +116,7 @@ class Pacing:
         if self.puts_in_flight:
             return max(due_ns, self._last_put_ns + self.gap_ns())
         if entries < self._told_together:
-            linger_ns = min(self._latency_ns / LINGERS_PER_LATENCY, LINGER_MS_MAX * 1e6)
-            return max(due_ns, began_ns + int(linger_ns))
+            return max(due_ns, self._company_due_ns(began_ns, came_ns))
         return due_ns
 
     def put(self, now_ns: int, size_bytes: int) -> None:
@@ -117,6 +128,14 @@ class Pacing:
         self._hurried = False
         self.puts_in_flight += 1
         self.bytes_in_flight += size_bytes
+
+    def hedge(self, now_ns: int, *, only_spare: bool) -> bool:
+        """Take a second copy of a put from the budget; False if only what delays no slot is asked for and there is none."""
+        self._count_tokens(now_ns)
+        if only_spare and self._tokens - 1 < self._burst / 2:
+            return False
+        self._tokens = max(self._tokens - 1, -self._burst)
+        return True
 
     def answered(self, took_ns: int, size_bytes: int) -> None:
         """A put is confirmed."""
@@ -131,6 +150,12 @@ class Pacing:
     def acknowledged(self, entries: int) -> None:
         """So many entries were told in one go that they are durable."""
         self._told_together = entries
+
+    def _company_due_ns(self, began_ns: int, came_ns: int) -> int:
+        """Until when to wait for more."""
+        pause_ns = min(self._latency_ns / PAUSES_PER_LATENCY, PAUSE_MS_MAX * 1e6)
+        company_ns = min(self._latency_ns / COMPANIES_PER_LATENCY, COMPANY_MS_MAX * 1e6)
+        return min(came_ns + int(pause_ns), began_ns + int(company_ns))
 
     def _budget_due_ns(self, now_ns: int) -> int:
         """While half of the budget's burst is there it asks for nothing; from there on puts spread, to its rate at the end."""

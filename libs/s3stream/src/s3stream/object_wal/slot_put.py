@@ -6,6 +6,7 @@ else. A key that is found taken is read back; nothing but the own nonce in it me
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -19,22 +20,20 @@ from ponor_runtime.object_store import (
     ObjectStoreError,
 )
 from ponor_runtime.randomness import Randomness
+from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
 
 from s3stream.errors import ObjectCorruptError, StorageFailedError
-from s3stream.object_wal.hedged_put import put_hedged
+from s3stream.object_wal.hedged_put import Copy, break_off, put_hedged
+from s3stream.object_wal.hedging import Hedging
 from s3stream.object_wal.slot import LABEL_BYTES, Label, SlotKind, decode_label
 from s3stream.object_wal.slot_keys import slot_key
 
 LOG = logging.getLogger(__name__)
 _RETRY_MS_FIRST: Final = 50
-_HEDGE_LATENCIES: Final = 4
-"""A put is slow when it takes so many times what puts take."""
-
-_HEDGE_SHARE: Final = 0.05
-"""Second puts, of all: a store or a line that is slow as a whole gets no faster by them."""
-
-_HEDGES_SAVED_MAX: Final = 4.0
+_COPY_S_MAX: Final = 1.0
+"""How long a copy that nobody waits for may still take. To end it at once would close its connection, and the next put would begin with a new one; to let it go on for ever would let it
+be repeated until its slot is trimmed."""
 
 
 class SlotPut:
@@ -47,37 +46,48 @@ class SlotPut:
         clock: Clock,
         randomness: Randomness,
         telemetry: Telemetry,
+        tasks: BackgroundTasks,
+        hedging: Hedging,
         retry_ms_max: int,
-        hedge_ms: int,
     ) -> None:
         self._store = store
         self._clock = clock
         self._randomness = randomness
         self._retry_ms_max = retry_ms_max
-        self._hedge_ms = hedge_ms
-        self._hedges_left = _HEDGES_SAVED_MAX
-        self._hedges = telemetry.counter("ponor_wal_object_hedges_total")
+        self._tasks = tasks
+        self._hedging = hedging
+        self._left: set[asyncio.Task[None]] = set()
+        self._hedges_won = telemetry.counter("ponor_wal_object_hedges_won_total")
         self._read_backs = {
             result: telemetry.counter("ponor_wal_object_read_backs_total", result=result)
             for result in ("own", "foreign")
         }
 
-    async def put(self, label: Label, buffers: Sequence[Buffer], *, expected_ms: float) -> None:
-        """Return when the slot is in the store, however long that takes. `expected_ms` is what puts take, 0 if nobody knows yet.
+    async def put(self, label: Label, buffers: Sequence[Buffer]) -> None:
+        """Return when the slot is in the store, however long that takes.
 
         Raises:
             StorageFailedError: the key belongs to somebody else: a fence, or a process that was given the same epoch. Also when nobody can tell: the key
                 was taken and is not there any more.
         """
         key = slot_key(label.name, label.sequence)
-        hedge_ms = max(self._hedge_ms, _HEDGE_LATENCIES * expected_ms)
-        self._hedges_left = min(self._hedges_left + _HEDGE_SHARE, _HEDGES_SAVED_MAX)
+        began_ns = self._clock.monotonic_ns()
+        self._hedging.began()
+        await self._put_until_known(key, label, buffers)
+        self._hedging.answered((self._clock.monotonic_ns() - began_ns) / 1e6)
+
+    async def finish(self) -> None:
+        """Return when no copy is under way that has a chance to land."""
+        if self._left:
+            await asyncio.wait(self._left)
+
+    async def _put_until_known(self, key: str, label: Label, buffers: Sequence[Buffer]) -> None:
+        hedges = self._hedging.hedges(label.object_bytes)
         attempt = 0
         while True:
             try:
-                await put_hedged(
-                    self._store, self._clock, key, buffers, hedge_ms=hedge_ms, may_hedge=self._may_hedge
-                )
+                won = await put_hedged(self._store, key, buffers, hedges=hedges, leave=self._leave)
+                self._hedges_won.add(won > 0)
                 return
             except ObjectAlreadyExistsError:
                 if await self._is_own(key, label):
@@ -115,15 +125,25 @@ class SlotPut:
             " a backup?), or two clusters share a namespace in this store"
         )
 
-    def _may_hedge(self) -> bool:
-        if self._hedges_left < 1:
-            return False
-        self._hedges_left -= 1
-        self._hedges.add(1)
-        return True
+    def _leave(self, copies: list[Copy]) -> None:
+        if not copies:
+            return
+        if self._tasks.is_closed:
+            break_off(copies)
+            return
+        left = self._tasks.spawn(_let_end(copies), "late copies of a slot")
+        self._left.add(left)
+        left.add_done_callback(self._left.discard)
 
     async def _wait(self, key: str, attempt: int, error: ObjectStoreError) -> None:
         ceiling_ms = min(_RETRY_MS_FIRST << min(attempt, 20), self._retry_ms_max)
         delay_s = (ceiling_ms / 2 + self._randomness.uniform(0, ceiling_ms / 2)) / 1000
         LOG.warning("slot %s is tried again in %.1f s: %s: %s", key, delay_s, type(error).__name__, error)
         await self._clock.sleep(delay_s)
+
+
+async def _let_end(copies: list[Copy]) -> None:
+    try:
+        await asyncio.wait(copies, timeout=_COPY_S_MAX)
+    finally:
+        break_off(copies)

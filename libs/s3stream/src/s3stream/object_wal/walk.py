@@ -13,13 +13,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Final
 
-from ponor_runtime.clock import Clock
 from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectNotFoundError, ObjectStore
 from ponor_runtime.randomness import Randomness
 from ponor_runtime.telemetry import Telemetry
 
 from s3stream.errors import ObjectCorruptError, WalCorruptError, WalNotHeldError
-from s3stream.object_wal.hedged_put import ignore_outcome, put_hedged
+from s3stream.object_wal.hedged_put import Hedge, break_off, ignore_outcome, put_hedged
 from s3stream.object_wal.slot import (
     LABEL_BYTES,
     NONCE_BYTES,
@@ -56,7 +55,6 @@ class WalWalk:
         *,
         store: ObjectStore,
         wal: OpenWal,
-        clock: Clock,
         randomness: Randomness,
         telemetry: Telemetry,
         hedge_ms: int,
@@ -64,8 +62,7 @@ class WalWalk:
         bytes_in_flight_max: int,
     ) -> None:
         self._store = store
-        self._clock = clock
-        self._hedge_ms = hedge_ms
+        self._hedge = Hedge(hedge_ms, lambda: True)
         self._name: Final = wal.name
         self._first: Final = wal.trim_sequence
         self._nonce: Final = randomness.token(NONCE_BYTES)
@@ -180,7 +177,7 @@ class WalWalk:
         label = Label(SlotKind.FENCE, self._name, at, 0, self._nonce, 0)
         try:
             key = slot_key(self._name, at)
-            await put_hedged(self._store, self._clock, key, [label.encode()], hedge_ms=self._hedge_ms)
+            await put_hedged(self._store, key, [label.encode()], hedges=[self._hedge], leave=break_off)
         except ObjectAlreadyExistsError:
             return False
         self._fence_count.add(1)

@@ -1,0 +1,130 @@
+"""When a put that is late is sent once more beside itself, and how often that may happen: no store, no tasks, one writer's log.
+
+Slots are acknowledged in order, so one late put holds up all behind it. Two moments are worth a second request. *Early*, at a little more than twice what puts take in the middle:
+that cuts the tail of a store's latencies, costs a share of the puts, and is paid from the half of the request budget that pacing does not feel. *Late*, at four times what puts take and
+never soon: then an answer is probably lost, and nothing else would end the wait. Late ones have an allowance of their own, so that a store that is slow in the tail does not use it up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from statistics import median
+from typing import Final
+
+from ponor_runtime.clock import Clock
+from ponor_runtime.telemetry import Telemetry
+
+from s3stream.object_wal.hedged_put import Hedge
+from s3stream.object_wal.pacing import Pacing
+
+EARLY_MEDIANS: Final = 2.25
+"""Of lognormal latencies with a p99 of four times the median one in eleven is later; the table of decision 0053 has the neighbours."""
+
+EARLY_MS_MIN: Final = 40
+"""Below it a put is late by a pause of this process or of the server's disk, which a second request meets as well: a store that answers in a few milliseconds is left alone."""
+
+ANSWERS_KEPT: Final = 64
+ANSWERS_MIN: Final = 16
+"""Before so many answers nobody knows what is late."""
+
+LATE_LATENCIES: Final = 4
+LATE_SHARE: Final = 0.05
+SAVED_MAX: Final = 4.0
+"""What a share may add up to while nothing is late."""
+
+
+class Allowance:
+    """A share of the puts: each puts it by, each second copy takes one."""
+
+    def __init__(self, share: float) -> None:
+        self._share: Final = share
+        self._saved = SAVED_MAX if share else 0.0
+
+    def began(self) -> None:
+        """One more put."""
+        self._saved = min(self._saved + self._share, SAVED_MAX)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether one may be taken."""
+        return self._saved >= 1
+
+    def take(self) -> None:
+        """One second copy."""
+        assert self.is_there
+        self._saved -= 1
+
+
+class Hedging:
+    """The rule of one log.
+
+    Args:
+        pacing: whose budget pays.
+        clock: of this process.
+        telemetry: where second copies are counted.
+        early_share: second copies that are sent early, of all puts; 0: none.
+        late_ms: the least time before the late moment.
+        early_bytes_max: larger slots are sent early never: they take longer because they are large.
+    """
+
+    def __init__(
+        self,
+        pacing: Pacing,
+        clock: Clock,
+        telemetry: Telemetry,
+        *,
+        early_share: float,
+        late_ms: int,
+        early_bytes_max: int,
+    ) -> None:
+        self._pacing = pacing
+        self._clock = clock
+        self._early = Allowance(early_share)
+        self._late = Allowance(LATE_SHARE)
+        self._late_ms: Final = late_ms
+        self._early_bytes_max: Final = early_bytes_max
+        self._took_ms: deque[float] = deque(maxlen=ANSWERS_KEPT)
+        self._hedges = telemetry.counter("ponor_wal_object_hedges_total")
+        telemetry.gauge("ponor_wal_object_hedge_ms", lambda: round(self.early_ms))
+
+    @property
+    def early_ms(self) -> float:
+        """The early moment of the next put, ms; 0 while nobody knows what is late.
+
+        The median, not the mean: what was hedged is in it as well, and moves only what lies above.
+        """
+        if len(self._took_ms) < ANSWERS_MIN:
+            return 0.0
+        return max(EARLY_MS_MIN, EARLY_MEDIANS * median(self._took_ms))
+
+    @property
+    def late_ms(self) -> float:
+        """The late moment of the next put, ms."""
+        return max(self._late_ms, LATE_LATENCIES * self._pacing.latency_ms)
+
+    def began(self) -> None:
+        """One more slot is put."""
+        self._early.began()
+        self._late.began()
+
+    def answered(self, took_ms: float) -> None:
+        """It is confirmed, by whichever copy."""
+        self._took_ms.append(took_ms)
+
+    def hedges(self, size_bytes: int) -> list[Hedge]:
+        """The moments of a put of so many bytes, in order."""
+        late = Hedge(self.late_ms, partial(self._granted, self._late, is_early=False))
+        early_ms = self.early_ms
+        if not 0 < early_ms < late.after_ms or size_bytes > self._early_bytes_max:
+            return [late]
+        return [Hedge(early_ms, partial(self._granted, self._early, is_early=True)), late]
+
+    def _granted(self, allowance: Allowance, *, is_early: bool) -> bool:
+        if not allowance.is_there:
+            return False
+        if not self._pacing.hedge(self._clock.monotonic_ns(), only_spare=is_early):
+            return False
+        allowance.take()
+        self._hedges.add(1)
+        return True
