@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.timeout(1200)]
 P50_S, P99_S = 0.030, 0.120
 SECONDS = 30.0
 RECORD_BYTES = 1_000
-JAVA_IN_FLIGHT_BYTES = 5 * 16_384
-"""max.in.flight.requests.per.connection and batch.size, its defaults."""
+JAVA_IN_FLIGHT_BYTES = 5 * 16 * RECORD_BYTES
+"""max.in.flight.requests.per.connection, and what batch.size of 16,384 bytes holds of records that take some ten bytes more than their values: its defaults."""
 PEERS_WINDOW_MS = 250
 JAVA_MEMORY = {"buffer.memory": str(4 << 20)}
 """The 32 MiB that it gathers by default take two minutes through the fixed window: longer than it lets a record wait. What is in flight stays the same."""
