@@ -17,6 +17,7 @@ from tests.acceptance.compaction_cluster import (
     EAGER,
     GB,
     MIB,
+    calls_by_type,
     cluster_on,
     cp_cpu_s_per_gb,
     cpu_s,
@@ -81,6 +82,7 @@ def test_a_worker_keeps_its_budget_on_a_real_store(
         resident_bytes = resident_bytes_max(cluster, "compactor")
         replaced_bytes = _counted(cluster, "replaced")
         written_bytes = _counted(cluster, "written")
+        calls = calls_by_type(cluster, "compactor")
         found = metadata_of(image_of(cluster))
         assert read_bulk(cluster.bootstrap, "bulk", partitions=PARTITIONS) >= total_bytes
     name = request.node.callspec.id
@@ -88,7 +90,7 @@ def test_a_worker_keeps_its_budget_on_a_real_store(
     print(
         f"\n| {name} store, {total_bytes / GB:.1f} GB, {PARTITIONS} partitions | RSS {resident_bytes / MIB:.0f} MiB, budget {BUDGET_BYTES / MIB:.0f}"
         f" | worker CPU {spent_s * GB / replaced_bytes:.2f} s/GB replaced ({replaced_bytes / GB:.2f} GB), cp {cp_s:.2f} s/GB | {replaced_bytes / seconds / 1e6:.0f} MB/s"
-        f" | written/replaced {written_bytes / replaced_bytes:.2f} | {found.bytes_per_gb:.0f} B of metadata/GB, {found.compacted_range_bytes:.1f} B per range of a compacted set object |"
+        f" | written/replaced {written_bytes / replaced_bytes:.2f} | calls/GB {_per_gb(calls, GB / replaced_bytes)} | {found.bytes_per_gb:.0f} B of metadata/GB, {found.compacted_range_bytes:.1f} B per range of a compacted set object |"
     )
     assert replaced_bytes >= 0.9 * total_bytes
     assert resident_bytes <= BUDGET_BYTES + RSS_CONSTANT_BYTES

@@ -6,12 +6,11 @@ Bytes that are only to be moved need no memory of their own: whoever copies giga
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 from ponor_runtime.object_store import ObjectStore
 
 
-@runtime_checkable
 class ReadsInPlace(Protocol):
     """An `ObjectStore`, or a wrapper of one, that is told where the bytes are to lie."""
 
@@ -34,14 +33,19 @@ class ReadsInPlace(Protocol):
 
 def reads_in_place(store: ObjectStore) -> bool:
     """Whether a store has the ability now."""
-    return isinstance(store, ReadsInPlace) and store.reads_in_place
+    return _is_told_where(store) and store.reads_in_place
 
 
 async def get_into(store: ObjectStore, key: str, start: int, places: Sequence[memoryview]) -> int:
     """`ReadsInPlace.get_into` of any store."""
-    if isinstance(store, ReadsInPlace):
+    if _is_told_where(store):
         return await store.get_into(key, start, places)
     return put_in_place(await store.get(key, start, sum(map(len, places))), places)
+
+
+def _is_told_where(store: ObjectStore) -> TypeGuard[ReadsInPlace]:
+    # Not isinstance: Python asks a protocol's properties for their values, so that five wrappers, each of which asks the next, took 0.2 ms for every read.
+    return hasattr(store, "get_into")
 
 
 def put_in_place(data: bytes, places: Sequence[memoryview]) -> int:

@@ -9,6 +9,7 @@ This is for few and large reads. What the short way cannot do (proxies, certific
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections import deque
 from collections.abc import Sequence
@@ -30,7 +31,11 @@ from s3stream.stores.s3_errors import OBSTORE_ERRORS, as_store_error
 READS_MAX: Final = 8
 """Threads, and connections: more reads wait."""
 URL_LIFE: Final = timedelta(minutes=5)
-"""Of a signed URL. It is used at once; the rest is for clocks that differ."""
+"""Of a signed URL; what is left of it is for clocks that differ."""
+URL_USE_S: Final = 60.0
+"""Ranges of one object are asked for with one URL for so long: to sign takes a tenth of a millisecond and a thread's turn."""
+URLS_MAX: Final = 1024
+"""That are kept; then all are forgotten."""
 CONNECT_TIMEOUT_S: Final = 5.0
 SILENCE_TIMEOUT_S: Final = 30.0
 """Without a byte."""
@@ -41,6 +46,7 @@ _NOT_FOUND: Final = 404
 _RANGE_NOT_SATISFIABLE: Final = 416
 _BOTH_WAYS: Final = 2
 """`SHUT_RDWR`."""
+_NEVER_SIGNED: Final = -math.inf, urlsplit("")
 
 
 class InPlaceUnusableError(Exception):
@@ -55,6 +61,8 @@ class InPlaceReader:
         self._location = location
         self._threads: ThreadPoolExecutor | None = None
         self._idle: deque[HTTPConnection] = deque()
+        self._urls: dict[str, tuple[float, SplitResult]] = {}
+        """With the moment of signing, in seconds of the loop."""
 
     async def read(self, key: str, start: int, places: Sequence[memoryview]) -> int:
         """As `ReadsInPlace.get_into`.
@@ -63,10 +71,7 @@ class InPlaceReader:
             InPlaceUnusableError: the store may well answer `get`.
             ObjectNotFoundError, ObjectStoreError: as the port has them.
         """
-        try:
-            url = urlsplit(await obstore.sign_async(self._store, "GET", key, URL_LIFE))
-        except OBSTORE_ERRORS as error:
-            raise InPlaceUnusableError(str(error)) from error
+        url = await self._url(key)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(READS_MAX, "s3-in-place")
         attempt = _Attempt(url, start, places)
@@ -85,6 +90,20 @@ class InPlaceReader:
             self._threads = None
         while self._idle:
             self._idle.pop().close()
+
+    async def _url(self, key: str) -> SplitResult:
+        now_s = asyncio.get_running_loop().time()
+        signed_s, url = self._urls.get(key, _NEVER_SIGNED)
+        if now_s - signed_s < URL_USE_S:
+            return url
+        try:
+            url = urlsplit(await obstore.sign_async(self._store, "GET", key, URL_LIFE))
+        except OBSTORE_ERRORS as error:
+            raise InPlaceUnusableError(str(error)) from error
+        if len(self._urls) >= URLS_MAX:
+            self._urls.clear()
+        self._urls[key] = now_s, url
+        return url
 
     def _carry_out(self, key: str, attempt: _Attempt) -> int:
         """In a thread."""
