@@ -111,13 +111,13 @@ class TestWhatEndsARead:
     async def test_it_is_one_call_on_the_bill(self, server: SeaweedServer, store: S3ObjectStore) -> None:
         telemetry = Telemetry()
         metered = MeteredObjectStore(store, telemetry, SystemClock())
-        before = server.requests_served()
+        before = server.requests_served()["GET"]
         assert await metered.get_into("1", 0, [memoryview(bytearray(MIB))]) == MIB
         for _ in range(1_000):
-            if served := server.requests_served() - before:
+            if served := server.requests_served()["GET"] - before:  # it counts late, the fixture's puts too
                 break
             await asyncio.sleep(0.05)
-        assert served == {"GET": 1}
+        assert served == 1
         counted = {values: n for values, n in telemetry.counters("ponor_object_store_requests_total") if n}
         assert counted == {("get", "get"): 1}
         assert dict(telemetry.counters("ponor_object_store_bytes_total"))[("read",)] == MIB

@@ -176,6 +176,7 @@ class StorageSettings:
         0.1,
         minimum=0.0,
         maximum=1.0,
+        unit="puts/put",
         doc="object WAL: puts that may be sent once more beside themselves as soon as they take 2.25 times what puts take in the middle, and 40 ms, of all puts; paid"
         " from the half of wal_requests_per_s_max that nobody waits for. 0: none",
     )
