@@ -100,6 +100,9 @@ bench-footprint: install ## memory per idle connection and of 10,000 partitions,
 fuzz: install ## every family of decoders under hostile bytes: make fuzz SECONDS=600
 	$(BIN)/python -m tests.fuzz.main --seconds $(or $(SECONDS),60)
 
+explore: install ## property tests with examples that nobody drew before; in `make test` they are the same every time
+	PONOR_EXPLORE=1 $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m hypothesis
+
 SWARM_SEEDS := tests/simulation/test_swarm.py::test_a_cluster_keeps_its_promises_and_comes_to_rest# what `ponor simulate` does anyway
 
 simulate: install ## seeds under simulation, whole clusters under a swarm of faults first: make simulate SEEDS=200
@@ -117,6 +120,7 @@ acceptance: install ## the promises at full size: a million records, dozens of k
 
 nightly: ## the long ones: ten minutes of fuzzing per family, more seeds, full sizes, a real Kafka, figures
 	$(MAKE) fuzz SECONDS=600
+	$(MAKE) explore
 	$(MAKE) simulate SEEDS=500
 	$(MAKE) acceptance
 	$(MAKE) peers oracle tools
@@ -140,4 +144,4 @@ lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
 clean: ## remove what the targets made, except data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
 
-.PHONY: help install run test test-spark check peers oracle tools bench bench-isolation bench-footprint bench-quorum bench-spark demo spark-demo fuzz simulate simulate-seed simulate-replay acceptance nightly format lock clean
+.PHONY: help install run test test-spark check peers oracle tools bench bench-isolation bench-footprint bench-quorum bench-spark demo spark-demo fuzz explore simulate simulate-seed simulate-replay acceptance nightly format lock clean

@@ -66,6 +66,10 @@ class Moving:
         key = (self.topic_id.hex(), str(number))
         return any(row.open for row in self.ledger.view.streams.find(STREAMS_OF_PARTITION, key))
 
+    def owner(self, number: int = 0) -> Caller:
+        """Who opened the partition's streams last."""
+        return self.broker(self.ledger.stream(self.streams[number][0]).node_id)
+
     # What brokers do.
 
     def open(self, number: int = 0) -> None:
@@ -91,8 +95,7 @@ class Moving:
             )
             for row in rows
         ]
-        owner = self.broker(rows[0].node_id)
-        self.ledger.do(owner, close_streams=wire.CloseStreams(streams=states))
+        self.ledger.do(self.owner(number), close_streams=wire.CloseStreams(streams=states))
 
     def begin(
         self,

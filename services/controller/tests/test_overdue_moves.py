@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.moves.overdue import RETRY_MS, Action
+from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
 from ponor_metadata.rows import PartitionRow
+from ponor_metadata.view import is_current
 from ponor_rpc.errors import OperationError
 
 from services.controller.tests.ledger import Ledger
@@ -211,13 +213,13 @@ class _Chaos:
         match word:
             case "begin":
                 moving.begin((number, broker.node_id), caller=moving.brokers[2])
-            case "close":
+            case "close" if self._has_rights(moving.owner(number)):
                 moving.close(number)
-            case "open":
+            case "open" if self._has_rights(moving.leader(number)):
                 moving.open(number)
-            case "elect":
+            case "elect" if self._has_rights(broker):
                 moving.elect(number, caller=broker)
-            case "cancel":
+            case "cancel" if self._has_rights(broker):
                 moving.cancel(number, caller=broker)
             case "drive":
                 moving.drive()
@@ -231,6 +233,10 @@ class _Chaos:
                 ledger.suspected = (broker.node_id,)
             case "heard":
                 ledger.suspected = ()
+
+    def _has_rights(self, broker: Caller) -> bool:
+        """The executor asks so before it asks anything else."""
+        return is_current(self.moving.ledger.view, broker.node_id, broker.node_epoch)
 
     def _check(self, before: PartitionRow, opened: bool, number: int) -> None:
         after, move = self.moving.partition(number), self.moving.move(number)
