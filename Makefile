@@ -88,6 +88,9 @@ oracle: install ## the oracle's stories told to a real Kafka: are the recordings
 tools: install ## Kafka's command line tools, Java clients 2.1 to 4.3, kcat and a client in Go against a running cluster; says what it skips
 	$(BIN)/pytest -q -rs -o 'norecursedirs=.*' tests/tools
 
+bench-turns: install ## the longest event-loop turn at ten times the supported sizes; fails above 20 ms: make bench-turns SCENARIOS='put-keys'
+	$(BIN)/python -m tests.benchmarks.turns.main $(SCENARIOS)
+
 bench-quorum: install ## three controllers beside a three-member etcd (skipped with a word where there is none)
 	$(BIN)/python -m tests.benchmarks.quorum $(BENCH)
 
@@ -125,7 +128,7 @@ nightly: ## the long ones: ten minutes of fuzzing per family, more seeds, full s
 	$(MAKE) acceptance
 	$(MAKE) peers oracle tools
 	$(MAKE) test-spark
-	$(MAKE) bench bench-isolation bench-footprint bench-quorum bench-spark
+	$(MAKE) bench-turns bench bench-isolation bench-footprint bench-quorum bench-spark
 
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only -q .
@@ -144,4 +147,4 @@ lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
 clean: ## remove what the targets made, except data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
 
-.PHONY: help install run test test-spark check peers oracle tools bench bench-isolation bench-footprint bench-quorum bench-spark demo spark-demo fuzz explore simulate simulate-seed simulate-replay acceptance nightly format lock clean
+.PHONY: help install run test test-spark check peers oracle tools bench bench-isolation bench-footprint bench-turns bench-quorum bench-spark demo spark-demo fuzz explore simulate simulate-seed simulate-replay acceptance nightly format lock clean

@@ -1,0 +1,1 @@
+"""Benchmark of the longest event-loop turn at ten times the sizes that the capacity page supports."""

@@ -1,0 +1,134 @@
+"""A controller, sessions and a subscriber on the recorder's loop, over loopback and a real disk.
+
+All of them share the loop, so a recorded turn is at least as long as the longest turn of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_controller.app import run
+from ponor_controller.options import ControllerOptions
+from ponor_controller.settings import ControllerSettings
+from ponor_metadata.rows import NodeRole
+from ponor_metadata.session import NodeIdentity, SessionClient
+from ponor_metadata.subscription import SubscriptionClient
+from ponor_rpc.grpc_network import GrpcNetwork
+from ponor_runtime.identity import ClusterOrdinal, compose_node_id
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.system import SystemClock, SystemRandomness
+from ponor_runtime.system_disk import SystemDisk
+from ponor_runtime.telemetry import Telemetry
+
+ORDINAL: Final = ClusterOrdinal(1)
+OBJECTS_PER_OPERATION: Final = 1_000
+LEASE_MS: Final = 3_600_000
+
+
+@dataclass
+class ClusterInLoop:
+    """One controller, the session of one broker, one subscriber."""
+
+    session: SessionClient
+    subscription: SubscriptionClient
+
+    async def ask(self, **kind: Any) -> wire.OperationResult:
+        """Submit one operation and wait for its result."""
+        return await self.session.submit(wire.Operation(**kind))
+
+    async def create_topic(self, name: str, partitions: int = 1) -> bytes:
+        """Make a topic; returns its id."""
+        body = wire.CreateTopic(name=name, partitions=partitions, replication_factor=-1)
+        return (await self.ask(create_topic=body)).topic_held.topic_id
+
+    async def open_streams(self, count: int, tags: Mapping[str, str]) -> list[int]:
+        """Make streams with these tags and open them at epoch 0; returns their ids."""
+        ids: list[int] = []
+        for at in range(0, count, 1_000):
+            some = min(1_000, count - at)
+            made = await self.ask(
+                create_streams=wire.CreateStreams(streams=[wire.StreamTags(tags=tags)] * some)
+            )
+            ids += made.streams_created.stream_ids
+        for at in range(0, count, 1_000):
+            opened = [wire.OpenStream(stream_id=each, stream_epoch=0) for each in ids[at : at + 1_000]]
+            await self.ask(open_streams=wire.OpenStreams(streams=opened))
+        return ids
+
+    async def prepare(self, count: int) -> int:
+        """Reserve object ids; returns the first."""
+        body = wire.PrepareObjects(count=count, ttl_ms=LEASE_MS)
+        return (await self.ask(prepare_objects=body)).objects_reserved.first_object_id
+
+    async def commit_stream_objects(self, stream_id: int, count: int) -> None:
+        """Commit so many stream objects of one offset each, from offset 0 on."""
+        for at in range(0, count, OBJECTS_PER_OPERATION):
+            some = min(OBJECTS_PER_OPERATION, count - at)
+            first = await self.prepare(some)
+            body = wire.CommitUpload()
+            for i in range(some):
+                held = wire.UploadedRange(stream_id=stream_id, start_offset=at + i, end_offset=at + i + 1)
+                body.stream_objects.add(object_id=first + i, size_bytes=1 << 20, range=held)
+            await self.ask(commit_upload=body)
+
+
+@asynccontextmanager
+async def cluster_in_loop(settings: ControllerSettings | None = None) -> AsyncIterator[ClusterInLoop]:
+    """Start a controller that formats an empty directory, a session and a subscriber; stop them afterwards."""
+    loop, network, stop = asyncio.get_running_loop(), GrpcNetwork(), asyncio.Event()
+    address: asyncio.Future[str] = loop.create_future()
+    with tempfile.TemporaryDirectory(prefix="ponor-bench-") as directory:
+        runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), GrpcNetwork(), Telemetry())
+        options = ControllerOptions(Path(directory) / "controller", "127.0.0.1:0", ORDINAL)
+        controller = asyncio.create_task(
+            run(
+                runtime,
+                settings or ControllerSettings(),
+                options,
+                stop=stop,
+                ready=lambda addresses: address.set_result(addresses["session"]),
+            )
+        )
+        session, subscription = _clients(network, await address)
+        running = [asyncio.create_task(session.run()), asyncio.create_task(subscription.run())]
+        try:
+            await session.ready()
+            yield ClusterInLoop(session, subscription)
+        finally:
+            await session.close()
+            await subscription.close()
+            await asyncio.gather(*running)
+            await network.close()
+            stop.set()
+            await controller
+
+
+def _clients(network: GrpcNetwork, address: str) -> tuple[SessionClient, SubscriptionClient]:
+    identity = NodeIdentity(
+        compose_node_id(ORDINAL, 0), NodeRole.BROKER, os.urandom(16), kafka_host="localhost", kafka_port=9092
+    )
+    clock, randomness = SystemClock(), SystemRandomness()
+    session = SessionClient(
+        network=network,
+        clock=clock,
+        randomness=randomness,
+        telemetry=Telemetry(),
+        identity=identity,
+        addresses=[address],
+    )
+    subscription = SubscriptionClient(
+        network=network,
+        clock=clock,
+        randomness=randomness,
+        telemetry=Telemetry(),
+        addresses=[address],
+    )
+    return session, subscription
