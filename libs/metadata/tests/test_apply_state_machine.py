@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ponor.metadata.v1 import records_pb2 as pb
 from ponor_metadata import counters, snapshot
 from ponor_metadata.apply_snapshots import is_pinned, pinned_since_ms
+from ponor_metadata.epochs import next_leader_epoch, next_node_epoch
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.overlay import Overlay
 from ponor_metadata.read_index import find_pieces
@@ -152,9 +153,9 @@ class MetadataMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(row.fenced for row in self.overlay.nodes) or self.overlay.index % 8 == 0)
     @rule(node_id=st.sampled_from(NODES), wal=st.sampled_from(WalKind))
     def register_again(self, node_id: NodeId, wal: WalKind) -> None:
-        epoch = self.epoch_of(node_id) + 1
+        epoch = next_node_epoch(self.overlay, self.overlay.nodes.get(node_id))
         raised = [
-            partition_changed(row.topic_id, row.partition, node_id, row.leader_epoch + 1)
+            partition_changed(row.topic_id, row.partition, node_id, next_leader_epoch(self.overlay, row))
             for row in self.overlay.partitions
             if row.leader_id == node_id
         ]
@@ -452,7 +453,10 @@ class MetadataMachine(RuleBasedStateMachine):
     def create_topic(self, partitions: int) -> None:
         self.topics += 1
         topic_id = self.topics.to_bytes(16, "big")
-        changes = [partition_changed(topic_id, number, NODES[number % 2]) for number in range(partitions)]
+        epoch = next_leader_epoch(self.overlay, None)
+        changes = [
+            partition_changed(topic_id, number, NODES[number % 2], epoch) for number in range(partitions)
+        ]
         self.propose(topic_created(topic_id, f"topic-{self.topics}"), *changes)
 
     @rule(pick=picks, target_id=st.sampled_from(NODES))
@@ -476,7 +480,7 @@ class MetadataMachine(RuleBasedStateMachine):
         partition = self.overlay.partitions.get((move.topic_id, move.partition))
         assert partition is not None
         if elected:
-            epoch = partition.leader_epoch + 1
+            epoch = next_leader_epoch(self.overlay, partition)
             self.propose(partition_changed(move.topic_id, move.partition, move.target_id, epoch))
         else:
             self.propose(move_cancelled(move.topic_id, move.partition))

@@ -5,11 +5,22 @@ from __future__ import annotations
 import pytest
 from ponor.metadata.v1 import records_pb2 as pb
 from ponor_metadata import counters
+from ponor_metadata.epochs import epoch_floor
 from ponor_metadata.rows import QuorumMemberRow
 from ponor_metadata.view import cluster_of
 from ponor_runtime.identity import NodeId
 
-from libs.metadata.tests.metadata_kit import GC_NODE, NODE_A, Log, claimed, destroyed, obj, prepared, record
+from libs.metadata.tests.metadata_kit import (
+    GC_NODE,
+    NODE_A,
+    Log,
+    claimed,
+    destroyed,
+    obj,
+    prepared,
+    record,
+    registered,
+)
 
 
 def member(number: int, *, directory: int = 0, voter: bool = True) -> pb.QuorumMember:
@@ -81,6 +92,14 @@ def test_a_forced_recovery_leaps_over_all_ids_that_may_have_been_lost() -> None:
     cluster = cluster_of(log.image)
     assert cluster is not None
     assert (cluster.incarnation, cluster.incarnation_unconfirmed) == (1, True)
+
+
+def test_an_epoch_of_an_earlier_incarnation_is_refused() -> None:
+    log = Log()
+    log.commit(raised(1))
+    with pytest.raises(AssertionError, match="epoch 2 is of an earlier incarnation"):
+        log.commit(registered(NODE_A, 2))
+    log.commit(registered(NODE_A, epoch_floor(log.image)))
 
 
 def test_nothing_is_claimed_until_the_recovery_is_confirmed() -> None:

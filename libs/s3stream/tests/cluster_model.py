@@ -77,6 +77,8 @@ class ClusterModel:
         self.commits: list[CommitRow] = []
         self.hidden_streams: set[StreamId] = set()
         """Streams that the node's image does not show yet."""
+        self.incarnation_unconfirmed = False
+        """Whether a forced recovery of the controllers waits for confirmation."""
         self.on_step: Callable[[str], None] = lambda _: None
         """Called before and after each change, such as "commit:before"; may raise to play a crash."""
         self._next_stream = 1
@@ -282,6 +284,9 @@ class ClusterNode:
             for stream_id, row in self.cluster.streams.items()
             if row.open and row.owner == (name.node_id, name.epoch)
         ]
+
+    def may_delete_recovered(self) -> bool:
+        return not self.cluster.incarnation_unconfirmed
 
     def _own_wal(self) -> WalName:
         return WalName(NAMESPACE, self.node_id, NodeEpoch(self.epoch))

@@ -61,6 +61,17 @@ async def test_a_broker_dies_and_its_streams_go_on_elsewhere(cluster: DisklessCl
     await cluster.check()
 
 
+async def test_slots_stay_while_a_forced_recovery_waits_for_confirmation(cluster: DisklessCluster) -> None:
+    old, new, streams = await two_brokers(cluster)
+    await write(old, streams, "a", 3)
+    (wal,) = cluster.fail_over(OLD, new)
+    await old.stop()
+    cluster.model.incarnation_unconfirmed = True
+    assert (await cluster.recover(wal, new)).slots == 3
+    assert [slot_key(wal.name, n) in cluster.store.objects for n in range(3)] == [True] * 3
+    await cluster.check()
+
+
 async def test_what_was_uploaded_is_not_uploaded_again(cluster: DisklessCluster) -> None:
     old, new, streams = await two_brokers(cluster)
     await write(old, streams, "a", 5)

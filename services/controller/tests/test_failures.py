@@ -42,7 +42,7 @@ class Cluster:
     def look(self) -> Failures:
         """Find and carry out."""
         found = self.find()
-        self.ledger.apply(found.records())
+        self.ledger.apply(found.records(self.ledger.view))
         validate(self.ledger.image)
         return found
 
@@ -193,7 +193,7 @@ def test_whoever_dies_in_whatever_order_everything_finds_a_place(data: st.DataOb
                         ledger.do(present[number], close_wal=wire.CloseWal(wal=wal_name(owner)))
             case _:
                 cluster.look()
-    while cluster.look().records():
+    while cluster.look().records(cluster.ledger.view):
         pass
     for partition in ledger.image.partitions:
         node = ledger.image.nodes.get(partition.leader_id)

@@ -7,6 +7,7 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.leadership import ControllerLeadership
 from ponor_controller.moves import rules
 from ponor_controller.validation import streams
+from ponor_controller.validation.situation import Situation
 from ponor_metadata.rows import StreamRow
 
 
@@ -19,8 +20,8 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         terms[0] += 1
         begun(self)
 
-    def check(row: StreamRow, wanted: wire.OpenStream) -> None:
-        check_open(row._replace(open=row.open and terms[0] < 2), wanted)
+    def check(row: StreamRow, wanted: wire.OpenStream, situation: Situation) -> None:
+        check_open(row._replace(open=row.open and terms[0] < 2), wanted, situation)
 
     monkeypatch.setattr(ControllerLeadership, "_begun", count)
     monkeypatch.setattr(streams, "_check_open", check)

@@ -8,6 +8,7 @@ from ponor.metadata.v1 import records_pb2 as records
 from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal, NodeEpoch, NodeId, TenantId
 
 from ponor_metadata import counters
+from ponor_metadata.epochs import epoch_floor
 from ponor_metadata.rows import (
     ALL_BROKERS,
     NO_EPOCH,
@@ -75,6 +76,9 @@ def node_registered(view: View, record: records.NodeRegistered) -> None:
     before = NO_EPOCH if present is None else present.node_epoch
     assert 0 <= node_id < NODE_ID_LIMIT, f"node id {node_id} is not below 2^30"
     assert record.node_epoch > before, f"node {node_id}: epoch {record.node_epoch} is not above {before}"
+    assert record.node_epoch >= epoch_floor(view), (
+        f"node {node_id}: epoch {record.node_epoch} is of an earlier incarnation"
+    )
     for operation in list(view.operations.find(OPERATIONS_OF, node_id)):
         view.operations.delete((node_id, operation.request_id))
     view.nodes.put(
@@ -166,6 +170,10 @@ def partition_changed(view: View, record: records.PartitionChanged) -> None:
         rises = record.leader_epoch > present.leader_epoch
         same = (record.leader_epoch, leader_id) == (present.leader_epoch, present.leader_id)
         assert rises or same, f"leader epoch {present.leader_epoch} does not rise with a new leader"
+    if present is None or record.leader_epoch != present.leader_epoch:
+        assert record.leader_epoch >= epoch_floor(view), (
+            f"leader epoch {record.leader_epoch} is of an earlier incarnation"
+        )
     if (record.topic_id, record.partition) in view.moves:
         view.moves.delete((record.topic_id, record.partition))
     replicas = tuple(NodeId(replica) for replica in record.replicas)

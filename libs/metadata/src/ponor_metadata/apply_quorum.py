@@ -6,6 +6,7 @@ from ponor.metadata.v1 import records_pb2 as records
 from ponor_runtime.identity import NodeId
 
 from ponor_metadata import counters
+from ponor_metadata.epochs import INCARNATION_MAX
 from ponor_metadata.rows import ClusterRow, QuorumMemberRow
 from ponor_metadata.view import View, cluster_of
 
@@ -38,9 +39,12 @@ def voters_set(view: View, record: records.VotersSet) -> None:
 
 
 def incarnation_raised(view: View, record: records.IncarnationRaised) -> None:
-    """What the lost part of the log handed out is unknown: every id counter jumps over it, and nothing is deleted for now."""
+    """What the lost part of the log handed out is unknown: every id counter jumps over it, epochs begin anew above it (`epochs`), and nothing is deleted for
+    now.
+    """
     cluster = _cluster(view)
     assert record.incarnation > cluster.incarnation, f"incarnation {cluster.incarnation} does not rise"
+    assert record.incarnation <= INCARNATION_MAX, f"incarnation {record.incarnation}: epochs are used up"
     for name in counters.ID_COUNTERS:
         counters.jump(view, name)
     for name in counters.TASK_COUNTERS:

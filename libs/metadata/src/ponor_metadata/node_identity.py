@@ -33,5 +33,6 @@ class NodeIdentity:
             kafka_host=self.kafka_host,
             kafka_port=self.kafka_port,
             node_epoch=0 if welcome is None else welcome.node_epoch,
+            quorum_incarnation=0 if welcome is None else welcome.quorum_incarnation,
             wal=records_pb2.WalKind.ValueType(0 if self.wal is None else self.wal),
         )

@@ -217,3 +217,7 @@ class WalManager(Protocol):
     def streams_of(self, name: WalName) -> list[StreamState]:
         """The streams that are open at the log's node and epoch, from an image that shows the recovery's assignment."""
         ...
+
+    def may_delete_recovered(self) -> bool:
+        """Whether slots of a recovered log may be deleted: not while a forced recovery of the controllers waits for confirmation."""
+        ...

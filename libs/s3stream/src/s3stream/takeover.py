@@ -178,6 +178,12 @@ class _Takeover:
 
     async def _delete(self, walk: WalWalk) -> None:
         """Delete the slots below the end, those that the owner had left below the trim point included."""
+        if not self._manager.may_delete_recovered():
+            # What the lost part of the controllers' log said of these slots is unknown. The garbage collector deletes them after the confirmation.
+            LOG.warning(
+                "%s: its slots stay in the store until the forced recovery is confirmed", self._wal.name
+            )
+            return
         left = {
             at
             for at, size_bytes in walk.listed.items()

@@ -60,6 +60,10 @@ class ControllerWalManager:
             if row.node_epoch == name.epoch
         ]
 
+    def may_delete_recovered(self) -> bool:
+        cluster = cluster_of(self._subscription.image)
+        return cluster is not None and not cluster.incarnation_unconfirmed
+
     async def _submit(self, operation: Operation) -> None:
         try:
             await self._session.submit(operation)

@@ -67,7 +67,7 @@ class FailoverDriver:
             return (cluster.stop_until_ms - now_ms) / 1000
         failures = find_failures(view, self._activity.is_suspected)
         why = [self._activity.reason(node.node_id) for node in failures.fenced]
-        records = failures.records()
+        records = failures.records(view)
         if records:
             self._proposer.propose(records, divisible=True)
             self._tell(failures, why)

@@ -66,8 +66,8 @@ class Failures:
     more: bool = False
     blocked: bool = False
 
-    def records(self) -> list[records_pb2.Record]:
-        """The same as records, in an order in which they may be spread over batches: a log is assigned only once its owner is fenced, and recovery takes longest."""
+    def records(self, view: View) -> list[records_pb2.Record]:
+        """The same as records on top of `view`, in an order in which they may be spread over batches: a log is assigned only once its owner is fenced, and recovery takes longest."""
         fences = [
             records_pb2.Record(
                 node_fenced=records_pb2.NodeFenced(node_id=node.node_id, node_epoch=node.node_epoch)
@@ -81,7 +81,7 @@ class Failures:
         return [
             *fences,
             *assignments,
-            *(changes.elected(each.partition, each.leader_id) for each in self.elected),
+            *(changes.elected(view, each.partition, each.leader_id) for each in self.elected),
         ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from ponor.metadata.v1 import records_pb2
+from ponor_metadata.epochs import next_leader_epoch
 from ponor_metadata.rows import MoveCause, MoveRow, PartitionRow
 from ponor_metadata.tables import MOVES_FROM
 from ponor_metadata.view import View
@@ -65,13 +66,15 @@ def cancelled(move: MoveRow, reason: str) -> records_pb2.Record:
     return records_pb2.Record(partition_move_cancelled=record)
 
 
-def elected(partition: PartitionRow, leader_id: NodeId, traceparent: str = "") -> records_pb2.Record:
+def elected(
+    view: View, partition: PartitionRow, leader_id: NodeId, traceparent: str = ""
+) -> records_pb2.Record:
     """A broker leads the partition, under the next epoch; a move of it is over."""
     record = records_pb2.PartitionChanged(
         topic_id=partition.topic_id,
         partition=partition.partition,
         leader_id=leader_id,
-        leader_epoch=partition.leader_epoch + 1,
+        leader_epoch=next_leader_epoch(view, partition),
         replicas=[leader_id],
         traceparent=traceparent,
     )

@@ -153,7 +153,7 @@ def _elect(view: View, move: MoveRow, now_ms: int, nodes: _Nodes, due: Due) -> N
     if leader_id is None:
         due.again(now_ms + RETRY_MS)
         return
-    record = changes.elected(rules.moving_partition(view, move), leader_id, move.traceparent)
+    record = changes.elected(view, rules.moving_partition(view, move), leader_id, move.traceparent)
     if leader_id != move.target_id:
         why = f"broker {move.target_id} is lost"
     elif nodes.is_lost(move.source_id):

@@ -71,4 +71,4 @@ def kept_by_source(
     leader_id = electee(view, (move.source_id, move.target_id), is_suspected)
     if leader_id is None:
         return None
-    return changes.elected(moving_partition(view, move), leader_id, move.traceparent)
+    return changes.elected(view, moving_partition(view, move), leader_id, move.traceparent)

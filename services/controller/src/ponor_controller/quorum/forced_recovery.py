@@ -12,6 +12,7 @@ import asyncio
 from dataclasses import dataclass
 
 from ponor.metadata.v1 import records_pb2
+from ponor_metadata.epochs import INCARNATION_MAX
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.view import cluster_of
 from ponor_raft.entry import Entry, HardState
@@ -97,6 +98,10 @@ async def _append(
     except OperationError as error:
         raise WrongDirectoryError(error.message) from error
     incarnation = cluster.incarnation + 1
+    if incarnation > INCARNATION_MAX:
+        raise WrongDirectoryError(
+            f"{options.data}: the cluster was recovered by force {INCARNATION_MAX} times, and no epochs are left for one more"
+        )
     term = stored.hard_state.term + 1
     own = Member(identity.node_id, identity.directory_id.bytes, options.peer_listen, options.listen)
     former = tuple(row.node_id for row in image.quorum if row.voter)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_metadata.view import cluster_of
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection, ConnectionClosedError
@@ -204,6 +205,8 @@ class SessionService:
         return session
 
     async def _welcome(self, connection: Connection, caller: Caller, registered_index: int) -> None:
+        cluster = cluster_of(self._proposer.view)
+        assert cluster is not None
         welcome = wire.Welcome(
             cluster_id=self._cluster_id,
             node_epoch=caller.node_epoch,
@@ -211,6 +214,7 @@ class SessionService:
             cluster_time_ms=self._proposer.now_ms(),
             session_timeout_ms=self._settings.session_timeout_ms,
             controller_addresses=[row.service_address for row in self._proposer.view.image.quorum],
+            quorum_incarnation=cluster.incarnation,
         )
         await connection.send(wire.SessionResponse(welcome=welcome).SerializeToString())
 

@@ -107,9 +107,10 @@ def elect_moved(body: wire.ElectMoved, situation: Situation) -> Decision:
         move = situation.view.moves.get((partition.topic_id, partition.partition))
         _require_closed(partition, move, situation)
         if move is None:
-            return changes.elected(partition, caller_id, situation.traceparent)
+            return changes.elected(situation.view, partition, caller_id, situation.traceparent)
         leader_id = rules.electee(situation.view, (move.target_id, move.source_id), situation.is_suspected)
         return changes.elected(
+            situation.view,
             partition,
             caller_id if leader_id is None else leader_id,
             move.traceparent or situation.traceparent,

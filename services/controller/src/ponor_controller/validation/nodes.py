@@ -2,6 +2,7 @@
 
 What lives here: how a process gets its epoch. A new incarnation fences the old one, raises the leader epoch of every partition the node leads, and is told to recover
 the node's write-ahead logs in the store, in one batch; the same incarnation is the same process on a new connection.
+A process that registered before a forced recovery must stop: what it did under its epoch may be lost.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
+from ponor_metadata.epochs import epoch_floor, next_leader_epoch, next_node_epoch
 from ponor_metadata.levels import LEVEL_BROKERS
 from ponor_metadata.rows import NodeRow, PartitionRow, WalKind, WalRow
 from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT, WALS_OF
@@ -21,7 +23,6 @@ from ponor_controller.quorum.features import require_level
 from ponor_controller.validation.situation import refuse
 
 INCARNATION_BYTES = 16
-FIRST_NODE_EPOCH = 1
 NODE_ID_BOUND = 1 << 30
 WAL_KINDS = (0, *WalKind)
 _PLACES = {WalKind.FILE: "a file", WalKind.OBJECT: "the object store"}
@@ -41,12 +42,13 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
 
     Raises:
         OperationError: INVALID_REQUEST for a wrong cluster, id, role or address; NODE_FENCED or NODE_EPOCH_STALE for a process that lost its epoch and
-            comes back.
+            comes back; CONTROLLER_BEHIND if the process knows a later incarnation of the quorum.
     """
     _check_hello(hello, view)
+    _check_quorum_incarnation(hello, view)
     node_id = NodeId(hello.node_id)
     row = view.nodes.get(node_id)
-    if row is not None and row.incarnation == hello.incarnation:
+    if row is not None and row.incarnation == hello.incarnation and row.node_epoch >= epoch_floor(view):
         if row.fenced:
             raise refuse(
                 error_pb2.ERROR_CODE_NODE_FENCED,
@@ -54,7 +56,7 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
             )
         return Registration(row.node_epoch, [])
     if hello.node_epoch:
-        held = "is not known here" if row is None else f"is at epoch {row.node_epoch} of another process"
+        held = _held_by(row, hello)
         raise refuse(
             error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
             f"node {node_id} {held}; the process of epoch {hello.node_epoch} must stop",
@@ -65,24 +67,32 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
             f"node {node_id} is a {row.role.name}; give this process another node id",
         )
     _check_wal_kind(hello, row, view)
-    node_epoch = NodeEpoch(FIRST_NODE_EPOCH if row is None else row.node_epoch + 1)
+    node_epoch = next_node_epoch(view, row)
     records = _fence(row)
     records.append(_registered(hello, node_epoch, now_ms))
     for partition in view.partitions.find(PARTITIONS_LED_BY, node_id):
-        records.append(raise_leader_epoch(partition))
+        records.append(raise_leader_epoch(view, partition))
     for wal in view.wals.find(WALS_OF, node_id):
         if not _is_recovered_elsewhere(wal, view):
             records.append(assign_recovery(wal, node_id, node_epoch))
     return Registration(node_epoch, records)
 
 
-def raise_leader_epoch(partition: PartitionRow) -> records_pb2.Record:
+def _held_by(row: NodeRow | None, hello: wire.Hello) -> str:
+    if row is None:
+        return "is not known here"
+    if row.incarnation == hello.incarnation:
+        return "registered before the last forced recovery"
+    return f"is at epoch {row.node_epoch} of another process"
+
+
+def raise_leader_epoch(view: View, partition: PartitionRow) -> records_pb2.Record:
     """The record by which the same leader begins a new leader epoch. A move of the partition ends with it."""
     changed = records_pb2.PartitionChanged(
         topic_id=partition.topic_id,
         partition=partition.partition,
         leader_id=partition.leader_id,
-        leader_epoch=partition.leader_epoch + 1,
+        leader_epoch=next_leader_epoch(view, partition),
         replicas=[partition.leader_id],
     )
     return records_pb2.Record(partition_changed=changed)
@@ -103,6 +113,18 @@ def assign_recovery(wal: WalRow, recoverer_id: NodeId, recoverer_epoch: NodeEpoc
 def _is_recovered_elsewhere(wal: WalRow, view: View) -> bool:
     """Another broker that has its rights goes on with what it began; should it turn out to be dead, failover assigns the log anew."""
     return wal.recoverer_id != wal.node_id and is_current(view, wal.recoverer_id, wal.recoverer_epoch)
+
+
+def _check_quorum_incarnation(hello: wire.Hello, view: View) -> None:
+    """A controller that a forced recovery left behind must not serve a process that knows the recovered quorum."""
+    cluster = cluster_of(view)
+    assert cluster is not None
+    if hello.quorum_incarnation > cluster.incarnation:
+        raise refuse(
+            error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
+            f"this controller is of incarnation {cluster.incarnation}, node {hello.node_id} was registered in incarnation {hello.quorum_incarnation}: "
+            "a forced recovery left this controller behind; stop it and give it an empty directory",
+        )
 
 
 def _check_wal_kind(hello: wire.Hello, row: NodeRow | None, view: View) -> None:

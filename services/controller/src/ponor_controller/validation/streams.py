@@ -12,6 +12,7 @@ from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata import counters
+from ponor_metadata.epochs import epoch_floor
 from ponor_metadata.rows import StreamRow
 from ponor_runtime.identity import StreamId
 
@@ -63,7 +64,7 @@ def open_streams(body: wire.OpenStreams, situation: Situation) -> Decision:
     for wanted in body.streams:
         row = require_stream(situation, wanted.stream_id)
         if not _is_repeated_open(row, wanted, situation):
-            _check_open(row, wanted)
+            _check_open(row, wanted, situation)
             record = records_pb2.StreamOpened(
                 stream_id=wanted.stream_id,
                 stream_epoch=wanted.stream_epoch,
@@ -209,7 +210,7 @@ def _is_repeated_open(row: StreamRow, wanted: wire.OpenStream, situation: Situat
     return held == (True, situation.caller.node_id, situation.caller.node_epoch, wanted.stream_epoch)
 
 
-def _check_open(row: StreamRow, wanted: wire.OpenStream) -> None:
+def _check_open(row: StreamRow, wanted: wire.OpenStream, situation: Situation) -> None:
     if not 0 <= wanted.stream_epoch <= STREAM_EPOCH_MAX:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
@@ -220,6 +221,12 @@ def _check_open(row: StreamRow, wanted: wire.OpenStream) -> None:
             error_pb2.ERROR_CODE_STREAM_FENCED,
             f"stream {row.stream_id} is at epoch {row.stream_epoch} of node {row.node_id} already; "
             f"epoch {wanted.stream_epoch} is stale",
+        )
+    floor = epoch_floor(situation.view)
+    if wanted.stream_epoch < floor:
+        raise refuse(
+            error_pb2.ERROR_CODE_STREAM_FENCED,
+            f"stream {row.stream_id}: epoch {wanted.stream_epoch} is of before the last forced recovery; epochs begin at {floor} now",
         )
     if row.open:
         raise refuse(

@@ -13,8 +13,10 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_kafka.configs.changes import checked_topic_configs
 from ponor_kafka.configs.definition import ConfigError
+from ponor_metadata.epochs import next_leader_epoch
 from ponor_metadata.rows import NodeRole, TopicRow
 from ponor_metadata.tables import PARTITIONS_OF, STREAMS_OF_TOPIC, TOPICS_NAMED, TOPICS_OF_TENANT
+from ponor_metadata.view import View
 from ponor_runtime.identity import NodeId, TenantId
 
 from ponor_controller.placement import candidates, is_live, led_counts, spread
@@ -25,7 +27,6 @@ from ponor_controller.validation.topic_names import collides, has_collision_char
 
 DEFAULT_COUNT = -1
 REPLICATION_FACTOR_MAX = (1 << 15) - 1
-FIRST_LEADER_EPOCH = 0
 RESERVED_TOPIC_IDS = ((0).to_bytes(16, "big"), (1).to_bytes(16, "big"))
 """Kafka's ZERO_UUID and the id of its metadata topic."""
 
@@ -58,7 +59,7 @@ def create_topic(body: wire.CreateTopic, situation: Situation) -> Decision:
         configs=configs,
     )
     records = [records_pb2.Record(topic_created=created)]
-    records.extend(_new_partitions(held.topic_id, range(partitions), counts))
+    records.extend(_new_partitions(situation.view, held.topic_id, range(partitions), counts))
     return Decision(records, wire.OperationResult(topic_held=held))
 
 
@@ -81,7 +82,7 @@ def create_partitions(body: wire.CreatePartitions, situation: Situation) -> Deci
     )
     if body.validate_only:
         return Decision(result=wire.OperationResult(topic_held=held))
-    records = _new_partitions(topic.topic_id, range(present, body.count), counts)
+    records = _new_partitions(situation.view, topic.topic_id, range(present, body.count), counts)
     return Decision(records, wire.OperationResult(topic_held=held))
 
 
@@ -201,22 +202,22 @@ def _new_topic_id(situation: Situation) -> bytes:
 
 
 def _new_partitions(
-    topic_id: bytes, numbers: Sequence[int], counts: Mapping[NodeId, int]
+    view: View, topic_id: bytes, numbers: Sequence[int], counts: Mapping[NodeId, int]
 ) -> list[records_pb2.Record]:
     """Partitions in turn over the brokers, those with the fewest first."""
     leaders = spread(counts, len(numbers))
     return [
-        _new_partition(topic_id, number, leader_id)
+        _new_partition(view, topic_id, number, leader_id)
         for number, leader_id in zip(numbers, leaders, strict=True)
     ]
 
 
-def _new_partition(topic_id: bytes, number: int, leader_id: NodeId) -> records_pb2.Record:
+def _new_partition(view: View, topic_id: bytes, number: int, leader_id: NodeId) -> records_pb2.Record:
     changed = records_pb2.PartitionChanged(
         topic_id=topic_id,
         partition=number,
         leader_id=leader_id,
-        leader_epoch=FIRST_LEADER_EPOCH,
+        leader_epoch=next_leader_epoch(view, None),
         replicas=[leader_id],
     )
     return records_pb2.Record(partition_changed=changed)
