@@ -35,7 +35,7 @@ def _operations() -> dict[str, Callable[[int], wire.Operation]]:
         ),
         "create_streams": lambda n: wire.Operation(
             create_streams=wire.CreateStreams(
-                streams=[wire.StreamTags(tags={"topic": f"{n:032x}", "partition": "0"})]
+                streams=[wire.StreamTags(tags={"kind": f"{n:032x}", "number": "0"})]
             )
         ),
         "refused (no such stream)": lambda n: wire.Operation(

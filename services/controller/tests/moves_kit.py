@@ -33,7 +33,7 @@ class Moving:
         self.streams = {
             number: [
                 self.ledger.create_streams(
-                    self.brokers[0], topic=self.topic_id.hex(), partition=str(number), kind=kind
+                    self.leader(number), topic=self.topic_id.hex(), partition=str(number), kind=kind
                 )[0]
                 for kind in KINDS
             ]

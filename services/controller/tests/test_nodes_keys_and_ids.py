@@ -96,8 +96,8 @@ def test_a_node_id_keeps_its_role(ledger: Ledger) -> None:
 
 def test_a_key_is_put_once_and_everybody_learns_the_value(ledger: Ledger) -> None:
     broker, other = ledger.register(0), ledger.register(1)
-    won = ledger.do(broker, put_key=wire.PutKey(key="partition/x/0", value=b"first")).key_held
-    lost = ledger.do(other, put_key=wire.PutKey(key="partition/x/0", value=b"second")).key_held
+    won = ledger.do(broker, put_key=wire.PutKey(key="setting/x", value=b"first")).key_held
+    lost = ledger.do(other, put_key=wire.PutKey(key="setting/x", value=b"second")).key_held
     assert (won.created, won.value) == (True, b"first")
     assert (lost.created, lost.value) == (False, b"first")
 

@@ -32,7 +32,7 @@ def _trim(stream_id: int, epoch: int, start: int) -> wire.TrimStreams:
 
 def test_a_stream_is_made_opened_filled_closed_and_opened_elsewhere(ledger: Ledger) -> None:
     first, second = ledger.register(0), ledger.register(1)
-    (stream,) = ledger.create_streams(first, topic="aa", partition="0")
+    (stream,) = ledger.create_streams(first)
     row = ledger.stream(stream)
     assert (row.open, row.stream_epoch, row.end_offset) == (False, -1, 0)
 
@@ -164,6 +164,6 @@ def test_requests_that_make_no_sense_are_refused_by_name(ledger: Ledger) -> None
     assert ledger.refusal(broker, delete_streams=twice) == "INVALID_REQUEST"
     many = wire.CreateStreams(streams=[wire.StreamTags()] * 1_001)
     assert ledger.refusal(broker, create_streams=many) == "INVALID_REQUEST"
-    long = wire.CreateStreams(streams=[wire.StreamTags(tags={"topic": "x" * 300})])
+    long = wire.CreateStreams(streams=[wire.StreamTags(tags={"kind": "x" * 300})])
     assert ledger.refusal(broker, create_streams=long) == "INVALID_REQUEST"
     assert ledger.refusal(gc, delete_streams=wire.DeleteStreams(stream_ids=[stream])) == "INVALID_REQUEST"

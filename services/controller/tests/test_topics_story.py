@@ -152,15 +152,15 @@ def test_a_deleted_topic_leaves_no_stream_no_key_and_no_object_of_its_own(
     dying = ledger.create_streams(broker, 3, topic=gone.hex(), partition="0")
     (living,) = ledger.create_streams(broker, 1, topic=kept.hex(), partition="0")
     for stream in (*dying, living):
-        ledger.open(broker, stream, 1)
+        ledger.open(broker, stream, 0)
     for key in (f"partition/{gone.hex()}/0", f"partition/{gone.hex()}/1", f"partition/{kept.hex()}/0"):
         ledger.do(broker, put_key=wire.PutKey(key=key, value=b"x"))
     own, single = ledger.upload(
         broker,
-        set_ranges=[(dying[0], 1, 0, 5), (dying[1], 1, 0, 5)],
-        stream_objects=[(dying[2], 1, 0, 50)],
+        set_ranges=[(dying[0], 0, 0, 5), (dying[1], 0, 0, 5)],
+        stream_objects=[(dying[2], 0, 0, 50)],
     )
-    (shared,) = ledger.upload(broker, set_ranges=[(dying[0], 1, 5, 9), (living, 1, 0, 4)])
+    (shared,) = ledger.upload(broker, set_ranges=[(dying[0], 0, 5, 9), (living, 0, 0, 4)])
 
     ledger.do(broker, delete_topic=wire.DeleteTopic(topic_id=gone))
     assert [row.stream_id for row in ledger.image.streams] == [living]

@@ -34,6 +34,9 @@ STREAM_KINDS: Final = frozenset(
 """Records whose rule is the stream ledger's method of the same name."""
 PARTITION_KINDS: Final = frozenset(
     {
+        "topic_created",
+        "topic_deleted",
+        "key_put",
         "partition_changed",
         "partition_move_begun",
         "partition_move_cancelled",

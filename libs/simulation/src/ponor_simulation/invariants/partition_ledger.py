@@ -1,6 +1,6 @@
 """The ledger's pages about partitions: which node owned one at which epoch.
 
-What lives here: invariant 30, kept from records alone. That elections and moves follow the protocol is `protocols.committed_steps`'.
+What lives here: invariant 30, and the part of 39 that records show. That elections and moves follow the protocol is `protocols.committed_steps`'.
 """
 
 from __future__ import annotations
@@ -41,9 +41,27 @@ class PartitionLedger:
         self._streams = streams
         self._pages: dict[tuple[bytes, int], PartitionPage] = {}
         self._names: dict[int, tuple[bytes, int]] = {}
+        self._topics: set[bytes] = set()
         self.moves_begun = 0
         self.moves_cancelled = 0
         self.elections = 0
+
+    def topic_created(self, record: records.TopicCreated) -> None:
+        """A topic begins."""
+        self._topics.add(record.topic_id)
+
+    def topic_deleted(self, record: records.TopicDeleted) -> None:
+        """A topic ends, and its partitions with it."""
+        self._topics.discard(record.topic_id)
+        for key in [key for key in self._pages if key[0] == record.topic_id]:
+            del self._pages[key]
+
+    def key_put(self, record: records.KeyPut) -> None:
+        """A key, which may name a partition."""
+        kind, _, rest = record.key.partition("/")
+        if kind == "partition":
+            topic, _, number = rest.partition("/")
+            self._require_present((bytes.fromhex(topic), int(number)), f"key {record.key}")
 
     def partition_changed(self, record: records.PartitionChanged) -> None:
         """The partition has a leader and an epoch."""
@@ -70,6 +88,7 @@ class PartitionLedger:
         """A stream, which may belong to a partition."""
         if "topic" in record.tags and "partition" in record.tags:
             key = (bytes.fromhex(record.tags["topic"]), int(record.tags["partition"]))
+            self._require_present(key, f"stream {record.stream_id}")
             self._names[record.stream_id] = key
             self._page(key).streams.append(record.stream_id)
 
@@ -80,6 +99,11 @@ class PartitionLedger:
             return
         page = self._page(key)
         name = f"partition {key[1]} of {key[0].hex()}"
+        self._checks.require(
+            30,
+            (page.leader, page.leader_epoch) == (record.node_id, record.stream_epoch),
+            f"{name}: node {record.node_id} opened stream {record.stream_id} at epoch {record.stream_epoch}, but node {page.leader} leads at epoch {page.leader_epoch}",
+        )
         owner = page.owners.setdefault(record.stream_epoch, record.node_id)
         self._checks.require(
             30,
@@ -94,6 +118,12 @@ class PartitionLedger:
                     stream.owner.node_id == record.node_id,
                     f"{name}: node {record.node_id} owns stream {record.stream_id} and node {stream.owner.node_id} stream {number}",
                 )
+
+    def _require_present(self, key: tuple[bytes, int], what: str) -> None:
+        is_present = key[0] in self._topics and key in self._pages
+        self._checks.require(
+            39, is_present, f"{what} was made for partition {key[1]} of topic {key[0].hex()}, which is gone"
+        )
 
     def _page(self, key: tuple[bytes, int]) -> PartitionPage:
         return self._pages.setdefault(key, PartitionPage())

@@ -112,6 +112,11 @@ INVARIANTS: Final = (
     Invariant(
         38, "healed, compaction comes to rest, and no upload in parts and no lease is left", "judgement"
     ),
+    Invariant(
+        39,
+        "streams and keys are made for partitions that exist, and at rest each one is named by its partition",
+        "ledger, judgement",
+    ),
 )
 
 

@@ -20,6 +20,7 @@ from s3stream.errors import (
 
 _ERRORS: Final[dict[int, type[S3StreamError]]] = {
     error_pb2.ERROR_CODE_STREAM_NOT_FOUND: StreamNotFoundError,
+    error_pb2.ERROR_CODE_TOPIC_NOT_FOUND: StreamNotFoundError,  # its streams were deleted with it
     error_pb2.ERROR_CODE_STREAM_FENCED: StreamFencedError,
     error_pb2.ERROR_CODE_STREAM_NOT_OPENED: StreamClosedError,
     error_pb2.ERROR_CODE_STREAM_NOT_CLOSED: StreamNotClosedError,

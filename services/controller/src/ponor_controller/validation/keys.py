@@ -9,6 +9,7 @@ from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 
+from ponor_controller.validation.partition_rights import require_key_rights
 from ponor_controller.validation.situation import Decision, Situation, refuse, require_count
 
 
@@ -53,6 +54,7 @@ def _put(
     if held is not None:
         answer.value, answer.created = held.value, False
         return
+    require_key_rights(key, situation)
     record = records_pb2.Record()
     put = record.key_put
     put.key, put.value = key, value

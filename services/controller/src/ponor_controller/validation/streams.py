@@ -17,6 +17,7 @@ from ponor_metadata.rows import StreamRow
 from ponor_runtime.identity import StreamId
 
 from ponor_controller.validation.dead_objects import find_dead_objects
+from ponor_controller.validation.partition_rights import require_stream_rights, require_tagged_rights
 from ponor_controller.validation.situation import (
     Decision,
     Situation,
@@ -40,6 +41,7 @@ def create_streams(body: wire.CreateStreams, situation: Situation) -> Decision:
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
     for stream in body.streams:
         _check_tags(stream)
+        require_tagged_rights(stream.tags, situation)
     decision = Decision()
     first = counters.next_value(situation.view, counters.STREAM)
     ids = list(range(first, first + len(body.streams)))
@@ -51,7 +53,10 @@ def create_streams(body: wire.CreateStreams, situation: Situation) -> Decision:
 
 
 def open_streams(body: wire.OpenStreams, situation: Situation) -> Decision:
-    """Become the owner: the stream must be closed and the epoch new; an exact repeat is a success."""
+    """Become the owner: the stream must be closed and the epoch new, and of a partition's streams the caller must be its leader at that epoch.
+
+    An exact repeat is a success.
+    """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
     require_distinct([stream.stream_id for stream in body.streams], "stream")
@@ -65,6 +70,7 @@ def open_streams(body: wire.OpenStreams, situation: Situation) -> Decision:
         row = require_stream(situation, wanted.stream_id)
         if not _is_repeated_open(row, wanted, situation):
             _check_open(row, wanted, situation)
+            require_stream_rights(row.tag_pairs, situation, wanted.stream_epoch)
             record = records_pb2.StreamOpened(
                 stream_id=wanted.stream_id,
                 stream_epoch=wanted.stream_epoch,
@@ -134,7 +140,7 @@ def trim_streams(body: wire.TrimStreams, situation: Situation) -> Decision:
 
 
 def delete_streams(body: wire.DeleteStreams, situation: Situation) -> Decision:
-    """Delete streams of the caller, or closed ones; absent ones are deleted already."""
+    """Delete streams of the caller, or closed ones, but not those of a partition that another broker leads. Absent ones are deleted already."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.stream_ids), situation.settings.streams_per_operation_max, "streams")
     require_distinct(body.stream_ids, "stream")
@@ -145,6 +151,7 @@ def delete_streams(body: wire.DeleteStreams, situation: Situation) -> Decision:
                 error_pb2.ERROR_CODE_STREAM_FENCED,
                 f"stream {row.stream_id} is open at node {row.node_id}; only that node deletes it",
             )
+        require_stream_rights(row.tag_pairs, situation)
     return delete_rows(rows, situation)
 
 
