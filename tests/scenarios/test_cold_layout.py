@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from ponor_broker.partitions.stream_trims import StreamTrims
 from ponor_partition import meta_entry
-from ponor_partition.log_meta import CLEANED, DATA, Content, LogMeta, Segment, Slice
+from ponor_partition.log_meta import LogMeta
 from ponor_partition.meta_entry import MetaEntry, MetaKey, fold
+from ponor_partition.segment import CLEANED, DATA, Content, Segment, Slice
 from ponor_runtime.identity import StreamId
 from ponor_spark.partition_layout import CommittedRange, PartitionBehindError, lay_out
 

@@ -40,7 +40,7 @@ from ponor_kafka.messages.fetch import (
 )
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import KeyRow, MoveCause, MoveRow, NodeRole, NodeRow, PartitionRow, TopicRow
-from ponor_partition.log_meta import DATA
+from ponor_partition.segment import DATA
 from ponor_runtime.identity import DEFAULT_TENANT, NodeEpoch, NodeId
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from ponor_broker.partitions.producer_state import ProducerBatch
 from ponor_kafka.compression import Codec
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import NewRecord, build_batch
+from ponor_partition.log_meta import LogMeta
 from ponor_runtime.identity import StreamId
 from ponor_runtime.telemetry import Telemetry
 from s3stream.records import StreamRecord
@@ -63,10 +63,11 @@ async def test_log_meta_of_a_cleaned_log() -> None:
     assert await one.clean() == 1
 
     assert one.log_meta.streams == {"log": 100, "time": 101, "log.cleaned": 102, "time.cleaned": 103}
-    rows = json.loads(one.log_meta.snapshot())["segments"]
-    assert [(row["base"], row["suffix"], row["log"]) for row in rows] == [
-        (0, ".cleaned", [0, 5]),
-        (5, "", [5, -1]),
+    restored = LogMeta()
+    restored.restore(one.log_meta.snapshot())
+    assert [(segment.base_offset, segment.suffix, segment.data) for segment in restored.segments] == [
+        (0, ".cleaned", (0, 5)),
+        (5, "", (5, -1)),
     ]
     stored = [(record.base_offset, record.count) for record in one.stream("log.cleaned").records]
     assert stored == [(0, 2), (2, 1), (3, 2)]

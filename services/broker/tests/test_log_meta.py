@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,27 +12,33 @@ from ponor_broker.partitions.stream_port import PartitionStream
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
 from ponor_partition.errors import PartitionCorruptError
-from ponor_partition.log_meta import DATA, TIME, LogMeta, Slice
+from ponor_partition.log_meta import LogMeta
+from ponor_partition.segment import DATA, TIME, Segment, Slice, encode_row
+from ponor_runtime.identity import StreamId
 
 from services.broker.tests.memory_streams import MemoryStream
 
 RULES = RollRules(segment_bytes=1 << 30, segment_ms=1 << 60)
 
 
+def written(log_meta: LogMeta, streams: dict[str, int], *segments: Segment) -> bytes:
+    """The whole value of a log with these segments, whatever they say."""
+    log_meta.streams = {name: StreamId(stream_id) for name, stream_id in streams.items()}
+    log_meta.segments = list(segments)
+    log_meta._rows = bytearray().join(map(encode_row, segments[:-1]))
+    return log_meta.snapshot()
+
+
 def worked_example() -> LogMeta:
     """Segments [0,2), [2,5), [5,-1) of log=100, time=101; the first two were merged into log.cleaned=102."""
     log_meta = LogMeta()
-    log_meta.restore(
-        json.dumps(
-            {
-                "streams": {"log": 100, "time": 101, "log.cleaned": 102},
-                "segments": [
-                    {"base": 0, "suffix": ".cleaned", "log": [0, 5]},
-                    {"base": 5, "suffix": "", "log": [5, -1], "time": [2, -1]},
-                ],
-            }
-        ).encode()
+    value = written(
+        LogMeta(),
+        {"log": 100, "time": 101, "log.cleaned": 102},
+        Segment(0, ".cleaned", (("log", Slice(0, 5)),)),
+        Segment(5, "", (("log", Slice(5)), ("time", Slice(2)))),
     )
+    log_meta.restore(value)
     return log_meta
 
 
@@ -114,15 +118,24 @@ def test_a_roll_writes_a_change_whose_size_does_not_grow_with_the_log() -> None:
     assert log_meta.segment_of(123_456).data == Slice(123_000, 124_000)
 
 
+LOG = {"log": 1}
+
+
 @pytest.mark.parametrize(
     "value",
     [
         b"{",
-        b"[]",
-        b'{"streams": {"log": 1}, "segments": [{"base": 0, "suffix": "", "log": [0, 5]}]}',
-        b'{"streams": {"log": 1}, "segments": [{"base": 0, "suffix": "", "time": [0, -1]}]}',
-        b'{"streams": {}, "segments": [{"base": 0, "suffix": "", "log": [0, -1]}]}',
-        b'{"streams": {"log": 1}, "segments": [{"base": 0, "suffix": "", "log": [0, 4]}, {"base": 5, "suffix": "", "log": [5, -1]}]}',
+        b"",
+        written(LogMeta(), LOG, Segment(0, "", (("log", Slice(0)),)))[:-1],
+        b"\x02" + written(LogMeta(), LOG, Segment(0, "", (("log", Slice(0)),)))[1:],
+        written(LogMeta(), LOG, Segment(0, "", (("log", Slice(0, 5)),))),
+        written(LogMeta(), {}, Segment(0, "", (("log", Slice(0)),))),
+        written(
+            LogMeta(), LOG, Segment(0, "", (("log", Slice(0, 4)),)), Segment(5, "", (("log", Slice(5)),))
+        ),
+        written(
+            LogMeta(), LOG, Segment(5, "", (("log", Slice(0, 5)),)), Segment(0, "", (("log", Slice(5)),))
+        ),
     ],
 )
 def test_what_breaks_the_model_is_refused(value: bytes) -> None:

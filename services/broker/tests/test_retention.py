@@ -61,6 +61,7 @@ def extent(base: int, end: int, newest_ms: int, size_bytes: int = 100) -> Extent
 
 
 THREE = [extent(0, 10, 1_000), extent(10, 20, 3_000), extent(20, 30, 2_000)]
+SIZE_BYTES = 300
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ THREE = [extent(0, 10, 1_000), extent(10, 20, 3_000), extent(20, 30, 2_000)]
 )
 def test_age_takes_segments_from_the_oldest_on_until_one_is_young_enough(now_ms: int, start: int) -> None:
     config = TopicConfig(retention_ms=600)
-    assert retention.retained_from(THREE, 30, config, now_ms) == start
+    assert retention.retained_from(THREE, SIZE_BYTES, 30, config, now_ms) == start
     assert retention.next_due_ms(THREE, config) == 1_601
 
 
@@ -78,16 +79,16 @@ def test_age_takes_segments_from_the_oldest_on_until_one_is_young_enough(now_ms:
 )
 def test_size_takes_a_segment_when_the_rest_still_reaches_the_bound(retention_bytes: int, start: int) -> None:
     config = TopicConfig(retention_ms=-1, retention_bytes=retention_bytes)
-    assert retention.retained_from(THREE, 30, config, 0) == start
+    assert retention.retained_from(THREE, SIZE_BYTES, 30, config, 0) == start
     assert retention.next_due_ms(THREE, config) == NEVER_MS
 
 
 def test_what_is_not_readable_yet_and_what_is_only_compacted_stays() -> None:
-    assert retention.retained_from(THREE, 25, TopicConfig(retention_ms=1), 10_000) == 20
+    assert retention.retained_from(THREE, SIZE_BYTES, 25, TopicConfig(retention_ms=1), 10_000) == 20
     compacted = TopicConfig(retention_ms=1, retention_bytes=0, is_compacted=True, deletes_old=False)
-    assert retention.retained_from(THREE, 30, compacted, 10_000) == 0
+    assert retention.retained_from(THREE, SIZE_BYTES, 30, compacted, 10_000) == 0
     assert retention.next_due_ms(THREE, compacted) == NEVER_MS
-    assert retention.retained_from([], 0, TopicConfig(retention_ms=1), 10_000) == 0
+    assert retention.retained_from([], 0, 0, TopicConfig(retention_ms=1), 10_000) == 0
 
 
 # The partition

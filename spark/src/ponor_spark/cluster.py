@@ -22,7 +22,7 @@ from ponor_metadata.errors import MetadataLagError
 from ponor_metadata.questions import NoControllerError
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_partition.errors import PartitionCorruptError
-from ponor_partition.log_meta import TXN
+from ponor_partition.segment import TXN
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.clock import Clock

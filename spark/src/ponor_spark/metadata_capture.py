@@ -13,7 +13,7 @@ from ponor_metadata.read_index import Piece, find_pieces
 from ponor_metadata.rows import PartitionRow, StreamRow, TopicRow
 from ponor_metadata.tables import PARTITIONS_OF, STREAMS_OF_PARTITION, TOPICS_OF_TENANT
 from ponor_metadata.view import cluster_of
-from ponor_partition.log_meta import TXN
+from ponor_partition.segment import TXN
 from ponor_runtime.identity import DEFAULT_TENANT, StreamId
 
 from ponor_spark.errors import StoredDataError

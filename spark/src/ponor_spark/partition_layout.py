@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 
 from ponor_partition import meta_entry
 from ponor_partition.errors import PartitionCorruptError
-from ponor_partition.log_meta import CLEANED, DATA, OPEN_END, TXN, LogMeta, Segment
+from ponor_partition.log_meta import LogMeta
 from ponor_partition.meta_entry import MetaValues
+from ponor_partition.segment import CLEANED, DATA, OPEN_END, TXN, Segment
 from ponor_runtime.identity import StreamId
 
 from ponor_spark.snapshot import SegmentSlice
@@ -98,9 +99,8 @@ def log_meta_of(values: MetaValues, streams: Mapping[str, CommittedRange]) -> Lo
             log.apply_change(LogMeta.stream_change(DATA, StreamId(streams[DATA].stream_id)))
             log.apply_change(LogMeta.roll_change(0, {DATA: 0}, 0))
         return log
-    log.restore(value.whole)
-    for change in value.changes:
-        log.apply_change(change)
+    for _ in log.replaying(value):
+        pass
     return log
 
 

@@ -1,96 +1,44 @@
 """Log meta: which slices of which streams are a partition's segments (docs/formats/partition-meta.md).
 
-What lives here: the pure model and its JSON; the streams themselves are in `partition_log`. A segment is a half-open slice of each
-stream; end −1 is open. Kafka's offset of a record is `segment base + (stream offset − slice start)`, in plain streams as in `.cleaned`
-ones, where the cleaner stretched counts so that offsets stay contiguous.
-
-A roll writes one small change, not the whole list: the list grows with retention, and rewriting it at every roll would cost the square.
+The pure model and its bytes; the streams themselves are in `partition_log`. A roll writes one small change, not the whole list: the list grows with
+retention, and rewriting it at every roll would cost the square. A change is checked against its neighbours alone, and the rows of closed segments are kept
+encoded, so that a change costs the same however many segments there are, and a snapshot is a copy.
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Final, NamedTuple, TypeAlias
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Sequence
+from itertools import islice
+from typing import Any, Final
 
 from ponor_runtime.identity import StreamId
 
 from ponor_partition import meta_entry
 from ponor_partition.errors import PartitionCorruptError
-from ponor_partition.meta_entry import MetaKey
+from ponor_partition.meta_entry import MetaKey, MetaValue
+from ponor_partition.segment import (
+    DATA,
+    OPEN_END,
+    ROW_BYTES,
+    SLICED,
+    Content,
+    Segment,
+    Slice,
+    StreamName,
+    decode_rows,
+    encode_row,
+)
 
-StreamName: TypeAlias = str
-DATA: Final = "log"
-TIME: Final = "time"
-TXN: Final = "txn"
-CLEANED: Final = ".cleaned"
-OPEN_END: Final = -1
-SLICED: Final = (DATA, TIME, TXN)
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Stream offsets [start, end); end −1 is open."""
-
-    start: int
-    end: int = OPEN_END
-
-    def __contains__(self, stream_offset: int) -> bool:
-        return self.start <= stream_offset and (self.end == OPEN_END or stream_offset < self.end)
-
-
-class Content(NamedTuple):
-    """What a segment holds: bytes of its batches, the largest timestamp and the base offset of the first batch that has it (−1: none)."""
-
-    size_bytes: int = 0
-    max_timestamp: int = -1
-    max_timestamp_offset: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A run of Kafka offsets from `base_offset` on; `slices` names only streams that exist when it was made or grew.
-
-    `content` is None while the segment is open.
-    """
-
-    base_offset: int
-    suffix: str
-    slices: tuple[tuple[str, Slice], ...]
-    created_ms: int = 0
-    content: Content | None = None
-
-    def slice(self, name: str) -> Slice | None:
-        """The segment's part of a stream (`log`, `time`, `txn`), None if it has none."""
-        return next((part for known, part in self.slices if known == name), None)
-
-    @property
-    def data(self) -> Slice:
-        """The part of the Data stream."""
-        part = self.slice(DATA)
-        assert part is not None
-        return part
-
-    @property
-    def data_stream(self) -> StreamName:
-        """Name of the stream that holds the segment's batches."""
-        return DATA + self.suffix
-
-    @property
-    def end_offset(self) -> int:
-        """Kafka offset behind the segment, which is closed."""
-        assert self.data.end != OPEN_END, f"segment {self.base_offset} is open"
-        return self.kafka_offset(self.data.end)
-
-    def kafka_offset(self, stream_offset: int) -> int:
-        """Kafka's offset of a stream offset within the Data slice."""
-        return self.base_offset + (stream_offset - self.data.start)
-
-    def stream_offset(self, kafka_offset: int) -> int:
-        """The inverse of `kafka_offset`."""
-        return self.data.start + (kafka_offset - self.base_offset)
+VERSION: Final = 1
+_UNKNOWN_TIMESTAMP: Final = (1 << 63) - 1
+_HEADER: Final = struct.Struct(">BII")
+"""Version, bytes of the JSON head, rows; then the head and the rows."""
+ROWS_PER_STEP: Final = 256
+CHANGES_PER_STEP: Final = 64
+"""Rows, and changes, of one step of a replay: a millisecond."""
 
 
 class LogMeta:
@@ -103,6 +51,14 @@ class LogMeta:
         self.segments: list[Segment] = []
         self.cleaned_to = 0
         """Every key below this Kafka offset was compared with all above it up to here; compaction goes on from here."""
+        self.closed_bytes = 0
+        """Bytes of all closed segments."""
+        self.replacements = 0
+        """Rises when closed segments go or are replaced: what was learnt of them holds no more. A roll only adds one."""
+        self._rows = bytearray()  # of the closed segments, encoded
+        self._reach: list[
+            int
+        ] = []  # largest timestamp up to each closed segment, as far as `first_reaching` needed it
 
     @property
     def active(self) -> Segment:
@@ -118,6 +74,14 @@ class LogMeta:
         """The next segment, None behind the active one."""
         index = bisect_right(self.segments, segment.base_offset, key=_base_offset)
         return self.segments[index] if index < len(self.segments) else None
+
+    def first_reaching(self, timestamp: int) -> Segment:
+        """The first segment that may hold a record of this timestamp or a later one; the active one if no other does."""
+        reach = self._reach
+        for segment in islice(self.segments, len(reach), len(self.segments) - 1):
+            newest = _UNKNOWN_TIMESTAMP if segment.content is None else segment.content.max_timestamp
+            reach.append(max(newest, reach[-1]) if reach else newest)
+        return self.segments[bisect_left(reach, timestamp)]
 
     # Changes: bytes for the Meta stream, to be applied by `apply_change` once they are on it.
 
@@ -142,7 +106,7 @@ class LogMeta:
     @staticmethod
     def clean_change(cleaned: Segment) -> bytes:
         """A cleaned segment takes the place of the closed segments of the same Kafka offsets."""
-        return _encode({"cleaned": _row(cleaned)})
+        return _encode({"cleaned": _named(cleaned)})
 
     @staticmethod
     def cleaned_to_change(offset: int) -> bytes:
@@ -150,16 +114,15 @@ class LogMeta:
         return _encode({"cleaned_to": offset})
 
     def apply_change(self, value: bytes) -> None:
-        """Apply one change, written now or replayed from the Meta stream.
+        """Apply one change, written now or replayed from the Meta stream. The work does not grow with the number of segments that stay.
 
         Raises:
             PartitionCorruptError: not a known change, or it leads to segments that break the rules.
         """
         try:
             self._apply(json.loads(value))
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
+        except (ValueError, KeyError, TypeError, AssertionError, struct.error) as error:
             raise PartitionCorruptError(f"LOG change {value[:80]!r} is not applicable: {error}") from error
-        self.validate()
 
     def _apply(self, change: dict[str, Any]) -> None:
         match change:
@@ -167,7 +130,8 @@ class LogMeta:
                 assert name not in self.streams, f"stream {name} is known already"
                 self.streams[name] = StreamId(stream_id)
                 if name in SLICED and self.segments and self.active.slice(name) is None:
-                    self.segments[-1] = replace(self.active, slices=(*self.active.slices, (name, Slice(0))))
+                    slices = (*self.active.slices, (name, Slice(0)))
+                    self.segments[-1] = self.active._replace(slices=slices)
             case {"roll": int(base_offset), "ends": dict(ends), "created_ms": int(created_ms)}:
                 self._apply_roll(base_offset, ends, created_ms, _content(change.get("closed")))
             case {"cleaned": dict(row)}:
@@ -175,8 +139,8 @@ class LogMeta:
             case {"cleaned_to": int(offset)}:
                 self.cleaned_to = offset
             case {"drop_before": int(before_offset)}:
-                first = self.segment_of(before_offset).base_offset
-                self.segments = [segment for segment in self.segments if segment.base_offset >= first]
+                gone = max(bisect_right(self.segments, before_offset, key=_base_offset) - 1, 0)
+                self._replace_closed(0, gone, ())
             case _:
                 raise KeyError("unknown kind of change")
 
@@ -184,10 +148,14 @@ class LogMeta:
         self, base_offset: int, ends: dict[str, int], created_ms: int, content: Content | None
     ) -> None:
         if self.segments:
-            slices = tuple((name, replace(part, end=ends[name])) for name, part in self.active.slices)
-            self.segments[-1] = replace(self.active, slices=slices, content=content)
+            slices = tuple((name, Slice(part.start, ends[name])) for name, part in self.active.slices)
+            closed = self.active._replace(slices=slices, content=content)
+            self.segments[-1] = closed
+            self._rows += encode_row(closed)
+            self.closed_bytes += closed.size_bytes
         starts = tuple((name, Slice(end)) for name, end in ends.items())
         self.segments.append(Segment(base_offset, "", starts, created_ms))
+        self._check(max(len(self.segments) - 2, 0), len(self.segments))
 
     def _apply_cleaned(self, cleaned: Segment) -> None:
         first = bisect_right(self.segments, cleaned.base_offset, key=_base_offset) - 1
@@ -197,57 +165,119 @@ class LogMeta:
             f"no segment begins at {cleaned.base_offset}"
         )
         assert self.segments[behind - 1].data.end != OPEN_END, "the active segment is not cleaned"
-        self.segments[first:behind] = [cleaned]
+        self._replace_closed(first, behind, (cleaned,))
+        self._check(max(first - 1, 0), first + 2)
+
+    def _replace_closed(self, first: int, behind: int, by: Sequence[Segment]) -> None:
+        """The closed segments [first, behind) go, others take their place."""
+        self.closed_bytes += sum(segment.size_bytes for segment in by)
+        self.closed_bytes -= sum(segment.size_bytes for segment in self.segments[first:behind])
+        self.segments[first:behind] = by
+        self._rows[first * ROW_BYTES : behind * ROW_BYTES] = b"".join(map(encode_row, by))
+        self._reach.clear()
+        self.replacements += 1
 
     def snapshot(self) -> bytes:
+        """The whole value: a copy of rows that are encoded already."""
         cleaned_to = {"cleaned_to": self.cleaned_to} if self.cleaned_to else {}
-        return _encode({"streams": self.streams, "segments": list(map(_row, self.segments)), **cleaned_to})
+        head = _encode({"streams": self.streams, **cleaned_to})
+        active = encode_row(self.active) if self.segments else b""
+        return b"".join((_HEADER.pack(VERSION, len(head), len(self.segments)), head, self._rows, active))
 
     def restore(self, value: bytes) -> None:
-        try:
-            content = json.loads(value)
-            self.streams = {
-                str(name): StreamId(int(stream_id)) for name, stream_id in content["streams"].items()
-            }
-            self.segments = [_segment(row) for row in content["segments"]]
-            self.cleaned_to = int(content.get("cleaned_to", 0))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PartitionCorruptError(f"LOG value {value[:80]!r} is not log meta: {error}") from error
-        self.validate()
+        """Replace everything by a snapshot.
 
-    def validate(self) -> None:
-        """Check the rules of the model.
+        Raises:
+            PartitionCorruptError: the bytes are no snapshot, or break the rules.
+        """
+        for _ in self.restoring(value):
+            pass
+
+    def replaying(self, value: MetaValue) -> Generator[None, None, None]:
+        """`restore` the whole value and apply the changes behind it, in steps of about a millisecond.
+
+        Raises:
+            PartitionCorruptError: as `restore` and `apply_change`.
+        """
+        if value.whole is None:
+            raise PartitionCorruptError("LOG: changes without the value they change")
+        yield from self.restoring(value.whole)
+        for number, change in enumerate(value.changes, 1):
+            self.apply_change(change)
+            if number % CHANGES_PER_STEP == 0:
+                yield
+
+    def restoring(self, value: bytes) -> Generator[None, None, None]:
+        """`restore`, in steps."""
+        try:
+            version, head_bytes, count = _HEADER.unpack_from(value)
+            rows_at = _HEADER.size + head_bytes
+            head = json.loads(value[_HEADER.size : rows_at])
+            streams = {str(name): StreamId(int(stream_id)) for name, stream_id in head["streams"].items()}
+            cleaned_to = int(head.get("cleaned_to", 0))
+        except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PartitionCorruptError(f"LOG value {value[:80]!r} is not log meta: {error}") from error
+        if version != VERSION or rows_at + count * ROW_BYTES != len(value):
+            raise PartitionCorruptError(
+                f"LOG value: version {version}, {count} segments do not fit its {len(value)} bytes"
+            )
+        self.streams, self.segments, self.cleaned_to = streams, [], cleaned_to
+        rows = memoryview(value)[rows_at:]
+        for first in range(0, count, ROWS_PER_STEP):
+            self._restore_rows(rows[first * ROW_BYTES : (first + ROWS_PER_STEP) * ROW_BYTES])
+            yield
+        self._rows = bytearray(rows[: max(count - 1, 0) * ROW_BYTES])
+        self.closed_bytes = sum(segment.size_bytes for segment in self.segments[:-1])
+        self._reach.clear()
+        if self.segments and self.active.data.end != OPEN_END:
+            raise PartitionCorruptError(f"log meta: the last segment {self.active.base_offset} is not open")
+
+    def _restore_rows(self, rows: memoryview) -> None:
+        first = len(self.segments)
+        try:
+            self.segments.extend(decode_rows(rows))
+        except ValueError as error:
+            raise PartitionCorruptError(f"LOG value: {error}") from error
+        self._check(max(first - 1, 0), len(self.segments))
+
+    def _check(self, first: int, behind: int) -> None:
+        """Check the rules of the segments [first, behind) and of what lies between any two of them.
 
         Raises:
             PartitionCorruptError: names the rule that is broken.
         """
-        for segment in self.segments:
-            if segment.slice(DATA) is None:
+        before: Segment | None = None
+        for after in self.segments[first:behind]:
+            if after.slice(DATA) is None:
                 raise PartitionCorruptError(
-                    f"log meta: segment {segment.base_offset} has no slice of the Data stream"
+                    f"log meta: segment {after.base_offset} has no slice of the Data stream"
                 )
-            if segment.data_stream not in self.streams:
+            if after.data_stream not in self.streams:
                 raise PartitionCorruptError(
-                    f"log meta: segment {segment.base_offset} lies in an unknown stream"
+                    f"log meta: segment {after.base_offset} lies in an unknown stream"
                 )
-        for before, after in pairwise(self.segments):
-            if before.data.end == OPEN_END or before.base_offset >= after.base_offset:
-                raise PartitionCorruptError(
-                    f"log meta: segments {before.base_offset} and {after.base_offset} are not in order"
-                )
-            if before.kafka_offset(before.data.end) != after.base_offset:
-                raise PartitionCorruptError(
-                    f"log meta: segment {before.base_offset} does not reach {after.base_offset}"
-                )
-        if self.segments and self.active.data.end != OPEN_END:
-            raise PartitionCorruptError(f"log meta: the last segment {self.active.base_offset} is not open")
+            if before is not None:
+                _check_pair(before, after)
+            before = after
+
+
+def _check_pair(before: Segment, after: Segment) -> None:
+    if before.data.end == OPEN_END or before.base_offset >= after.base_offset:
+        raise PartitionCorruptError(
+            f"log meta: segments {before.base_offset} and {after.base_offset} are not in order"
+        )
+    if before.end_offset != after.base_offset:
+        raise PartitionCorruptError(
+            f"log meta: segment {before.base_offset} does not reach {after.base_offset}"
+        )
 
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _row(segment: Segment) -> dict[str, Any]:
+def _named(segment: Segment) -> dict[str, Any]:
+    """A segment as a change names it."""
     return {
         "base": segment.base_offset,
         "suffix": segment.suffix,

@@ -14,8 +14,8 @@ from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
 from ponor_partition import meta_entry
 from ponor_partition.errors import PartitionCorruptError
-from ponor_partition.log_meta import Content
 from ponor_partition.meta_entry import MetaKey, MetaValues
+from ponor_partition.segment import Content
 from ponor_runtime.clock import Clock
 from s3stream.errors import S3StreamError
 from s3stream.records import StreamRecord
@@ -105,6 +105,7 @@ class DurableState:
                 )
             )
         now_ms = clock.wall_ms()
+        self._log.fold_meta()  # what an older release left
         batches = 0
         while offset < end_offset:
             for record in await self._log.read(offset, RECOVER_BYTES):

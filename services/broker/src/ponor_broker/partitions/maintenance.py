@@ -28,6 +28,9 @@ PARTITIONS_PER_TURN: Final = 100
 """So many are cared for at once: their new log starts share syncs of the log and operations of the session. Waiting for each in turn, a thousand partitions under load took minutes,
 in which the bucket grew. After each turn others get the loop: after a start every partition is looked at."""
 
+SEGMENTS_PER_LOOK: Final = 1_000
+"""Segments that one look at a partition judges and drops; a partition with more of them that are due is looked at again."""
+
 
 class PartitionMaintenance:
     """Runs until cancelled."""
@@ -102,8 +105,9 @@ class PartitionMaintenance:
             return  # they are compacted: their owners write what they need, and no age makes it useless
         log, now_ms = partition.log, self._clock.wall_ms()
         log.drop_before(partition.log_start_offset)  # what is deleted already counts no more
+        oldest = retention.extents(log, SEGMENTS_PER_LOOK)
         start = retention.retained_from(
-            retention.extents(log), partition.high_watermark, partition.config, now_ms
+            oldest, log.size_bytes, partition.high_watermark, partition.config, now_ms
         )
         if start <= partition.log_start_offset:
             return
@@ -114,6 +118,8 @@ class PartitionMaintenance:
         log.drop_before(start)
         self._bytes_deleted.add(before_bytes - log.size_bytes)
         LOG.info("%s: retention moved the log start to %d", partition.identity, start)
+        if len(oldest) == SEGMENTS_PER_LOOK and start == oldest[-1].end_offset:
+            self._schedule.touch(partition)  # younger segments may be due as well
 
     async def _add_time_streams(self, partitions: list[Partition]) -> None:
         wanting = [partition for partition in partitions if partition.wants_time_stream]
@@ -129,7 +135,7 @@ class PartitionMaintenance:
     def _set_deadline(self, partition: Partition) -> None:
         deadline_ms = retention.NEVER_MS
         if partition.identity.topic not in INTERNAL_TOPICS:
-            deadline_ms = retention.next_due_ms(retention.extents(partition.log), partition.config)
+            deadline_ms = retention.next_due_ms(retention.extents(partition.log, 1), partition.config)
         silent_since_ms = partition.producers.oldest_ms
         if silent_since_ms is not None:
             deadline_ms = min(deadline_ms, silent_since_ms + self._producer_expiration_ms + 1)

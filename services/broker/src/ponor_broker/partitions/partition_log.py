@@ -6,14 +6,16 @@ What lives here: the mapping between Kafka offsets and stream offsets, rolls, th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
-from ponor_partition.log_meta import DATA, OPEN_END, TIME, Content, LogMeta, Segment, StreamName
+from ponor_partition.log_meta import LogMeta
+from ponor_partition.segment import DATA, OPEN_END, TIME, Content, Segment, StreamName
 from ponor_runtime.identity import StreamId
-from s3stream.errors import OffsetOutOfRangeError
+from s3stream.errors import OffsetOutOfRangeError, S3StreamError
 from s3stream.records import StreamRecord
 
 from ponor_broker.partitions import time_index
@@ -26,6 +28,9 @@ from ponor_broker.partitions.time_index import TIME_ENTRY
 
 OnDurable: TypeAlias = Callable[[BaseException | None], None]
 TIME_MAX_MS: Final = (1 << 63) - 1
+SEGMENTS_MAX: Final = 10_000
+"""From so many segments on, the active one is only closed when it is large: small segments cost memory, and time at every open."""
+LARGE_SEGMENT_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,9 @@ class PartitionLog:
             return
         if self.end_offset == self.log_meta.active.base_offset:
             return  # it is empty: after a roll whose batch was refused, or lost with the power
+        is_large = self.active_bytes + batch_bytes > LARGE_SEGMENT_BYTES
+        if len(self.log_meta.segments) >= SEGMENTS_MAX and not is_large:
+            return
         self.roll(now_ms)
 
     def roll(self, now_ms: int) -> None:
@@ -141,9 +149,7 @@ class PartitionLog:
         """
         assert self.end_offset > self.log_meta.active.base_offset, "an empty segment is not rolled"
         ends = {name: stream.next_offset for name, stream in self._streams.items() if name in {DATA, TIME}}
-        change = LogMeta.roll_change(self.end_offset, ends, now_ms, self.active_content)
-        observe(self._meta.change(self.log_meta.key, change))
-        self.log_meta.apply_change(change)
+        observe(self._change(LogMeta.roll_change(self.end_offset, ends, now_ms, self.active_content)))
         self._shift = self.log_meta.active.kafka_offset(0)
         self.set_active_content(Content())
         self._roll_due_ms = self._age_limit_ms()
@@ -169,8 +175,7 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of all segments. A segment that lies in part below the log start counts whole, as in Kafka."""
-        closed = (segment.content.size_bytes for segment in self.log_meta.segments if segment.content)
-        return self.active_bytes + sum(closed)
+        return self.active_bytes + self.log_meta.closed_bytes
 
     # The start of the log
 
@@ -181,9 +186,7 @@ class PartitionLog:
             s3stream.errors.S3StreamError: the Meta stream took no change.
         """
         if self.log_meta.segment_of(offset) is not self.log_meta.segments[0]:
-            change = LogMeta.drop_change(offset)
-            observe(self._meta.change(self.log_meta.key, change))
-            self.log_meta.apply_change(change)
+            observe(self._change(LogMeta.drop_change(offset)))
 
     def is_trimmed(self, start_offset: int) -> bool:
         """Whether segments and Data stream begin at the log start."""
@@ -243,17 +246,20 @@ class PartitionLog:
 
     def _within(self, segment: Segment, records: list[StreamRecord]) -> list[StreamRecord]:
         """Only what belongs to the segment, or to segments that go on in the same stream at the same distance."""
-        end = segment.data.end
+        if not records:
+            return records
+        records_end, end = records[-1].end_offset, segment.data.end
         after = self.log_meta.segment_after(segment)
         while (
             after is not None
+            and end < records_end
             and after.data_stream == segment.data_stream
             and after.data.start == end
             and after.base_offset == segment.kafka_offset(end)
         ):
             end = after.data.end
             after = self.log_meta.segment_after(after)
-        if end == OPEN_END or not records or records[-1].end_offset <= end:
+        if end == OPEN_END or records_end <= end:
             return records
         return [record for record in records if record.base_offset < end]
 
@@ -274,9 +280,7 @@ class PartitionLog:
 
     def add_stream(self, name: StreamName, stream: PartitionStream) -> None:
         """One of the partition's streams that come later was made and opened."""
-        change = LogMeta.stream_change(name, stream.stream_id)
-        observe(self._meta.change(self.log_meta.key, change))
-        self.log_meta.apply_change(change)
+        observe(self._change(LogMeta.stream_change(name, stream.stream_id)))
         self._streams[name] = stream
 
     async def offset_before_time(self, timestamp: int) -> int:
@@ -297,10 +301,8 @@ class PartitionLog:
         Raises:
             s3stream.errors.S3StreamError: the Meta stream took no change.
         """
-        change = LogMeta.clean_change(cleaned)
-        durable = self._meta.change(self.log_meta.key, change)
+        durable = self._change(LogMeta.clean_change(cleaned))
         self.trims.hold_until(durable)
-        self.log_meta.apply_change(change)
         return durable
 
     def note_cleaned_to(self, offset: int) -> None:
@@ -309,9 +311,25 @@ class PartitionLog:
         Raises:
             s3stream.errors.S3StreamError: the Meta stream took no change.
         """
-        change = LogMeta.cleaned_to_change(offset)
-        observe(self._meta.change(self.log_meta.key, change))
+        observe(self._change(LogMeta.cleaned_to_change(offset)))
+
+    def _change(self, change: bytes) -> asyncio.Future[None]:
+        """Write a change of the log meta and apply it; the future resolves when it is durable.
+
+        Raises:
+            s3stream.errors.S3StreamError: the Meta stream did not take it; nothing changed.
+        """
+        durable = self._meta.change(self.log_meta.key, change)
         self.log_meta.apply_change(change)
+        self.fold_meta()
+        return durable
+
+    def fold_meta(self) -> None:
+        """Write the log meta whole where a replay would apply too many changes otherwise."""
+        if self._meta.wants_whole(self.log_meta.key):
+            # Not taken (the cache is full): the changes stay, and the next one tries again.
+            with contextlib.suppress(S3StreamError):
+                observe(self._meta.put(self.log_meta.key, self.log_meta.snapshot()))
 
     async def close(self) -> None:
         """Close the streams of the log; the Meta stream stays open."""

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from ponor_partition import meta_entry
-from ponor_partition.errors import PartitionCorruptError
-from ponor_partition.log_meta import CLEANED, DATA, TIME, LogMeta, StreamName
+from ponor_partition.log_meta import LogMeta
 from ponor_partition.meta_entry import MetaKey, MetaValues
+from ponor_partition.segment import CLEANED, DATA, TIME, StreamName
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamEpoch, StreamId
 from s3stream.errors import S3StreamError
+from s3stream.turns import Steps
 
 from ponor_broker.partitions.durable_state import RECOVER_BYTES, DurableState
 from ponor_broker.partitions.identity import PartitionId
@@ -28,6 +29,7 @@ from ponor_broker.partitions.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.stream_port import PartitionStream, StreamSource
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics, decode_stream_id, encode_stream_id, meta_stream_key
+from ponor_broker.partitions.turn_share import TurnShare
 
 _T = TypeVar("_T")
 PutKeys: TypeAlias = Callable[[Sequence[tuple[str, bytes]]], Awaitable[Sequence[bytes]]]
@@ -82,13 +84,14 @@ class PartitionOpener:
 
         Raises:
             s3stream.errors.S3StreamError: a stream cannot be opened or read.
-            PartitionCorruptError: what the Meta stream says makes no sense.
+            ponor_partition.errors.PartitionCorruptError: what the Meta stream says makes no sense.
         """
         first_streams = await self._first_streams(requests)
         opened_before = [self._topics.opened_streams(request.identity.key) for request in requests]
         metas = await self._open_first_streams(requests, first_streams, opened_before)
-        values = await self._replay(metas)
-        log_metas = [_log_meta(value) for value in values]
+        share = TurnShare(self._clock)
+        values = await self._replay(metas, share)
+        log_metas = [await share.run(_log_meta(value)) for value in values]
         await self._begin_logs(requests, metas, log_metas, first_streams)
         opened = await self._open_log_streams(requests, log_metas)
         await self._close_strangers(requests, metas, log_metas, opened_before)
@@ -175,7 +178,7 @@ class PartitionOpener:
         ]
         return [MetaStream(stream) for stream in (await self._open_streams(wanted))[: len(requests)]]
 
-    async def _replay(self, metas: Sequence[MetaStream]) -> list[MetaValues]:
+    async def _replay(self, metas: Sequence[MetaStream], share: TurnShare) -> list[MetaValues]:
         """Nearly all of them have been read to their ends by then; only the others wait."""
         starts = [(meta.stream.stream_id, meta.stream.start_offset) for meta in metas]
         first = await self._streams.read_together(starts, REPLAY_BYTES)
@@ -185,7 +188,7 @@ class PartitionOpener:
             rest = iter(await asyncio.gather(*(some[at][0].replay(some[at][1]) for at in waiting)))
             for at, (meta, records) in enumerate(some):
                 values.append(next(rest) if at in waiting else await meta.replay(records))
-            await self._clock.sleep(0)
+                await share.step()
         return values
 
     async def _begin_logs(
@@ -294,15 +297,11 @@ async def _add_streams(opened: Sequence[tuple[Partition, StreamName, PartitionSt
         raise refusal
 
 
-def _log_meta(values: MetaValues) -> LogMeta:
+def _log_meta(values: MetaValues) -> Steps[LogMeta]:
     log_meta = LogMeta()
     value = values.get(LogMeta.key)
     if value is not None:
-        if value.whole is None:
-            raise PartitionCorruptError("LOG: changes without the value they change")
-        log_meta.restore(value.whole)
-        for change in value.changes:
-            log_meta.apply_change(change)
+        yield from log_meta.replaying(value)
     return log_meta
 
 

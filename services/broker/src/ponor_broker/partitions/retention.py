@@ -27,34 +27,44 @@ class Extent:
     newest_ms: int
 
 
-def extents(log: PartitionLog) -> list[Extent]:
-    """The segments of a log, oldest first; the active one last, unless it is empty.
+def extents(log: PartitionLog, limit: int) -> list[Extent]:
+    """The oldest segments of a log, at most `limit`, oldest first; the active one last if it is among them and not empty.
 
     A segment without timestamps is as old as its end: as the next one's beginning, or its own where it is the last.
     """
     found: list[Extent] = []
     segments = log.log_meta.segments
-    for segment, after in pairwise(segments):
+    for segment, after in pairwise(segments[: limit + 1]):
         content = segment.content
         newest_ms = after.created_ms if content is None else content.max_timestamp
         found.append(
             Extent(
                 segment.base_offset,
                 after.base_offset,
-                0 if content is None else content.size_bytes,
+                segment.size_bytes,
                 newest_ms if newest_ms >= 0 else after.created_ms,
             )
         )
     active, content = log.log_meta.active, log.active_content
-    if log.end_offset > active.base_offset:
+    if len(segments) <= limit and log.end_offset > active.base_offset:
         newest_ms = content.max_timestamp if content.max_timestamp >= 0 else active.created_ms
         found.append(Extent(active.base_offset, log.end_offset, content.size_bytes, newest_ms))
     return found
 
 
-def retained_from(segments: Sequence[Extent], readable_end: int, config: TopicConfig, now_ms: int) -> int:
-    """The offset from which on data stays: the base of a segment, or the end of the last. Nothing beyond the readable end goes."""
-    by_size = _gone_by_size(segments, config)
+def retained_from(
+    segments: Sequence[Extent], log_bytes: int, readable_end: int, config: TopicConfig, now_ms: int
+) -> int:
+    """The offset from which on data stays: the base of a segment, or the end of the last that was given. Nothing beyond the readable end goes.
+
+    Args:
+        segments: the oldest of the log.
+        log_bytes: bytes of all its segments.
+        readable_end: the high watermark.
+        config: what the topic keeps.
+        now_ms: wall clock.
+    """
+    by_size = _gone_by_size(segments, log_bytes, config)
     by_age = _gone_by_age(segments, config, now_ms)
     gone = max(by_size, by_age)
     while gone and segments[gone - 1].end_offset > readable_end:
@@ -80,10 +90,10 @@ def _gone_by_age(segments: Sequence[Extent], config: TopicConfig, now_ms: int) -
     return len(segments)
 
 
-def _gone_by_size(segments: Sequence[Extent], config: TopicConfig) -> int:
+def _gone_by_size(segments: Sequence[Extent], log_bytes: int, config: TopicConfig) -> int:
     if not config.deletes_old or config.retention_bytes < 0:
         return 0
-    excess_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
+    excess_bytes = log_bytes - config.retention_bytes
     for at, segment in enumerate(segments):
         excess_bytes -= segment.size_bytes
         if excess_bytes < 0:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 
-from ponor_partition.log_meta import CLEANED, DATA, TIME, LogMeta, StreamName
+from ponor_partition.log_meta import LogMeta
+from ponor_partition.segment import CLEANED, DATA, TIME, StreamName
 
 from ponor_broker.partitions.stream_port import PartitionStream
 
@@ -26,6 +27,7 @@ class StreamTrims:
         self._meta = meta
         self._meta_needed_to = 0  # the Meta stream has to be committed up to here before anything is trimmed
         self._changes: list[asyncio.Future[None]] = []  # lists of segments that are on their way to the disk
+        self._lowest_known: dict[StreamName, tuple[int, int, int]] = {}
         self.is_cleaning = False
         """A cleaner writes: what lies behind the last slice of the `.cleaned` streams may become a segment."""
 
@@ -59,10 +61,17 @@ class StreamTrims:
     def _lowest(self, name: StreamName, kind: StreamName, start_offset: int) -> int | None:
         """Where the lowest slice of a stream begins, None without slices.
 
-        Segments of a plain stream lie in it in their order. A later cleaning appends, so in a `.cleaned` one all have to be looked at.
+        Segments of a plain stream lie in it in their order. A later cleaning appends, so in a `.cleaned` one all have to be looked at. A roll
+        changes neither, so the answer holds until closed segments go or the log start moves.
         """
+        known = self._lowest_known.get(name)
+        if known is not None and known[:2] == (self._log_meta.replacements, start_offset):
+            return known[2]
         starts = self._starts(name, kind, start_offset)
-        return min(starts, default=None) if name.endswith(CLEANED) else next(starts, None)
+        lowest = min(starts, default=None) if name.endswith(CLEANED) else next(starts, None)
+        if lowest is not None:
+            self._lowest_known[name] = (self._log_meta.replacements, start_offset, lowest)
+        return lowest
 
     def _starts(self, name: StreamName, kind: StreamName, start_offset: int) -> Iterator[int]:
         for at, segment in enumerate(self._log_meta.segments):

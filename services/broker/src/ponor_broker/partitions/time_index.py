@@ -10,7 +10,8 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from ponor_partition.log_meta import OPEN_END, TIME, LogMeta, Segment, StreamName
+from ponor_partition.log_meta import LogMeta
+from ponor_partition.segment import OPEN_END, TIME, StreamName
 
 from ponor_broker.partitions.stream_port import PartitionStream
 from ponor_broker.partitions.stream_reading import fetch
@@ -29,7 +30,7 @@ async def offset_before(
     Raises:
         s3stream.errors.S3StreamError: the Time stream cannot be read.
     """
-    segment = _first_reaching(log_meta, timestamp)
+    segment = log_meta.first_reaching(timestamp)
     entries = segment.slice(TIME)
     stream = streams.get(TIME + segment.suffix)
     if entries is None or stream is None:
@@ -46,10 +47,3 @@ async def offset_before(
         else:
             high = middle
     return found
-
-
-def _first_reaching(log_meta: LogMeta, timestamp: int) -> Segment:
-    for segment in log_meta.segments[:-1]:
-        if segment.content is None or segment.content.max_timestamp >= timestamp:
-            return segment
-    return log_meta.active

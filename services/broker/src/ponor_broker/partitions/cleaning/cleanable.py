@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ponor_partition.log_meta import LogMeta, Segment
+from ponor_partition.log_meta import LogMeta
+from ponor_partition.segment import Segment
 
 from ponor_broker.partitions.topic_config import TopicConfig
 

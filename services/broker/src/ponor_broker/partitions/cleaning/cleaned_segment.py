@@ -11,7 +11,7 @@ import asyncio
 from typing import Final
 
 from ponor_kafka.record_batch import BatchView
-from ponor_partition.log_meta import CLEANED, DATA, TIME, Content, Segment, Slice
+from ponor_partition.segment import CLEANED, DATA, TIME, Content, Segment, Slice
 from ponor_runtime.clock import Clock
 from s3stream.errors import AppendBackpressureError
 from s3stream.records import RECORD_COUNT_MAX

@@ -17,7 +17,7 @@ from typing import Final
 from ponor_kafka.errors import KafkaWireError
 from ponor_kafka.record_batch import BatchView
 from ponor_partition.errors import PartitionCorruptError
-from ponor_partition.log_meta import Segment
+from ponor_partition.segment import Segment
 from ponor_runtime.clock import Clock
 from s3stream.errors import AppendBackpressureError
 from s3stream.records import RECORD_COUNT_MAX
