@@ -25,6 +25,8 @@ from ponor_gc.configuration import read_configuration as read_gc
 
 ROOT: Final = Path(__file__).parents[2]
 ENTRYPOINT: Final = ROOT / "deploy" / "image" / "ponor_entry.py"
+PROBE: Final = ENTRYPOINT.with_name("ponor_probe.py")
+"""What the container engine runs as health check."""
 
 
 def load_entrypoint() -> ModuleType:

@@ -208,3 +208,26 @@ def test_the_first_quorum_is_formed_only_when_somebody_says_so() -> None:
         for each in (True, False)
     )
     assert before == after
+
+
+def test_every_service_is_probed_at_its_own_endpoint_and_restarted_only_for_a_stuck_loop() -> None:
+    found = [
+        (name, container)
+        for name, template in pods(render(values()))
+        for container in template["spec"]["containers"]
+        if "announce-stop" not in name
+    ]
+    assert len(found) == 4
+    for _, container in found:
+        assert {"name": "metrics", "containerPort": 9404} in container["ports"]
+        paths = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")}
+        assert {kind: get["path"] for kind, get in paths.items()} == {
+            "startup": "/livez",
+            "readiness": "/readyz",
+            "liveness": "/livez",
+        }
+        assert {get["port"] for get in paths.values()} == {"metrics"}
+        readiness = container["readinessProbe"]
+        # A process that stops right after a probe is out of its service within five seconds.
+        assert readiness["failureThreshold"] == 1
+        assert readiness["periodSeconds"] + readiness["timeoutSeconds"] <= 5

@@ -36,7 +36,6 @@ def test_controllers_find_each_other_by_the_names_of_their_pods(tmp_path: Path) 
     ports = {row["name"]: row["port"] for row in service["spec"]["ports"]}
     container = workload["spec"]["template"]["spec"]["containers"][0]
     assert {row["name"]: row["containerPort"] for row in container["ports"]} == {**ports, "metrics": 9404}
-    assert container["readinessProbe"]["grpc"]["port"] == ports["session"]
     for ordinal in range(workload["spec"]["replicas"]):
         pod = f"{workload['metadata']['name']}-{ordinal}"
         controller = controller_of(environment(manifests, workload, pod), tmp_path)
@@ -63,7 +62,7 @@ def test_brokers_find_the_controllers_and_clients_find_the_brokers(tmp_path: Pat
         assert broker.settings.connections_max == 123
         assert broker.settings.drain_ms_max == (600 - 5 - 15) * 1000
         assert broker.object_store == SMALLEST["objectStore"]["url"]
-        _probe_looks_where_the_service_writes(workload, broker.ready_file)
+        _probes_ask_where_the_service_answers(workload, broker.metrics)
 
 
 def test_clients_outside_are_told_the_port_at_which_each_broker_really_listens(tmp_path: Path) -> None:
@@ -104,7 +103,7 @@ def test_every_collector_and_compactor_is_a_node_of_its_own(role: str, read: Any
         pod = f"{workload['metadata']['name']}-5d8f-abcde"
         found = read(environment(manifests, workload, pod), tmp_path)
         ids.add(found.options.node_id)
-        _probe_looks_where_the_service_writes(workload, found.ready_file)
+        _probes_ask_where_the_service_answers(workload, found.metrics)
     assert len(ids) == 2
 
 
@@ -121,9 +120,9 @@ def test_selectors_select_the_pods_that_they_mean() -> None:
             assert wanted.get("matchLabels", wanted).items() <= labels.items()
 
 
-def _probe_looks_where_the_service_writes(workload: dict[str, Any], ready_file: Path | None) -> None:
+def _probes_ask_where_the_service_answers(workload: dict[str, Any], metrics: str | None) -> None:
     container = workload["spec"]["template"]["spec"]["containers"][0]
-    assert container["readinessProbe"]["exec"]["command"] == ["test", "-f", str(ready_file)]
-    mounts = {row["mountPath"] for row in container["volumeMounts"]}
-    assert ready_file is not None
-    assert str(ready_file.parent) in mounts
+    assert metrics is not None
+    ports = {row["name"]: row["containerPort"] for row in container["ports"]}
+    for kind in ("startup", "readiness", "liveness"):
+        assert int(metrics.rpartition(":")[2]) == ports[container[f"{kind}Probe"]["httpGet"]["port"]]

@@ -74,8 +74,8 @@ def test_everybody_uses_the_store_that_is_there_with_a_key_that_it_knows(tmp_pat
 @pytest.mark.parametrize("role", ROLES)
 def test_a_container_is_ready_when_its_service_says_so(tmp_path: Path, role: str) -> None:
     for each in containers(role):
-        ready = str(ROLES[role](each.environment, tmp_path).ready_file)
-        assert each.spec["healthcheck"]["test"] == ["CMD", "test", "-f", ready]
+        assert ROLES[role](each.environment, tmp_path).metrics == "0.0.0.0:9404", "where the probe asks"
+        assert each.spec["healthcheck"]["test"] == ["CMD", "python", "/opt/ponor/ponor_probe.py", "readyz"]
         assert any(mount.startswith("/run/ponor:") for mount in each.spec["tmpfs"])
 
 

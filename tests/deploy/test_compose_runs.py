@@ -21,7 +21,7 @@ from typing import Any
 from ponor_runtime.ready_file import read_ready_file
 
 from tests.deploy.composition import Container, containers
-from tests.deploy.containers import ENTRYPOINT
+from tests.deploy.containers import ENTRYPOINT, PROBE
 from tests.e2e.load.cluster import ponor
 from tests.integration.seaweed_server import SeaweedServer
 
@@ -37,6 +37,7 @@ class Running:
     container: Container
     process: subprocess.Popen[bytes]
     directory: Path
+    environment: dict[str, str]
 
     def addresses(self) -> dict[str, str]:
         """Waits until it serves."""
@@ -46,6 +47,12 @@ class Running:
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.05)
         return ready.addresses
+
+    def until_healthy(self) -> None:
+        """Waits until the health check of the container passes."""
+        deadline = time.monotonic() + PATIENCE_S
+        while subprocess.run([sys.executable, PROBE, "readyz"], env=self.environment, check=False).returncode:
+            assert time.monotonic() < deadline, self.log()
 
     def log(self) -> str:
         """What it had to say."""
@@ -68,6 +75,7 @@ def test_what_the_file_describes_serves_drains_and_ends(tmp_path: Path) -> None:
         brokers = [each for name, each in running.items() if name.startswith("broker-")]
         for each in running.values():
             each.addresses()
+            each.until_healthy()
         bootstrap = ",".join(each.addresses()["kafka"] for each in brokers)
         _records_go_in_and_come_out(bootstrap)
         # A broker that had no turn for long is given no new partition; it gets its share when it is heard again.
@@ -132,9 +140,10 @@ def _started(
     }
     command = [sys.executable, str(ENTRYPOINT), *container.command]
     with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=log, stderr=log)
+        environment = {**os.environ, **environment}
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
-        yield Running(container, process, directory)
+        yield Running(container, process, directory, environment)
     finally:
         process.kill()
         process.wait()

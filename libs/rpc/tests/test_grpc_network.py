@@ -13,7 +13,9 @@ import grpc.aio
 import pytest
 from ponor.common.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from ponor_rpc.grpc_network import GrpcNetwork
-from ponor_rpc.methods import HEALTH_CHECK, SESSION
+from ponor_rpc.methods import HEALTH_CHECK, SESSION, service_name
+from ponor_rpc.methods import PEER as PEER_METHOD
+from ponor_runtime.health import Health
 from ponor_runtime.network import FRAME_BYTES_MAX, Connection, ConnectionClosedError
 
 from libs.rpc.tests import closing
@@ -94,6 +96,28 @@ async def test_health_knows_the_services() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await check(b"\xff\xff")
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await network.close()
+
+
+async def test_health_follows_what_the_process_says_of_itself() -> None:
+    health = Health()
+    network = GrpcNetwork(health=health)
+    handlers = {SESSION: conformance.echo, PEER_METHOD: conformance.echo}
+    listener = await network.listen("127.0.0.1:0", handlers)
+    health.require_for(service_name(PEER_METHOD), lambda: "")
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(HEALTH_CHECK)
+
+        async def status(service: str) -> int:
+            answer = await check(HealthCheckRequest(service=service).SerializeToString())
+            return HealthCheckResponse.FromString(answer).status
+
+        not_serving = HealthCheckResponse.SERVING_STATUS_NOT_SERVING
+        serving = HealthCheckResponse.SERVING_STATUS_SERVING
+        assert await status("") == await status(service_name(SESSION)) == not_serving
+        assert await status(service_name(PEER_METHOD)) == serving
+        health.announce()
+        assert await status("") == await status(service_name(SESSION)) == serving
     await network.close()
 
 

@@ -58,4 +58,4 @@ async def main(runtime: Runtime, stop: asyncio.Event) -> None:
 
 if __name__ == "__main__":
     log_lines.log_to_stderr()
-    end_process(run_service(main, name="tiny", network=NoNetwork))
+    end_process(run_service(main, name="tiny", network=lambda _: NoNetwork()))

@@ -132,7 +132,7 @@ def test_a_ready_file_says_who_serves_where(tmp_path: Path) -> None:
     assert read_ready_file(path) is None
     write_ready_file(path, {"kafka": "127.0.0.1:9092"})
     write_ready_file(path, {"kafka": "127.0.0.1:9093"})
-    assert read_ready_file(path) == ReadyFile(os.getpid(), {"kafka": "127.0.0.1:9093"})
+    assert read_ready_file(path) == ReadyFile(os.getpid(), {"kafka": "127.0.0.1:9093"}, {})
     assert [entry.name for entry in tmp_path.iterdir()] == ["ready.json"]
     for broken in ("", "{}", "[]", '{"pid": "x", "addresses": {}}', '{"pid": 1, "addresses": 3}'):
         path.write_text(broken)

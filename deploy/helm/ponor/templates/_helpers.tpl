@@ -173,6 +173,21 @@ volumeMounts:
   - {name: tmp, mountPath: /tmp}
 {{- end }}
 
-{{- define "ponor.readyFile" -}}
-exec: {command: [test, -f, /run/ponor/ready.json]}
+{{/* Served by a thread beside the service. /readyz: it is registered, current and not fenced. /livez: its event loop runs; where it does not, a restart helps. */}}
+{{- define "ponor.probes" -}}
+startupProbe:
+  httpGet: {path: /livez, port: metrics}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: 60
+readinessProbe:
+  httpGet: {path: /readyz, port: metrics}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: 1
+livenessProbe:
+  httpGet: {path: /livez, port: metrics}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 4
 {{- end }}

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 import grpc.aio
+from ponor_runtime.health import Health
 from ponor_runtime.network import FRAME_BYTES_MAX, Connection, ConnectionClosedError, Handler, Listener
 from ponor_runtime.tasks import FailStop, report_to_loop
 
@@ -55,11 +56,23 @@ HANDLER_STOP_SECONDS: Final = 1.0
 class GrpcNetwork:
     """Fulfils `ponor_runtime.network.Network`. One channel per address is shared by its connections and closed with the last one."""
 
-    def __init__(self, *, fail_stop: FailStop = report_to_loop, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        fail_stop: FailStop = report_to_loop,
+        tls: TlsFiles | None = None,
+        health: Health | None = None,
+    ) -> None:
         self._fail_stop = fail_stop
         self._tls = tls
+        self._serves: Callable[[str], bool] = health.serves if health is not None else lambda _: True
         self._channels: dict[str, _SharedChannel] = {}
         self._listeners: list[GrpcListener] = []
+
+    @classmethod
+    def telling(cls, health: Health) -> GrpcNetwork:
+        """The network of a service process; its health checks answer what `health` says."""
+        return cls(health=health)
 
     async def connect(self, address: str, method: str) -> Connection:
         """See `Network.connect`. Returns before the peer is known to be there."""
@@ -87,7 +100,7 @@ class GrpcNetwork:
 
     async def listen(self, address: str, handlers: Mapping[str, Handler]) -> Listener:
         """See `Network.listen`. Beside `handlers`, health checks are answered."""
-        listener = GrpcListener(dict(handlers), self._fail_stop, self._tls)
+        listener = GrpcListener(dict(handlers), self._fail_stop, self._tls, self._serves)
         await listener.start(address)
         self._listeners.append(listener)
         return listener
@@ -112,12 +125,16 @@ class GrpcListener(grpc.GenericRpcHandler):
     """Fulfils `ponor_runtime.network.Listener`: a server whose every method is a handler of connections."""
 
     def __init__(
-        self, handlers: Mapping[str, Handler], fail_stop: FailStop, tls: TlsFiles | None = None
+        self,
+        handlers: Mapping[str, Handler],
+        fail_stop: FailStop,
+        tls: TlsFiles | None,
+        serves: Callable[[str], bool],
     ) -> None:
         self._fail_stop = fail_stop
         self._tls = tls
         self._methods = {path: self._method(handler) for path, handler in handlers.items()}
-        self._methods[HEALTH_CHECK] = health_handler(handlers)
+        self._methods[HEALTH_CHECK] = health_handler(handlers, serves)
         # Dicts, not sets: closed in the order of arrival.
         self._connections: dict[ServerStream, None] = {}
         self._handler_tasks: dict[asyncio.Task[None], None] = {}

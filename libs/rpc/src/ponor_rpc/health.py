@@ -1,12 +1,12 @@
 """gRPC's health checking protocol, so that any probe (Kubernetes, grpcurl) can ask whether a service serves.
 
-Only `Check` is served. A listener serves everything it knows as soon as it is bound, therefore the answer is SERVING or NOT_FOUND.
+Only `Check` is served: SERVING or NOT_SERVING for a service of this listener and, under the empty name, for the process; NOT_FOUND for any other.
 Source: the GRPC Health Checking Protocol, version 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -14,11 +14,18 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from ponor.common.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+from ponor_rpc.methods import service_name
 
-def health_handler(methods: Iterable[str]) -> grpc.RpcMethodHandler[bytes, bytes]:
-    """A handler of `Check` that knows the services to which `methods` (paths) belong."""
-    services = {"", *(path.split("/")[1] for path in methods)}
-    serving = HealthCheckResponse(status=HealthCheckResponse.SERVING_STATUS_SERVING).SerializeToString()
+
+def health_handler(
+    methods: Iterable[str], serves: Callable[[str], bool] = lambda _: True
+) -> grpc.RpcMethodHandler[bytes, bytes]:
+    """A handler of `Check` that knows the services to which `methods` (paths) belong; `serves` says of each whether it serves now."""
+    services = {"", *map(service_name, methods)}
+    statuses = {
+        True: HealthCheckResponse(status=HealthCheckResponse.SERVING_STATUS_SERVING).SerializeToString(),
+        False: HealthCheckResponse(status=HealthCheckResponse.SERVING_STATUS_NOT_SERVING).SerializeToString(),
+    }
 
     async def check(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         try:
@@ -27,6 +34,6 @@ def health_handler(methods: Iterable[str]) -> grpc.RpcMethodHandler[bytes, bytes
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a HealthCheckRequest")
         if service not in services:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {service!r} here")
-        return serving
+        return statuses[serves(service)]
 
     return grpc.unary_unary_rpc_method_handler(check)

@@ -21,3 +21,8 @@ CLUSTER: Final = "/ponor.controller.v1.ClusterService/Cluster"
 
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 """gRPC's health checking protocol; a single call, not a stream of frames."""
+
+
+def service_name(method: str) -> str:
+    """The gRPC service to which the path of a method belongs."""
+    return method.split("/")[1]

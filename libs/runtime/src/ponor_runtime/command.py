@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from ponor_runtime import log_lines
-from ponor_runtime.lifecycle import StartRefusedError, run_service
-from ponor_runtime.network import Network
+from ponor_runtime.lifecycle import NetworkOf, StartRefusedError, run_service
+from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.settings import SettingError
-from ponor_runtime.telemetry import Telemetry
 
 C = TypeVar("C")
 Serve: TypeAlias = Callable[[C, Runtime, asyncio.Event], Awaitable[None]]
@@ -31,7 +30,7 @@ def run_from_command_line(
     name: str,
     description: str,
     read_configuration: Callable[[Path], C],
-    network: Callable[[], Network],
+    network: NetworkOf,
     remediable: tuple[type[BaseException], ...] = (),
 ) -> int:
     """Parse `--config FILE`, read the file, run the service; returns the exit code (see `lifecycle`)."""
@@ -46,8 +45,8 @@ def run_from_command_line(
     return run_service(partial(serve, configuration), name=name, network=network, remediable=remediable)
 
 
-def start_metrics(telemetry: Telemetry, address: str | None) -> dict[str, str]:
-    """Serve Prometheus metrics on HOST:PORT, if an address is given; the bound address under "metrics".
+def start_metrics(runtime: Runtime, address: str | None) -> dict[str, str]:
+    """Serve Prometheus metrics and the probes on HOST:PORT, if an address is given; the bound address under "metrics".
 
     Raises:
         StartRefusedError: the address is none.
@@ -55,9 +54,27 @@ def start_metrics(telemetry: Telemetry, address: str | None) -> dict[str, str]:
     """
     if address is None:
         return {}
-    from ponor_runtime.telemetry_export import start_prometheus
+    from ponor_runtime.telemetry_export import serve_prometheus
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise StartRefusedError(f"metrics address {address!r}: write HOST:PORT")
-    return {"metrics": f"{host}:{start_prometheus(telemetry, host, int(port))}"}
+    clock, health = runtime.clock, runtime.health
+    runtime.telemetry.gauge("ponor_ready", lambda: float(health.ready(clock.monotonic_ns()).is_good))
+    endpoint = serve_prometheus(
+        runtime.telemetry,
+        host.strip("[]"),
+        int(port),
+        probes={
+            "/livez": lambda: health.live(clock.monotonic_ns()),
+            "/readyz": lambda: health.ready(clock.monotonic_ns()),
+        },
+    )
+    return {"metrics": f"{host}:{endpoint.port}"}
+
+
+def announce(runtime: Runtime, ready_file: Path | None, addresses: ServiceAddresses) -> None:
+    """Say that the service serves, under these addresses: from now on its conditions decide whether it is ready, and the ready file, if there is one, says so."""
+    runtime.health.announce()
+    if ready_file is not None:
+        runtime.health.on_change(lambda unmet: write_ready_file(ready_file, addresses, unmet))

@@ -18,11 +18,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn, TypeAlias
 
 from ponor_runtime import log_lines
+from ponor_runtime.health import Health
 from ponor_runtime.network import Network
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.settings import SettingError
 from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.system_disk import SystemDisk
+from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.thread_times import OwnThreadTimes, ThreadTimes
 
@@ -40,6 +42,8 @@ END_LOOKS: Final = 8
 ServiceMain: TypeAlias = Callable[[Runtime, asyncio.Event], Awaitable[None]]
 """Serves until the event is set, then closes everything in order and returns."""
 
+NetworkOf: TypeAlias = Callable[[Health], Network]
+
 
 class StartRefusedError(Exception):
     """A service cannot start, or go on, until a person changes something; the message says what."""
@@ -49,7 +53,7 @@ def run_service(
     main: ServiceMain,
     *,
     name: str,
-    network: Callable[[], Network],
+    network: NetworkOf,
     remediable: tuple[type[BaseException], ...] = (),
 ) -> int:
     """Run a service in this process until it is told to stop; returns the exit code.
@@ -57,7 +61,7 @@ def run_service(
     Args:
         main: the service.
         name: how it calls itself in its lines on stderr.
-        network: builds the network port; called on the running loop.
+        network: builds the network port, which tells the health of the process to those who ask; called on the running loop.
         remediable: errors besides `StartRefusedError`, `SettingError` and `OSError` whose message is all that a person needs.
     """
     import uvloop
@@ -91,24 +95,27 @@ def end_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-async def _serve(main: ServiceMain, name: str, network: Callable[[], Network]) -> None:
+async def _serve(main: ServiceMain, name: str, network: NetworkOf) -> None:
     loop = asyncio.get_running_loop()
     fail_stop = functools.partial(_fail_stop, name)
     loop.set_exception_handler(functools.partial(_on_loop_error, fail_stop))
     stop = asyncio.Event()
-    process = _ServiceProcess(loop, name)
-    begin_stop = functools.partial(_begin_stop, process, stop)
+    process, health, clock = _ServiceProcess(loop, name), Health(), SystemClock()
+    begin_stop = functools.partial(_begin_stop, process, health, stop)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, begin_stop)
-    watched = _watch_parent(loop, name, functools.partial(_begin_hurried_stop, process, stop))
+    watched = _watch_parent(loop, name, functools.partial(_begin_hurried_stop, process, health, stop))
     telemetry = Telemetry()
+    tasks = BackgroundTasks(fail_stop)
+    tasks.spawn(health.watch(clock), "health")
     stop_export = _export_telemetry(telemetry, name)
     try:
         runtime = Runtime(
-            SystemClock(), SystemRandomness(), SystemDisk(), network(), telemetry, fail_stop, process
+            clock, SystemRandomness(), SystemDisk(), network(health), telemetry, fail_stop, process, health
         )
         await main(runtime, stop)
     finally:
+        await tasks.close()
         stop_export()
         if watched is not None:
             loop.remove_reader(watched)
@@ -173,13 +180,15 @@ class _ServiceProcess:
         os._exit(EXIT_REFUSED)
 
 
-def _begin_stop(process: _ServiceProcess, stop: asyncio.Event) -> None:
+def _begin_stop(process: _ServiceProcess, health: Health, stop: asyncio.Event) -> None:
+    health.stop()
     if not stop.is_set():
         stop.set()
         process.end_in(STOP_SECONDS_MAX)
 
 
-def _begin_hurried_stop(process: _ServiceProcess, stop: asyncio.Event) -> None:
+def _begin_hurried_stop(process: _ServiceProcess, health: Health, stop: asyncio.Event) -> None:
+    health.stop()
     stop.set()
     process.hurry()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Disk
+from ponor_runtime.health import Health
 from ponor_runtime.network import Network
 from ponor_runtime.process import Process, UnwatchedProcess
 from ponor_runtime.randomness import Randomness
@@ -32,3 +33,4 @@ class Runtime:
     telemetry: Telemetry
     fail_stop: FailStop = report_to_loop
     process: Process = field(default_factory=UnwatchedProcess)
+    health: Health = field(default_factory=Health)

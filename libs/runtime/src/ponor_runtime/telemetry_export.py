@@ -1,31 +1,34 @@
-"""The Prometheus endpoint: every metric of the registry on `http://HOST:PORT/metrics`.
+"""The Prometheus endpoint: every metric of the registry on `http://HOST:PORT/metrics`, and the probes of the process beside it.
 
-What lives here: everything that imports prometheus_client; loaded only by a process that serves metrics.
+Everything that imports prometheus_client is here; only a process that serves metrics loads it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.resources import Resource
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 
+from ponor_runtime.health import Verdict
 from ponor_runtime.metric_data import SCOPE, create_instruments, with_histograms
+from ponor_runtime.probe_endpoint import ProbeServer, route, serve_probes
 from ponor_runtime.telemetry import Telemetry
 
 
 class PrometheusEndpoint:
     """A running HTTP server on a thread of its own; `port` is the one really bound."""
 
-    def __init__(self, server: WSGIServer, provider: MeterProvider, host: str) -> None:
+    def __init__(self, server: ProbeServer, provider: MeterProvider, host: str) -> None:
         self._server = server
         self._provider = provider
         self.port: int = server.server_port
-        self.url = f"http://{host}:{self.port}/metrics"
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http://{name}:{self.port}/metrics"
 
     def close(self) -> None:
         """Stop serving."""
@@ -34,8 +37,14 @@ class PrometheusEndpoint:
         self._provider.shutdown()
 
 
-def serve_prometheus(telemetry: Telemetry, host: str, port: int) -> PrometheusEndpoint:
-    """Serve every metric of the registry on `http://host:port/metrics`; port 0 takes any free one.
+def serve_prometheus(
+    telemetry: Telemetry,
+    host: str,
+    port: int,
+    *,
+    probes: Mapping[str, Callable[[], Verdict]] | None = None,
+) -> PrometheusEndpoint:
+    """Serve every metric of the registry on `http://host:port/metrics`, and each probe under its path; port 0 takes any free one.
 
     Raises:
         OSError: the address cannot be bound.
@@ -48,16 +57,11 @@ def serve_prometheus(telemetry: Telemetry, host: str, port: int) -> PrometheusEn
     )
     create_instruments(provider, telemetry)
     try:
-        server, _ = start_http_server(port, host, registry)
+        server = serve_probes(route(make_wsgi_app(registry), probes or {}), host, port)
     except OSError as error:
         provider.shutdown()
         raise OSError(error.errno, f"metrics cannot be served on {host}:{port}: {error.strerror}") from error
     return PrometheusEndpoint(server, provider, host)
-
-
-def start_prometheus(telemetry: Telemetry, host: str, port: int) -> int:
-    """`serve_prometheus` for as long as the process lives; the bound port."""
-    return serve_prometheus(telemetry, host, port).port
 
 
 class _PrometheusReader(PrometheusMetricReader):

@@ -59,6 +59,8 @@ COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_096)
 SIZES: Final = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
 
 METRICS: Final[dict[str, Metric]] = {
+    # Every process: ponor_runtime.health.
+    "ponor_ready": Metric(GAUGE, "boolean", (), "1 while /readyz answers 200"),
     # The object store: s3stream.stores.
     "ponor_object_store_requests_total": Metric(COUNTER, "requests", ("op", "class"), "Calls that left for the store, every retry and every part counted; class is put, get or delete, as stores bill"),
     "ponor_object_store_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Payload bytes to (write) and from (read) the store"),

@@ -322,6 +322,9 @@ class SimCluster:
 
     def _ready(self, name: str) -> None:
         self.serving[name] = None
+        process = self.processes.get(name)
+        if process is not None and process.runtime is not None:
+            process.runtime.health.announce()
 
 
 def controller_names(count: int) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ from ponor_journal.errors import JournalIdentityError
 from ponor_metadata.errors import SessionClosedError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
-from ponor_runtime.command import run_from_command_line, start_metrics
+from ponor_runtime.command import announce, run_from_command_line, start_metrics
 from ponor_runtime.freed_memory import use_freed_memory_again
 from ponor_runtime.lifecycle import StartRefusedError, end_process
 from ponor_runtime.object_store import ObjectStoreError
-from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
+from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
 from s3stream.errors import StorageFailedError, WalCorruptError
 from s3stream.stores.open_store import open_object_store
@@ -43,7 +43,7 @@ async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyn
     """Run the broker, its metrics endpoint and its ready file."""
     # Before anything is opened: a start makes objects by the million, and they stay.
     gc.set_threshold(*GC_THRESHOLDS)
-    metrics = start_metrics(runtime.telemetry, configuration.metrics)
+    metrics = start_metrics(runtime, configuration.metrics)
     try:
         store = await open_object_store(configuration.object_store, runtime=runtime, environment=os.environ)
     except ValueError as error:
@@ -52,8 +52,7 @@ async def serve(configuration: BrokerConfiguration, runtime: Runtime, stop: asyn
     def ready(addresses: ServiceAddresses) -> None:
         gc.collect()
         gc.freeze()
-        if configuration.ready_file is not None:
-            write_ready_file(configuration.ready_file, {**addresses, **metrics})
+        announce(runtime, configuration.ready_file, {**addresses, **metrics})
 
     try:
         condition = await prove_store(
@@ -80,7 +79,7 @@ def main() -> int:
         name=NAME,
         description="A broker of a Ponor cluster.",
         read_configuration=read_configuration,
-        network=GrpcNetwork,
+        network=GrpcNetwork.telling,
         remediable=REMEDIABLE,
     )
 

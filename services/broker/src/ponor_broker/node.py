@@ -11,6 +11,7 @@ from typing import Final
 
 from ponor_metadata.controllers import KnownControllers
 from ponor_metadata.errors import SessionClosedError
+from ponor_metadata.readiness import require_current_image, require_session
 from ponor_metadata.rows import NodeRole, NodeRow, WalKind
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
 from ponor_metadata.subscription import SubscriptionClient
@@ -86,6 +87,8 @@ class Node:
 
     def start(self, tasks: BackgroundTasks) -> None:
         """Begin both conversations."""
+        require_session(self._runtime.health, self.session)
+        require_current_image(self._runtime.health, self.subscription)
         tasks.spawn(self.subscription.run(), "subscription")
         tasks.spawn(self._run_session(), "session")
 

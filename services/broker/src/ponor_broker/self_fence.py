@@ -59,6 +59,11 @@ class SelfFence:
         self._changed = changed
         self._is_down = False
 
+    @property
+    def reason(self) -> str:
+        """Why no partition is served; empty while they are."""
+        return "the controllers may have replaced this broker: it has not heard them" if self._is_down else ""
+
     async def watch(self) -> None:
         """Look for ever."""
         while True:

@@ -17,6 +17,7 @@ from ponor_metadata.quorum_client import QuorumClient
 from ponor_metadata.rows import WalKind
 from ponor_metadata.session import SessionClient
 from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.tables import PARTITIONS_LED_BY
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.runtime import Runtime
@@ -77,6 +78,7 @@ from ponor_broker.partitions.topic_configs import TopicConfigs
 from ponor_broker.partitions.topics import Topics
 from ponor_broker.partitions.transit_parking import TransitParking
 from ponor_broker.producer_ids import ProducerIds
+from ponor_broker.readiness import require_serving
 from ponor_broker.self_fence import SelfFence, fence_after_ms
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.storage.refusals import storage_error_of
@@ -314,7 +316,12 @@ class BrokerServices:
                 silence_ms=lambda: self._session.silence_ms,
                 changed=self.partitions.fence,
             )
+            self._runtime.health.require("fence", lambda: fence.reason)
             self._tasks.spawn(fence.watch(), "self-fence")
+        require_serving(self._runtime.health, self._led_count, lambda: len(self.partitions))
+
+    def _led_count(self) -> int:
+        return len(self._subscription.image.partitions.find(PARTITIONS_LED_BY, self._node_id))
 
     def _load_reporter(self) -> LoadReporter:
         return LoadReporter(

@@ -10,11 +10,11 @@ import resource
 from ponor_metadata.session import NodeFencedError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
-from ponor_runtime.command import run_from_command_line, start_metrics
+from ponor_runtime.command import announce, run_from_command_line, start_metrics
 from ponor_runtime.freed_memory import use_freed_memory_again
 from ponor_runtime.lifecycle import StartRefusedError, end_process
 from ponor_runtime.object_store import ObjectStoreError
-from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
+from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
 
 from ponor_compactor.app import run
@@ -31,7 +31,7 @@ GC_THRESHOLDS = (50_000, 50, 100)
 async def serve(configuration: CompactorConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
     """Run the compactor, its metrics endpoint and its ready file."""
     gc.set_threshold(*GC_THRESHOLDS)
-    metrics = start_metrics(runtime.telemetry, configuration.metrics)
+    metrics = start_metrics(runtime, configuration.metrics)
     runtime.telemetry.gauge("ponor_compactor_resident_bytes_max", _resident_bytes_max)
     pace = Pace(runtime.clock, configuration.settings, runtime.telemetry)
     try:
@@ -42,8 +42,7 @@ async def serve(configuration: CompactorConfiguration, runtime: Runtime, stop: a
     def ready(addresses: ServiceAddresses) -> None:
         gc.collect()
         gc.freeze()
-        if configuration.ready_file is not None:
-            write_ready_file(configuration.ready_file, {**addresses, **metrics})
+        announce(runtime, configuration.ready_file, {**addresses, **metrics})
 
     try:
         await run(
@@ -74,7 +73,7 @@ def main() -> int:
         name=NAME,
         description="A compactor of a Ponor cluster.",
         read_configuration=read_configuration,
-        network=GrpcNetwork,
+        network=GrpcNetwork.telling,
         remediable=REMEDIABLE,
     )
 

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ponor_metadata.readiness import require_session
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
 from ponor_runtime.budgets import ByteBudget
@@ -58,6 +59,7 @@ async def run(
     """
     session = _session(runtime, options)
     worker = _worker(runtime, settings, session, store, multipart, pace)
+    require_session(runtime.health, session)
     loop = asyncio.get_running_loop()
     conversation = loop.create_task(session.run(), name="compactor-session")
     stopping = loop.create_task(stop.wait(), name="compactor-stop")

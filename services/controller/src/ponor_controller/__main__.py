@@ -7,9 +7,9 @@ import gc
 
 from ponor_metadata.apply import UnknownRecordError
 from ponor_rpc.grpc_network import GrpcNetwork
-from ponor_runtime.command import run_from_command_line, start_metrics
+from ponor_runtime.command import announce, run_from_command_line, start_metrics
 from ponor_runtime.lifecycle import end_process
-from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
+from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
 
 from ponor_controller.app import run
@@ -28,18 +28,19 @@ REMEDIABLE = (DirectoryInUseError, RecordLogCorruptError, UnknownRecordError, Wr
 async def serve(configuration: ControllerConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
     """Run the controller, its metrics endpoint and its ready file."""
     gc.set_threshold(*LOADING_THRESHOLDS)
-    metrics = start_metrics(runtime.telemetry, configuration.metrics)
+    metrics = start_metrics(runtime, configuration.metrics)
 
     def ready(addresses: ServiceAddresses) -> None:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*SERVING_THRESHOLDS)
-        if configuration.ready_file is not None:
-            write_ready_file(configuration.ready_file, {**addresses, **metrics})
+        announce(runtime, configuration.ready_file, {**addresses, **metrics})
 
     peer_network = None
     if configuration.peer_tls is not None:
-        peer_network = GrpcNetwork(fail_stop=runtime.fail_stop, tls=configuration.peer_tls)
+        peer_network = GrpcNetwork(
+            fail_stop=runtime.fail_stop, tls=configuration.peer_tls, health=runtime.health
+        )
     try:
         await run(
             runtime,
@@ -61,7 +62,7 @@ def main() -> int:
         name=NAME,
         description="The controller of a Ponor cluster.",
         read_configuration=read_configuration,
-        network=GrpcNetwork,
+        network=GrpcNetwork.telling,
         remediable=REMEDIABLE,
     )
 

@@ -16,7 +16,7 @@ from ponor.metadata.v1 import records_pb2
 from ponor_metadata.view import cluster_of
 from ponor_raft.ready import Leadership
 from ponor_raft.stored import StoredState
-from ponor_rpc.methods import PEER
+from ponor_rpc.methods import PEER, service_name
 from ponor_runtime.disk import DiskLock
 from ponor_runtime.network import Network
 from ponor_runtime.ready_file import ServiceAddresses
@@ -43,6 +43,7 @@ from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
 from ponor_controller.controller import Controller
 from ponor_controller.doors import Doors
 from ponor_controller.options import ControllerOptions
+from ponor_controller.readiness import Readiness
 from ponor_controller.recovery import Recovered, recover
 from ponor_controller.settings import ControllerSettings
 
@@ -79,6 +80,8 @@ async def run(
     await runtime.disk.make_directories(options.data)
     lock = _lock(runtime, options.data)
     doors = Doors(runtime.network, peer_network or runtime.network)
+    # A controller that is not ready yet has to answer its peers: they make each other ready.
+    runtime.health.require_for(service_name(PEER), lambda: doors.refusal_of(PEER))
     try:
         identity = await open_identity(
             runtime.disk, options.data, options.cluster_id, lambda: new_identity(options, runtime.randomness)
@@ -86,6 +89,7 @@ async def run(
         _check_node(identity, options)
         await doors.open(options.listen, options.peer_listen)
         if not identity.cluster_id:
+            runtime.health.require("membership", lambda: "this controller is blank and waits to be added")
             LOG.warning("%s is blank; it is let in by `%s`", options.data, _invitation(doors, identity))
             ready(_addresses(doors, identity))
             ready = _nothing
@@ -130,6 +134,7 @@ async def _serve(
         Addresses(*map(reachable, doors.addresses)),
     )
     controller.consensus.on_leadership(_tell)
+    Readiness(identity.replica, controller.driver, controller.leadership).contribute(runtime.health)
     try:
         controller.start()
         formatting = tasks.spawn(_remember_format(runtime, options, identity, controller), "formatted")

@@ -42,6 +42,10 @@ class Doors:
         """From now on these answer, by method; all others are sent away."""
         self._handlers = handlers
 
+    def refusal_of(self, method: str) -> str:
+        """Why nobody answers behind this method; empty while somebody does."""
+        return "" if method in self._handlers else "connections are closed until this controller serves"
+
     async def close(self) -> None:
         """Stop serving and close every connection. Idempotent."""
         self._handlers = {}

@@ -8,10 +8,10 @@ import os
 from ponor_metadata.session import NodeFencedError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
-from ponor_runtime.command import run_from_command_line, start_metrics
+from ponor_runtime.command import announce, run_from_command_line, start_metrics
 from ponor_runtime.lifecycle import StartRefusedError, end_process
 from ponor_runtime.object_store import ObjectStoreError
-from ponor_runtime.ready_file import ServiceAddresses, write_ready_file
+from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
 
 from ponor_gc.app import run
@@ -25,7 +25,7 @@ REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError)
 
 async def serve(configuration: GcConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
     """Run the collector, its metrics endpoint and its ready file."""
-    metrics = start_metrics(runtime.telemetry, configuration.metrics)
+    metrics = start_metrics(runtime, configuration.metrics)
     pace = DeletionPace(runtime.clock, configuration.settings)
     try:
         store, multipart = await open_stores(configuration.object_store, pace, runtime, os.environ)
@@ -33,8 +33,7 @@ async def serve(configuration: GcConfiguration, runtime: Runtime, stop: asyncio.
         raise StartRefusedError(str(error)) from error
 
     def ready(addresses: ServiceAddresses) -> None:
-        if configuration.ready_file is not None:
-            write_ready_file(configuration.ready_file, {**addresses, **metrics})
+        announce(runtime, configuration.ready_file, {**addresses, **metrics})
 
     try:
         await run(
@@ -59,7 +58,7 @@ def main() -> int:
         name=NAME,
         description="The garbage collector of a Ponor cluster.",
         read_configuration=read_configuration,
-        network=GrpcNetwork,
+        network=GrpcNetwork.telling,
         remediable=REMEDIABLE,
     )
 

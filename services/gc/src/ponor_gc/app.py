@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ponor_metadata.readiness import require_session
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
 from ponor_runtime.identity import NodeId
@@ -69,6 +70,7 @@ async def run(
         identity=identity,
         addresses=options.controllers,
     )
+    require_session(runtime.health, session)
     loop = asyncio.get_running_loop()
     conversation = loop.create_task(session.run(), name="gc-session")
     stopping = loop.create_task(stop.wait(), name="gc-stop")

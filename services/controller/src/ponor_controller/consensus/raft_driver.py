@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from ponor_raft.entry import Entry, SnapshotMeta
 from ponor_raft.membership import Membership, ReplicaId
-from ponor_raft.messages import Message, SnapshotChunk
+from ponor_raft.messages import AppendRequest, Message, SnapshotChunk
 from ponor_raft.node import RaftNode
 from ponor_raft.ready import Leadership, Persist, Ready, Role, SendSnapshot
 from ponor_runtime.late_ticks import LateTicks
@@ -111,6 +111,8 @@ class RaftDriver:
         """Term and index of the opening entry of the own leadership."""
         self._linked: Membership | None = None
         self._delivered_index = node.commit_index
+        self.heard_commit_index = node.commit_index
+        """How far a leader has committed, as far as this replica was told; its own log may end before."""
         self._hurry_until_ns = 0
         self._hurry()
         self._scheduled = self._delivering = self._closed = False
@@ -166,6 +168,10 @@ class RaftDriver:
     def step(self, message: Message) -> None:
         """A message of a peer."""
         if not self._closed:
+            if isinstance(message, AppendRequest):
+                self.heard_commit_index = max(self.heard_commit_index, message.commit)
+            elif isinstance(message, SnapshotChunk):
+                self.heard_commit_index = max(self.heard_commit_index, message.meta.index)
             self._node.step(message)
             self.schedule()
 

@@ -1,0 +1,122 @@
+"""When processes of a cluster withdraw their readiness, and get it back. In virtual time: the bounds are the protocol's, not the machine's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from ponor_metadata.rows import WalKind
+from ponor_runtime.health import LOOK_S
+from ponor_simulation.cluster import ClusterSettings, SimCluster
+from ponor_simulation.process import wait_until
+from ponor_simulation.simulation import Simulation
+
+NOTICED_S_MAX = 5.0 - LOOK_S
+"""A probe is to fail within 5 s, and the conditions are evaluated every `LOOK_S`."""
+START_S_MAX = 60.0
+Story = Callable[["World"], Awaitable[None]]
+
+
+class World:
+    """Three controllers, two brokers without disks, a compactor and a garbage collector."""
+
+    def __init__(self, seed: int) -> None:
+        self.simulation = Simulation(seed)
+        self.cluster = SimCluster(
+            self.simulation, ClusterSettings(), controllers=3, brokers=2, wal=WalKind.OBJECT, compactors=1
+        )
+
+    def tell(self, story: Story) -> None:
+        async def scenario() -> None:
+            self.cluster.start_all()
+            await wait_until(lambda: self.cluster.is_serving and self.all_ready(), timeout_s=START_S_MAX)
+            await story(self)
+            self.simulation.network.heal()
+            await wait_until(lambda: self.cluster.is_serving and self.all_ready(), timeout_s=START_S_MAX)
+            self.cluster.check_alive()
+
+        with self.cluster.watch.on():
+            self.simulation.run(scenario())
+
+    def unmet(self, name: str) -> dict[str, str]:
+        runtime = self.cluster.processes[name].runtime
+        assert runtime is not None
+        return dict(runtime.health.unmet())
+
+    def all_ready(self) -> bool:
+        return not any(self.unmet(name) for name in self.cluster.processes)
+
+    def cut_off(self, name: str) -> None:
+        for other in self.cluster.processes:
+            if other != name:
+                self.simulation.network.cut(name, other)
+                self.simulation.network.cut(other, name)
+
+    def follower(self) -> str:
+        return next(name for name in self.cluster.controllers if name != self.cluster.leader)
+
+
+def cut_off_is_noticed(name_of: Callable[[World], str], condition: str) -> Story:
+    async def story(world: World) -> None:
+        name = name_of(world)
+        world.cut_off(name)
+        await asyncio.sleep(NOTICED_S_MAX)
+        assert condition in world.unmet(name), world.unmet(name)
+        others = [each for each in world.cluster.processes if each != name]
+        assert not [each for each in others if world.unmet(each)], "one process that is cut off is no other's"
+
+    return story
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_that_hears_no_controller_withdraws_its_readiness_within_five_seconds(seed: int) -> None:
+    World(seed).tell(cut_off_is_noticed(lambda world: world.cluster.brokers[1], "metadata"))
+
+
+@pytest.mark.parametrize("name", ["gc", "compactor-0"])
+def test_a_worker_without_a_session_withdraws_its_readiness_within_five_seconds(name: str) -> None:
+    World(7).tell(cut_off_is_noticed(lambda _: name, "session"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_controller_that_hears_no_leader_withdraws_its_readiness_within_five_seconds(seed: int) -> None:
+    World(seed).tell(cut_off_is_noticed(World.follower, "quorum"))
+
+
+def test_a_controller_that_lags_withdraws_its_readiness() -> None:
+    async def story(world: World) -> None:
+        follower = world.cluster.watch.controllers[world.follower()]
+        driver = follower.driver
+        driver.heard_commit_index = driver.applied_index + 10_000
+        assert list(world.unmet(world.follower())) == ["log"]
+        driver.heard_commit_index = driver.applied_index
+
+    World(4).tell(story)
+
+
+def test_a_controller_hears_how_far_the_leader_has_committed() -> None:
+    async def story(world: World) -> None:
+        leader = world.cluster.leader
+        assert leader is not None
+        committed = world.cluster.watch.controllers[leader].driver.applied_index
+        assert committed > 0
+        for name in world.cluster.controllers:
+            if name != leader:
+                driver = world.cluster.watch.controllers[name].driver
+                await wait_until(lambda d=driver: d.heard_commit_index >= committed, timeout_s=5)  # type: ignore[misc]
+
+    World(5).tell(story)
+
+
+def test_a_fenced_broker_is_not_ready() -> None:
+    async def story(world: World) -> None:
+        name = world.cluster.brokers[0]
+        world.cut_off(name)
+        await wait_until(lambda: "fence" in world.unmet(name), timeout_s=30)
+        assert "replaced" in world.unmet(name)["fence"]
+        # The controllers fence it, so that it would stop when it is back.
+        world.cluster.processes[name].crash()
+        world.cluster.start(name)
+
+    World(6).tell(story)
