@@ -32,7 +32,8 @@ def advertised_apis() -> list[AdvertisedApi]:
     return asyncio.run(_advertised_apis())
 
 
-async def _advertised_apis() -> list[AdvertisedApi]:
+def unstarted_services() -> BrokerServices:
+    """Build the services of a broker. The caller runs an event loop."""
     node_id = NodeId(0)
     # Nothing is started, so that no disk, network or stream is ever touched.
     runtime = Runtime(
@@ -53,7 +54,7 @@ async def _advertised_apis() -> list[AdvertisedApi]:
         identity=NodeIdentity(node_id, NodeRole.BROKER, bytes(16), kafka_host="unused", kafka_port=1),
         addresses=["unused:1"],
     )
-    services = BrokerServices(
+    return BrokerServices(
         runtime,
         BrokerSettings(),
         node_id=node_id,
@@ -66,4 +67,7 @@ async def _advertised_apis() -> list[AdvertisedApi]:
         backlog=AnswerBacklog(1),
         tasks=BackgroundTasks(report_to_loop),
     )
-    return services.dispatcher.advertised
+
+
+async def _advertised_apis() -> list[AdvertisedApi]:
+    return unstarted_services().dispatcher.advertised

@@ -29,6 +29,7 @@ from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_opener import OpenRequest, PartitionOpener
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics
+from ponor_broker.serving import Serving
 from ponor_kafka.errors import ErrorCode
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import KeyRow
@@ -174,7 +175,10 @@ class GroupWorld:
         ]
         self.partitions = await opener.open(wanted)
         broker: Any = OpenOffsets(self.partitions)
-        coordinator = GroupCoordinator(broker, broker, broker, node_id=1, runtime=runtime, settings=SETTINGS)
+        serving = Serving(runtime.clock, staleness_ms=lambda: 0, silence_ms=lambda: 0)
+        coordinator = GroupCoordinator(
+            broker, broker, broker, serving, node_id=1, runtime=runtime, settings=SETTINGS
+        )
         coordinator.start()
         requests = self.requests = asyncio.Queue()
         self.coordinator = coordinator

@@ -47,6 +47,7 @@ from ponor_runtime.telemetry import Telemetry
 
 from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
 from services.broker.tests.partition_rig import SteppedClock, batch
+from services.broker.tests.serving_kit import Permission
 
 NODE = NodeId(7)
 OTHER_NODE = NodeId(8)
@@ -111,6 +112,7 @@ class FetchRig:
     controller: SilentController = field(default_factory=SilentController)
 
     async def __aenter__(self) -> FetchRig:
+        self.permission = Permission(self.clock)
         topics = Topics(lambda: self.image)
         opener = PartitionOpener(
             self.streams,
@@ -152,6 +154,7 @@ class FetchRig:
             ColdReads(limits, clock=self.clock, telemetry=self.telemetry),
             self.sessions,
             self.parking,
+            self.permission.serving,
             self.settings,
         )
         return self
@@ -175,6 +178,7 @@ class FetchRig:
                 bytes_max=self.settings.park_bytes_max,
                 telemetry=self.telemetry,
             ),
+            self.permission.serving,
             node_id=NODE,
             tasks=self.tasks,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ponor_broker.configuration import BrokerConfiguration, read_configuration
-from ponor_broker.self_fence import fence_after_ms
+from ponor_broker.serving import fence_after_ms
 from ponor_metadata.rows import WalKind
 from ponor_runtime.lifecycle import StartRefusedError
 
@@ -47,7 +47,7 @@ def test_clients_are_told_the_advertised_host_or_the_one_that_is_bound(tmp_path:
 
 
 def test_the_fence_follows_the_kind_of_log_unless_it_is_set() -> None:
-    assert fence_after_ms(-1, WalKind.OBJECT, 9_000) == 9_000
+    assert fence_after_ms(-1, WalKind.OBJECT, 9_000) == 6_000
     assert fence_after_ms(-1, WalKind.FILE, 9_000) == 0, "nobody takes over from a broker with a disk"
     assert fence_after_ms(0, WalKind.OBJECT, 9_000) == 0
     assert fence_after_ms(500, WalKind.FILE, 9_000) == 500

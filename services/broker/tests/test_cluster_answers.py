@@ -41,8 +41,10 @@ from ponor_kafka.messages.list_partition_reassignments import (
 from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ponor_metadata.rows import MoveCause, MoveRow, PartitionRow
 from ponor_runtime.disk import Buffer
+from ponor_runtime.system import SystemClock
 
 from services.broker.tests.image_kit import CLUSTER_ID, NODE, OTHER_NODE, ImageKit, context
+from services.broker.tests.serving_kit import Permission
 
 VERSION = 12
 
@@ -144,7 +146,7 @@ async def test_who_the_client_takes_this_broker_for(
     cluster_id: str | None, node_id: int, code: ErrorCode
 ) -> None:
     kit = ImageKit()
-    handler = ApiVersionsHandler(list, kit.topics, node_id=NODE)
+    handler = ApiVersionsHandler(list, kit.topics, Permission(SystemClock()).serving, node_id=NODE)
     connection = type("Connection", (), {})()
     request_context = context(5)
     object.__setattr__(request_context, "connection", connection)

@@ -43,6 +43,7 @@ from ponor_runtime.telemetry import Telemetry
 
 from services.broker.tests.memory_streams import MemoryStream
 from services.broker.tests.partition_rig import TOPIC_ID, PartitionRig, SteppedClock, batch
+from services.broker.tests.serving_kit import Permission
 
 VERSIONS = range(3, 14)
 VERSION = 9
@@ -119,6 +120,7 @@ class Client:
             [],
             raw={ApiKey.PRODUCE: handler},
             plain=plain if is_short else None,
+            serving=Permission(rig.clock).serving,
             clock=rig.clock,
             telemetry=self.telemetry,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from ponor_kafka.api import ApiKey
@@ -26,8 +27,10 @@ from ponor_broker.connection import (
     PendingAnswer,
     Response,
 )
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 from ponor_broker.request_tracing import begin_request
+from ponor_broker.requests_under_way import RequestsUnderWay
+from ponor_broker.serving import Serving
 
 PRODUCE_ADVERTISED_MIN: Final = 0
 """Advertised although Produce 0 to 2 are refused: librdkafka reads from it which codecs a broker knows (KAFKA-18659)."""
@@ -66,11 +69,12 @@ class Measured:
 class Reply:
     """Makes a response frame of a body, and counts the request as answered."""
 
-    __slots__ = ("_measured", "header", "received_ns")
+    __slots__ = ("_is_noted", "_measured", "header", "received_ns")
 
     def __init__(self, header: RequestHeader, measured: Measured, received_ns: int) -> None:
         self.header = header
         self._measured = measured
+        self._is_noted = False
         self.received_ns = received_ns
 
     def __call__(self, body: Sequence[Buffer]) -> Response:
@@ -80,8 +84,10 @@ class Reply:
         return encode_response_frame(header.api_key, header.api_version, header.correlation_id, body)
 
     def note(self) -> None:
-        """The request is answered, or wants no answer."""
-        self._measured.answered(self.received_ns)
+        """The request is answered, or wants no answer. Counted once, also when an answer is replaced by a refusal."""
+        if not self._is_noted:
+            self._is_noted = True
+            self._measured.answered(self.received_ns)
 
 
 class TracedReply(Reply):
@@ -107,6 +113,9 @@ class RawHandler(Protocol):
     @property
     def version_max(self) -> int: ...
 
+    @property
+    def when_fenced(self) -> WhenFenced: ...
+
     def start(self, frame: bytearray, header: RequestHeader, reply: Reply) -> Answer:
         """Begin the request: `reply(body)`, or a promise of it; None: it has no answer."""
         ...
@@ -123,7 +132,7 @@ class PlainHandler(Protocol):
 class _Route:
     """Where requests of one API go: to one of the two kinds of handlers."""
 
-    __slots__ = ("handler", "measured", "raw", "version_max", "version_min")
+    __slots__ = ("handler", "measured", "raw", "version_max", "version_min", "when_fenced")
 
     def __init__(self, raw: RawHandler | None, handler: ApiHandler | None, measured: Measured) -> None:
         self.raw = raw
@@ -133,6 +142,7 @@ class _Route:
         assert either is not None
         self.version_min = either.version_min
         self.version_max = either.version_max
+        self.when_fenced = either.when_fenced
 
 
 class AdvertisedApi(NamedTuple):
@@ -152,9 +162,12 @@ class Dispatcher:
         *,
         raw: Mapping[ApiKey, RawHandler],
         plain: PlainHandler | None = None,
+        serving: Serving,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
+        self._serving = serving
+        self._under_way = RequestsUnderWay(serving, clock)
         self._telemetry = telemetry
         self._plain = plain
         self._produce_measured = _measured(telemetry, ApiKey.PRODUCE, clock)
@@ -237,11 +250,37 @@ class Dispatcher:
             and header.api_key != ApiKey.API_VERSIONS
         ):
             raise _unhandled_version(header, route)
+        self._serving.check()
+        if route.when_fenced is WhenFenced.SETTLES:
+            return self._begin(route, frame, connection, reply)
+        begin = partial(self._begin_guarded, route, frame, connection, reply)
+        epoch = self._serving.epoch
+        answer = begin()
+        if not isinstance(answer, asyncio.Future) and not self._under_way.may_leave(epoch):
+            epoch = self._serving.epoch
+            answer = begin()
+        return self._under_way.add(answer, epoch, begin) if isinstance(answer, asyncio.Future) else answer
+
+    def _begin_guarded(
+        self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply
+    ) -> Response | asyncio.Future[Response]:
+        """Have a request handled whose answer needs permission.
+
+        Raises:
+            CloseConnectionError: there is no permission, and this API has no answer that says so.
+        """
+        if self._serving.refusal is not None and route.when_fenced is WhenFenced.CLOSES:
+            raise CloseConnectionError(f"this broker may not answer: {self._serving.refusal}")
+        answer = self._begin(route, frame, connection, reply)
+        assert not isinstance(answer, PendingAnswer), "what waits for the write-ahead log is settled by it"
+        return answer
+
+    def _begin(self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply) -> Answer:
         if route.raw is not None:
-            return route.raw.start(frame, header, reply)
+            return route.raw.start(frame, reply.header, reply)
         assert route.handler is not None
         return asyncio.get_running_loop().create_task(
-            self._handle(route.handler, frame, header, connection, reply), name=route.handler.key.name
+            self._handle(route.handler, frame, reply.header, connection, reply), name=route.handler.key.name
         )
 
     async def _handle(

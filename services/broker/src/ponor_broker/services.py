@@ -79,7 +79,7 @@ from ponor_broker.partitions.topics import Topics
 from ponor_broker.partitions.transit_parking import TransitParking
 from ponor_broker.producer_ids import ProducerIds
 from ponor_broker.readiness import require_serving
-from ponor_broker.self_fence import SelfFence, fence_after_ms
+from ponor_broker.serving import Serving, fence_after_ms
 from ponor_broker.settings import BrokerSettings
 from ponor_broker.storage.refusals import storage_error_of
 
@@ -109,6 +109,11 @@ class BrokerServices:
         self._subscription = subscription
         self._quorum = quorum
         self._tasks = tasks
+        self.serving = Serving(
+            runtime.clock,
+            staleness_ms=lambda: subscription.staleness_ms,
+            silence_ms=lambda: session.silence_ms,
+        )
         self.topics = Topics(lambda: subscription.image)
         deadline_ms = settings.controller_timeout_ms
         self.admin = TopicAdmin(session, subscription, self.topics, deadline_ms=deadline_ms)
@@ -125,6 +130,7 @@ class BrokerServices:
             cast("OffsetsPartitions", self.partitions),
             self.topics,
             self.topics,
+            self.serving,
             node_id=node_id,
             runtime=runtime,
             settings=settings.groups,
@@ -180,6 +186,7 @@ class BrokerServices:
                 bytes_max=settings.park_bytes_max,
                 telemetry=self._runtime.telemetry,
             ),
+            self.serving,
             node_id=self._node_id,
             tasks=self._tasks,
         )
@@ -230,6 +237,7 @@ class BrokerServices:
                 if plain_produce.IS_NATIVE
                 else None
             ),
+            serving=self.serving,
             clock=clock,
             telemetry=self._runtime.telemetry,
         )
@@ -259,6 +267,7 @@ class BrokerServices:
                 telemetry=runtime.telemetry,
             ),
             FetchParking(settings.parked_fetches_max, runtime.telemetry),
+            self.serving,
             settings,
         )
 
@@ -266,7 +275,9 @@ class BrokerServices:
         return [
             AlterReplicaLogDirsHandler(self.topics).api,
             *AlterConfigsHandler(self.topics, self.admin, node_id=self._node_id).apis,
-            ApiVersionsHandler(lambda: self.dispatcher.advertised, self.topics, node_id=self._node_id).api,
+            ApiVersionsHandler(
+                lambda: self.dispatcher.advertised, self.topics, self.serving, node_id=self._node_id
+            ).api,
             CreatePartitionsHandler(self.topics, self.admin).api,
             CreateTopicsHandler(
                 self.topics,
@@ -303,21 +314,12 @@ class BrokerServices:
         self._tasks.spawn(self._maintenance.run(), "partition maintenance")
         self._tasks.spawn(self._cleaner.run(), "log cleaner")
         self._tasks.spawn(self._load_reporter().run(), "load reports")
-        after_ms = fence_after_ms(
-            self._settings.self_fence_ms,
-            self._session.identity.wal or WalKind.FILE,
-            self._session.session_timeout_ms,
+        wal = self._session.identity.wal or WalKind.FILE
+        self.serving.limit(
+            fence_after_ms(self._settings.self_fence_ms, wal, self._session.session_timeout_ms)
         )
-        if after_ms:
-            fence = SelfFence(
-                self._runtime.clock,
-                after_ms,
-                staleness_ms=lambda: self._subscription.staleness_ms,
-                silence_ms=lambda: self._session.silence_ms,
-                changed=self.partitions.fence,
-            )
-            self._runtime.health.require("fence", lambda: fence.reason)
-            self._tasks.spawn(fence.watch(), "self-fence")
+        self._runtime.health.require("fence", lambda: self.serving.refusal or "")
+        self._tasks.spawn(self.serving.watch(), "permission to answer")
         require_serving(self._runtime.health, self._led_count, lambda: len(self.partitions))
 
     def _led_count(self) -> int:

@@ -294,7 +294,7 @@ class BrokerSettings:
         minimum=-1,
         maximum=3_600_000,
         unit="ms",
-        doc="age of metadata, or silence of the leading controller, after which no partition is served; -1: the controllers' session timeout with a write-ahead log in the object store, never with one in a file; 0: never",
+        doc="age of metadata, or silence of the leading controller, after which this broker answers no client; -1: two thirds of the controllers' session timeout with a write-ahead log in the object store, never with one in a file; 0: never",
     )
     drain_ms_max: int = setting(
         60_000,

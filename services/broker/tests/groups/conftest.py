@@ -38,6 +38,8 @@ from ponor_runtime.system import SystemRandomness
 from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import ReadTimeoutError
 
+from services.broker.tests.serving_kit import Permission
+
 STEP_PATTERN = re.compile(r"^(?P<action>.*?)\s*->\s*(?P<outcome>.*)$")
 
 
@@ -359,6 +361,7 @@ class BrokerWorld:
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
         self.clock = VirtualClock()
+        self.permission = Permission(self.clock)
         self.logs: dict[int, list[bytearray]] = {n: [] for n in range(settings.offsets_topic_partitions)}
         self.open: dict[int, MemoryPartition] = {}
         self.led: set[int] = set()
@@ -383,7 +386,13 @@ class BrokerWorld:
         )
         self._opened, self._closed = [], []
         self.coordinator = GroupCoordinator(
-            self, self, self, node_id=65_537, runtime=runtime, settings=self.settings
+            self,
+            self,
+            self,
+            self.permission.serving,
+            node_id=65_537,
+            runtime=runtime,
+            settings=self.settings,
         )
         self.coordinator.start()
         if OFFSETS_TOPIC in self.topics:

@@ -38,6 +38,7 @@ from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.shard import GroupShard
 from ponor_broker.groups.timers import TimerQueue
+from ponor_broker.serving import Serving
 
 _LOG = logging.getLogger(__name__)
 _LOAD_RETRY_S = 1.0
@@ -53,6 +54,7 @@ class GroupCoordinator:
         partitions: OffsetsPartitions,
         topics: TopicDirectory,
         brokers: BrokerDirectory,
+        serving: Serving,
         *,
         node_id: int,
         runtime: Runtime,
@@ -61,6 +63,7 @@ class GroupCoordinator:
         self._partitions = partitions
         self._topics = topics
         self._brokers = brokers
+        self._serving = serving
         self._node_id = node_id
         self._runtime = runtime
         self._settings = settings
@@ -79,6 +82,11 @@ class GroupCoordinator:
     def settings(self) -> GroupSettings:
         """Bounds, for handlers."""
         return self._settings
+
+    @property
+    def refusal(self) -> ErrorCode | None:
+        """What every group is answered while this broker may not answer."""
+        return None if self._serving.refusal is None else ErrorCode.NOT_COORDINATOR
 
     # --- life
 
@@ -209,6 +217,8 @@ class GroupCoordinator:
 
         The first question of all makes the topic.
         """
+        if self._serving.refusal is not None:
+            return None
         if self._topics.partition_count(OFFSETS_TOPIC) is None:
             if self._creation is None:
                 self._creation = self._tasks.spawn(self._create_topic(), f"create {OFFSETS_TOPIC}")
@@ -232,6 +242,8 @@ class GroupCoordinator:
 
     def _shard_of_any(self, group_id: str) -> GroupShard | ErrorCode:
         """Offsets may be kept under the empty group id, by consumers that have no group (as Kafka allows)."""
+        if self.refusal is not None:
+            return self.refusal
         index = self.partition_of(group_id)
         shard = self._shards.get(index)
         if shard is None:
@@ -335,6 +347,8 @@ class GroupCoordinator:
 
     def list_groups(self) -> tuple[ErrorCode, list[GroupListing]]:
         """ListGroups of this broker. With a partition still loading, the code says that the list is not whole."""
+        if self._serving.refusal is not None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         groups = [
             GroupListing(group.group_id, group.membership.protocol_type, group.membership.state)
             for shard in self._loaded()

@@ -22,8 +22,9 @@ from ponor_kafka.messages.api_versions import (
 )
 
 from ponor_broker.dispatch import AdvertisedApi
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 from ponor_broker.partitions.topics import Topics
+from ponor_broker.serving import Serving
 
 VERSION_MIN: Final = 0
 VERSION_MAX: Final = 5
@@ -38,17 +39,23 @@ class ApiVersionsHandler:
     """Answers with `advertised`, which is known only once all handlers are built."""
 
     def __init__(
-        self, advertised: Callable[[], Sequence[AdvertisedApi]], topics: Topics, *, node_id: int
+        self,
+        advertised: Callable[[], Sequence[AdvertisedApi]],
+        topics: Topics,
+        serving: Serving,
+        *,
+        node_id: int,
     ) -> None:
         self._advertised = advertised
         self._topics = topics
+        self._serving = serving
         self._node_id = node_id
         self._answered: tuple[int, ApiVersionsResponse] | None = None
 
     @property
     def api(self) -> ApiHandler:
         """For the dispatcher."""
-        return ApiHandler(ApiKey.API_VERSIONS, VERSION_MIN, VERSION_MAX, self.handle)
+        return ApiHandler(ApiKey.API_VERSIONS, VERSION_MIN, VERSION_MAX, self.handle, WhenFenced.REFUSES)
 
     async def handle(
         self, request: ApiVersionsRequest | None, context: RequestContext
@@ -75,6 +82,9 @@ class ApiVersionsHandler:
 
     def _answer(self) -> ApiVersionsResponse:
         """The same object until the metadata changes: every new connection asks, and building it was two thirds of the cost."""
+        if self._serving.refusal is not None:
+            # Which requests this process understands is true without permission; which features the cluster has is not known.
+            return ApiVersionsResponse(api_keys=self._api_keys())
         index = self._topics.image.index
         if self._answered is None or self._answered[0] != index:
             self._answered = index, self._build_answer()
@@ -86,11 +96,14 @@ class ApiVersionsHandler:
         levels = [feature.level for feature in features]
         rows = list(zip(names, levels, strict=True))
         return ApiVersionsResponse(
-            api_keys=[
-                ApiVersion(api_key=row.key, min_version=row.version_min, max_version=row.version_max)
-                for row in self._advertised()
-            ],
+            api_keys=self._api_keys(),
             supported_features=[SupportedFeatureKey(name, 1, level) for name, level in rows],
             finalized_features_epoch=self._topics.image.index if rows else -1,
             finalized_features=[FinalizedFeatureKey(name, level, level) for name, level in rows],
         )
+
+    def _api_keys(self) -> list[ApiVersion]:
+        return [
+            ApiVersion(api_key=row.key, min_version=row.version_min, max_version=row.version_max)
+            for row in self._advertised()
+        ]

@@ -19,7 +19,7 @@ from ponor_kafka.messages.delete_records import (
 )
 from s3stream.errors import S3StreamError
 
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.topics import INTERNAL_TOPICS
@@ -36,7 +36,7 @@ class DeleteRecordsHandler:
     @property
     def api(self) -> ApiHandler:
         """For the dispatcher."""
-        return ApiHandler(ApiKey.DELETE_RECORDS, 0, 2, self.handle)
+        return ApiHandler(ApiKey.DELETE_RECORDS, 0, 2, self.handle, WhenFenced.REFUSES)
 
     async def handle(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
         """One answer per partition."""

@@ -16,7 +16,7 @@ from ponor_kafka.messages.describe_producers import (
     TopicResponse,
 )
 
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition_manager import PartitionManager
 
@@ -32,7 +32,7 @@ class DescribeProducersHandler:
     @property
     def api(self) -> ApiHandler:
         """For the dispatcher."""
-        return ApiHandler(ApiKey.DESCRIBE_PRODUCERS, 0, 0, self.handle)
+        return ApiHandler(ApiKey.DESCRIBE_PRODUCERS, 0, 0, self.handle, WhenFenced.REFUSES)
 
     async def handle(
         self, request: DescribeProducersRequest, context: RequestContext

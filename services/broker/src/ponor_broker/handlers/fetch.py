@@ -32,9 +32,11 @@ from ponor_broker.handlers.fetch_session import INITIAL_EPOCH, NO_SESSION, Fetch
 from ponor_broker.handlers.fetch_session_cache import FetchSessionCache
 from ponor_broker.handlers.fetch_transit import TransitWait
 from ponor_broker.handlers.partition_fetch import READ_COMMITTED, READ_UNCOMMITTED, PartitionFetch
+from ponor_broker.handlers.registry import WhenFenced
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
+from ponor_broker.serving import Serving
 from ponor_broker.settings import BrokerSettings
 
 COLD_BESIDE_HOT_MS: Final = 100
@@ -76,6 +78,7 @@ class FetchHandler:
 
     version_min = 4
     version_max = 18
+    when_fenced = WhenFenced.REFUSES
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class FetchHandler:
         cold_reads: ColdReads,
         sessions: FetchSessionCache,
         parking: FetchParking,
+        serving: Serving,
         settings: BrokerSettings,
     ) -> None:
         self._reader = FetchReader(partitions)
@@ -92,6 +96,7 @@ class FetchHandler:
         self._cold_reads = cold_reads
         self._sessions = sessions
         self._parking = parking
+        self._serving = serving
         self._settings = settings
 
     def start(
@@ -140,6 +145,10 @@ class FetchHandler:
         session = self._sessions.find(walk.session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if session.serving_epoch != self._serving.epoch:
+            # Its partitions may be led elsewhere since. A full request asks for each of them anew.
+            self._sessions.remove(session)
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.epoch != walk.session_epoch:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if session.uses_topic_ids != (version >= TOPIC_ID_MIN):
@@ -158,7 +167,9 @@ class FetchHandler:
             self._sessions.remove(named)
         if walk.session_epoch == FINAL_EPOCH or version < SESSION_MIN:
             return None
-        session = FetchSession(walk, uses_topic_ids=version >= TOPIC_ID_MIN)
+        session = FetchSession(
+            walk, uses_topic_ids=version >= TOPIC_ID_MIN, serving_epoch=self._serving.epoch
+        )
         return session if self._sessions.may_remember(session) else None
 
     # Passes and answers

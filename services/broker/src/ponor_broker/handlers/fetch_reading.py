@@ -167,7 +167,7 @@ class FetchReader:
         return True
 
     def _add_hint(self, one: PartitionFetch, error: PartitionError) -> None:
-        hint = leader_hint(self._partitions.topics, one.topic, one.index, error.code)
+        hint = leader_hint(self._partitions.topics, one.topic, one.index, error)
         if hint is not None:
             one.current_leader = (hint.leader_id, hint.leader_epoch)
 

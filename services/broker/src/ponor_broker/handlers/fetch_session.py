@@ -60,12 +60,13 @@ class SessionPartition(PartitionFetch):
 
 
 class FetchSession:
-    """See the module's docstring. `epoch` is the one that the next request must carry."""
+    """See the module's docstring. `epoch` is the one that the next request must carry, `serving_epoch` that of `Serving` when it began."""
 
-    def __init__(self, walk: FetchWalk, *, uses_topic_ids: bool) -> None:
+    def __init__(self, walk: FetchWalk, *, uses_topic_ids: bool, serving_epoch: int = 0) -> None:
         self.session_id = NO_SESSION
         self.epoch = FIRST_INCREMENTAL_EPOCH
         self.uses_topic_ids = uses_topic_ids
+        self.serving_epoch = serving_epoch
         self.created_ms = 0
         self.used_ms = 0
         self._partitions: dict[tuple[TopicKey, int], SessionPartition] = {}

@@ -14,7 +14,7 @@ from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 from ponor_broker.groups.coordinator import GroupCoordinator
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 
 BATCHED_FROM: Final = 4
 GROUP: Final = 0
@@ -33,7 +33,7 @@ class FindCoordinatorHandler:
     @property
     def api(self) -> ApiHandler:
         """For the dispatcher."""
-        return ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, self.handle)
+        return ApiHandler(ApiKey.FIND_COORDINATOR, 0, 6, self.handle, WhenFenced.REFUSES)
 
     async def handle(
         self, request: FindCoordinatorRequest, context: RequestContext

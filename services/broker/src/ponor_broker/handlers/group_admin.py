@@ -28,7 +28,7 @@ from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.group import GroupDescription
 from ponor_broker.groups.member import Member
 from ponor_broker.groups.rebalance import GroupState
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 
 NOT_FOUND_FROM: Final = 6
 """Below it, DescribeGroups tells a missing group by the state Dead and no error (KIP-1043)."""
@@ -51,9 +51,9 @@ class GroupAdminHandlers:
     def apis(self) -> Sequence[ApiHandler]:
         """For the dispatcher."""
         return (
-            ApiHandler(ApiKey.DESCRIBE_GROUPS, 0, 6, self.describe),
-            ApiHandler(ApiKey.LIST_GROUPS, 0, 5, self.list_groups),
-            ApiHandler(ApiKey.DELETE_GROUPS, 0, 3, self.delete),
+            ApiHandler(ApiKey.DESCRIBE_GROUPS, 0, 6, self.describe, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.LIST_GROUPS, 0, 5, self.list_groups, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.DELETE_GROUPS, 0, 3, self.delete, WhenFenced.REFUSES),
         )
 
     async def describe(

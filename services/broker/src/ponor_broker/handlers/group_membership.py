@@ -19,7 +19,7 @@ from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.instructions import JoinAnswer
 from ponor_broker.groups.member import JoinProtocol
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 
 REBALANCE_TIMEOUT_FROM: Final = 1
 KNOWN_MEMBER_ID_FROM: Final = 4
@@ -40,10 +40,10 @@ class GroupMembershipHandlers:
     def apis(self) -> Sequence[ApiHandler]:
         """For the dispatcher."""
         return (
-            ApiHandler(ApiKey.JOIN_GROUP, 0, 9, self.join),
-            ApiHandler(ApiKey.SYNC_GROUP, 0, 5, self.sync),
-            ApiHandler(ApiKey.HEARTBEAT, 0, 4, self.heartbeat),
-            ApiHandler(ApiKey.LEAVE_GROUP, 0, 5, self.leave),
+            ApiHandler(ApiKey.JOIN_GROUP, 0, 9, self.join, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.SYNC_GROUP, 0, 5, self.sync, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.HEARTBEAT, 0, 4, self.heartbeat, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.LEAVE_GROUP, 0, 5, self.leave, WhenFenced.REFUSES),
         )
 
     async def join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:

@@ -37,7 +37,7 @@ from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.ports import TopicDirectory
 from ponor_broker.groups.records import NO_TIMESTAMP, CommittedOffset
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 
 TOPIC_IDS_FROM: Final = 10
 GROUPS_FROM: Final = 8
@@ -64,8 +64,8 @@ class GroupOffsetsHandlers:
     def apis(self) -> Sequence[ApiHandler]:
         """For the dispatcher."""
         return (
-            ApiHandler(ApiKey.OFFSET_COMMIT, 2, 10, self.commit),
-            ApiHandler(ApiKey.OFFSET_FETCH, 1, 10, self.fetch),
+            ApiHandler(ApiKey.OFFSET_COMMIT, 2, 10, self.commit, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.OFFSET_FETCH, 1, 10, self.fetch, WhenFenced.REFUSES),
         )
 
     # --- OffsetCommit
@@ -116,6 +116,8 @@ class GroupOffsetsHandlers:
         return error
 
     def _refusal_of(self, name: str | None, partition: OffsetCommitRequestPartition) -> ErrorCode:
+        if self._coordinator.refusal is not None:
+            return self._coordinator.refusal
         if name is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         count = self._topics.partition_count(name)

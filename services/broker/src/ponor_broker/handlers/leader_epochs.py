@@ -17,7 +17,7 @@ from ponor_kafka.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition_manager import PartitionManager
 
@@ -31,7 +31,7 @@ class LeaderEpochsHandler:
     @property
     def api(self) -> ApiHandler:
         """For the dispatcher."""
-        return ApiHandler(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, self.handle)
+        return ApiHandler(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, self.handle, WhenFenced.REFUSES)
 
     async def handle(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
 
+from ponor_broker.partitions.errors import BrokerFencedError, PartitionError
 from ponor_broker.partitions.topics import Broker, Topics
 
 HINTED: Final = frozenset(
@@ -28,9 +29,9 @@ class LeaderHint(NamedTuple):
     endpoint: Broker | None
 
 
-def leader_hint(topics: Topics, topic: str | bytes, index: int, code: ErrorCode) -> LeaderHint | None:
-    """The hint for a refusal, None where it would not help."""
-    if code not in HINTED:
+def leader_hint(topics: Topics, topic: str | bytes, index: int, error: PartitionError) -> LeaderHint | None:
+    """The hint for a refusal, None where it would not help or would come from metadata that are too old."""
+    if error.code not in HINTED or isinstance(error, BrokerFencedError):
         return None
     row = topics.by_id(topic) if isinstance(topic, bytes) else topics.by_name(topic)
     partition = None if row is None else topics.partition(row.topic_id, index)

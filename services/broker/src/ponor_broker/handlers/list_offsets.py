@@ -22,7 +22,7 @@ from ponor_kafka.messages.list_offsets import (
 )
 from s3stream.errors import S3StreamError
 
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 from ponor_broker.partitions import offset_lookup
 from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.offset_lookup import TimestampOffset
@@ -57,7 +57,7 @@ class ListOffsetsHandler:
     @property
     def api(self) -> ApiHandler:
         """For the dispatcher."""
-        return ApiHandler(ApiKey.LIST_OFFSETS, 1, 11, self.handle)
+        return ApiHandler(ApiKey.LIST_OFFSETS, 1, 11, self.handle, WhenFenced.REFUSES)
 
     async def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         """One answer per partition."""

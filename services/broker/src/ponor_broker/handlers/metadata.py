@@ -32,6 +32,7 @@ from ponor_broker.handlers.authorized_operations import (
     OPERATIONS_UNKNOWN,
     TOPIC_OPERATIONS,
 )
+from ponor_broker.handlers.registry import WhenFenced
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_names import is_valid_name
@@ -54,6 +55,7 @@ class MetadataHandler:
 
     version_min = 0
     version_max = 13
+    when_fenced = WhenFenced.CLOSES
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from ponor_kafka.messages.offset_delete import (
 
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.ports import TopicDirectory
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 
 
 class OffsetDeleteHandler:
@@ -29,7 +29,7 @@ class OffsetDeleteHandler:
     @property
     def api(self) -> ApiHandler:
         """For the dispatcher."""
-        return ApiHandler(ApiKey.OFFSET_DELETE, 0, 0, self.handle)
+        return ApiHandler(ApiKey.OFFSET_DELETE, 0, 0, self.handle, WhenFenced.REFUSES)
 
     async def handle(self, request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
         """One answer per partition, or one error for the group."""

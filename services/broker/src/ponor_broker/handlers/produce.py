@@ -33,6 +33,7 @@ from ponor_broker.connection import Answer, CloseConnectionError, PendingAnswer,
 from ponor_broker.dispatch import Reply
 from ponor_broker.handlers.produce_answer import PartitionOutcome, ProduceAnswers
 from ponor_broker.handlers.produce_deadlines import ProduceDeadlines
+from ponor_broker.handlers.registry import WhenFenced
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.errors import PartitionError, PartitionInTransitError, storage_error
 from ponor_broker.partitions.partition import Partition
@@ -119,6 +120,7 @@ class ProduceHandler:
 
     version_min = VERSION_MIN
     version_max = VERSION_MAX
+    when_fenced = WhenFenced.SETTLES
 
     def __init__(
         self, partitions: PartitionManager, validator: BatchValidator, clock: Clock, telemetry: Telemetry

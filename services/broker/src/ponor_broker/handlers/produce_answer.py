@@ -112,7 +112,7 @@ class ProduceAnswers:
             error_message=str(error),
             record_errors=[BatchIndexAndErrorMessage(*item) for item in error.record_errors],
         )
-        hint = leader_hint(self._topics, outcome.topic, outcome.index, error.code)
+        hint = leader_hint(self._topics, outcome.topic, outcome.index, error)
         if hint is not None and version >= HINTS_VERSION_MIN:
             row.current_leader = LeaderIdAndEpoch(hint.leader_id, hint.leader_epoch)
             if hint.endpoint is not None:

@@ -1,18 +1,30 @@
 """What a request handler is: the type that dispatch and every file of `handlers/` share.
 
-What lives here: types alone, so that no handler imports the dispatcher or another handler.
+Only types, so that no handler imports the dispatcher or another handler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeAlias
 
 from ponor_kafka.api import ApiKey
 from ponor_kafka.message import Message
 
 from ponor_broker.connection import ConnectionContext
+
+
+class WhenFenced(Enum):
+    """What becomes of requests of one API while this broker may not answer (`Serving`)."""
+
+    CLOSES = "closes"
+    """The connection is closed. The default: an API that says nothing about it never answers with state."""
+    REFUSES = "refuses"
+    """The handler answers with errors, without waiting, because partitions or the group coordinator refuse it."""
+    SETTLES = "settles"
+    """As REFUSES for what begins now. What began before is settled by the write-ahead log: its acknowledgement is true whoever leads by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +47,10 @@ Handle: TypeAlias = Callable[[Any, RequestContext], Awaitable[Message | None]]
 
 @dataclass(frozen=True, slots=True)
 class ApiHandler:
-    """One API: the versions that are handled (inclusive), and by what. `advertised_min` may be lower: see dispatch."""
+    """One API: the versions that are handled (inclusive), by what, and what it does on a fenced broker. `advertised_min` may be lower: see dispatch."""
 
     key: ApiKey
     version_min: int
     version_max: int
     handle: Handle
+    when_fenced: WhenFenced = WhenFenced.CLOSES

@@ -38,6 +38,13 @@ class PartitionError(Exception):
         self.record_errors = record_errors
 
 
+class BrokerFencedError(PartitionError):
+    """This broker may not answer (`Serving`): it does not know any more who leads the partition, nor whether it exists."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker may not answer: {reason}")
+
+
 class PartitionInTransitError(PartitionError):
     """Which broker serves the partition is about to be known: who can wait for a moment should, others are told NOT_LEADER_OR_FOLLOWER.
 

@@ -21,13 +21,14 @@ from s3stream.errors import S3StreamError
 from ponor_broker.partitions import partition_closing
 from ponor_broker.partitions.arrivals import Arrivals
 from ponor_broker.partitions.departures import Departures
-from ponor_broker.partitions.errors import PartitionError, PartitionInTransitError
+from ponor_broker.partitions.errors import BrokerFencedError, PartitionError, PartitionInTransitError
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_configs import TopicConfigs
 from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics
 from ponor_broker.partitions.transit_parking import TransitParking
+from ponor_broker.serving import Serving
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 
@@ -60,6 +61,7 @@ class PartitionManager:
         arrivals: Arrivals,
         departures: Departures,
         parking: TransitParking,
+        serving: Serving,
         *,
         node_id: NodeId,
         tasks: BackgroundTasks,
@@ -70,6 +72,7 @@ class PartitionManager:
         self._arrivals = arrivals
         self.departures = departures
         self.parking = parking
+        self._serving = serving
         self._node_id = node_id
         self._tasks = tasks
         self._open: dict[PartitionKey, Partition] = {}
@@ -81,16 +84,17 @@ class PartitionManager:
         self._all_stale = True
         self._changed = asyncio.Event()
         self._stopping = False
-        self._is_fenced = False
+        serving.listeners.append(self._permission_changed)
         departures.on_sealed = self._tell_closed
         departures.on_kept = self._tell_opened
         departures.on_undecided = self._note_stale
         arrivals.on_opened = self._serve
         arrivals.on_undecided = self._note_stale
 
-    def fence(self, is_fenced: bool) -> None:
-        """Serve nothing, or serve again: what is open stays open meanwhile, and appends under way end as they end."""
-        self._is_fenced = is_fenced
+    def _permission_changed(self, withdrawn: bool) -> None:
+        """While permission is withdrawn nothing is found here. What is open stays open, and appends under way end as they end."""
+        if withdrawn:
+            self.parking.settle_all()
 
     # Look-ups
 
@@ -99,7 +103,7 @@ class PartitionManager:
 
     def get(self, name: str | bytes, index: int) -> Partition | None:
         """An open partition by topic name or topic id; it may be on its way out."""
-        if self._is_fenced:
+        if self._serving.refusal is not None:
             return None
         if isinstance(name, str):
             return self._open_by_name.get((name, index))
@@ -142,7 +146,7 @@ class PartitionManager:
 
     def _is_in_transit(self, key: PartitionKey) -> bool:
         """Whether it is about to be known who serves a partition that is not served here."""
-        if self._is_fenced or self._stopping:
+        if self._stopping:
             return False
         if key in self.departures or self._wish(key) is not None:
             return True
@@ -151,6 +155,8 @@ class PartitionManager:
         return move is not None and move.target_id == self._node_id
 
     def _absence(self, topic: str | bytes, index: int) -> PartitionError:
+        if self._serving.refusal is not None:
+            return BrokerFencedError(self._serving.refusal)
         by_id = isinstance(topic, bytes)
         row = self.topics.by_id(topic) if isinstance(topic, bytes) else self.topics.by_name(topic)
         shown = topic.hex() if isinstance(topic, bytes) else topic
@@ -163,8 +169,9 @@ class PartitionManager:
             )
         if self._is_in_transit((row.topic_id, index)):
             raise PartitionInTransitError((row.topic_id, index), f"{row.name}-{index} is on the move")
-        why = "this broker hears no controller" if self._is_fenced else "it is not open on this broker"
-        return PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{row.name}-{index} is not served: {why}")
+        return PartitionError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{row.name}-{index} is not open on this broker"
+        )
 
     def on_opened(self, name: str, callback: PartitionCallback) -> None:
         """Call back for every partition of a topic that opens here from now on, and at once for those already open."""

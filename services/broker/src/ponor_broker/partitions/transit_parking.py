@@ -92,7 +92,7 @@ class TransitParking:
             self._call(waiting)
 
     def settle_all(self) -> None:
-        """Nobody waits any more: the broker stops."""
+        """End every wait: the broker stops, or may not answer any more."""
         for key in list(self._waiting):
             self.settled(key)
 

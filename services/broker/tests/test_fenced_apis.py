@@ -1,0 +1,219 @@
+"""Every API of a broker that may not answer: an error, or a closed connection, and no state."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from ponor_broker.connection import CloseConnectionError, ConnectionContext
+from ponor_broker.dispatch import Dispatcher
+from ponor_broker.requests_under_way import RequestUnderWay
+from ponor_kafka.api import ApiKey
+from ponor_kafka.codec import decode_response, encode, request_class
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.headers import decode_response_header, encode_request_header
+from ponor_kafka.message import Message, Struct
+from ponor_kafka.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from ponor_kafka.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from ponor_kafka.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from ponor_kafka.messages.find_coordinator import FindCoordinatorRequest
+from ponor_kafka.messages.join_group import JoinGroupRequest
+from ponor_kafka.messages.leave_group import LeaveGroupRequest
+from ponor_kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ponor_kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from ponor_kafka.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from ponor_kafka.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ponor_kafka.messages.sync_group import SyncGroupRequest
+
+from tools.advertised_apis import unstarted_services
+
+GROUP = "g"
+LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+COORDINATOR = ErrorCode.NOT_COORDINATOR
+
+
+def _with_groups(version: int) -> Message:
+    if version >= 8:
+        topics = [OffsetFetchRequestTopics("t" if version < 10 else "", bytes(16), [0])]
+        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(GROUP, topics=topics)])
+    return OffsetFetchRequest(GROUP, [OffsetFetchRequestTopic("t", [0])])
+
+
+def _refused_request(key: ApiKey, version: int) -> tuple[Message, ErrorCode]:
+    """A request that asks for something, and what a fenced broker says of all of it."""
+    match key:
+        case ApiKey.PRODUCE:
+            name, topic_id = ("t", bytes(16)) if version < 13 else ("", b"i" * 16)
+            data = PartitionProduceData(0, bytes(61))
+            return ProduceRequest(None, 1, 1_000, [TopicProduceData(name, topic_id, [data])]), LEADER
+        case ApiKey.FETCH:
+            name, topic_id = ("t", bytes(16)) if version < 13 else ("", b"i" * 16)
+            wanted = [FetchTopic(name, topic_id, [FetchPartition(0, partition_max_bytes=100)])]
+            return FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=wanted), LEADER
+        case ApiKey.LIST_OFFSETS:
+            return ListOffsetsRequest(
+                -1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])]
+            ), LEADER
+        case ApiKey.OFFSET_FOR_LEADER_EPOCH:
+            return (
+                OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0)])]),
+                LEADER,
+            )
+        case ApiKey.DELETE_RECORDS:
+            return DeleteRecordsRequest(
+                [DeleteRecordsTopic("t", [DeleteRecordsPartition(0, 0)])], 100
+            ), LEADER
+        case ApiKey.DESCRIBE_PRODUCERS:
+            return DescribeProducersRequest([TopicRequest("t", [0])]), LEADER
+        case ApiKey.FIND_COORDINATOR:
+            single = FindCoordinatorRequest(GROUP)
+            many = FindCoordinatorRequest(coordinator_keys=[GROUP])
+            return many if version >= 4 else single, ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ApiKey.JOIN_GROUP:
+            return JoinGroupRequest(GROUP, 10_000, protocol_type="consumer"), COORDINATOR
+        case ApiKey.SYNC_GROUP:
+            return SyncGroupRequest(GROUP, 1, "m", protocol_type="consumer", protocol_name="range") if (
+                version >= 5
+            ) else SyncGroupRequest(GROUP, 1, "m"), COORDINATOR
+        case ApiKey.LEAVE_GROUP:
+            return LeaveGroupRequest(GROUP, "m" if version < 3 else ""), COORDINATOR
+        case ApiKey.OFFSET_COMMIT:
+            name, topic_id = ("t", bytes(16)) if version < 10 else ("", b"i" * 16)
+            topic = OffsetCommitRequestTopic(name, topic_id, [OffsetCommitRequestPartition(0, 1)])
+            return OffsetCommitRequest(GROUP, topics=[topic]), COORDINATOR
+        case ApiKey.OFFSET_FETCH:
+            return _with_groups(version), COORDINATOR
+        case ApiKey.LIST_GROUPS:
+            return request_class(key)(), ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ApiKey.DESCRIBE_GROUPS:
+            return request_class(key)([GROUP]), COORDINATOR  # type: ignore[call-arg]
+        case ApiKey.DELETE_GROUPS:
+            return request_class(key)([GROUP]), COORDINATOR  # type: ignore[call-arg]
+        case _:
+            assert key in {ApiKey.HEARTBEAT, ApiKey.OFFSET_DELETE}
+            return request_class(key)(GROUP), COORDINATOR  # type: ignore[call-arg]
+
+
+REFUSED = {
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    ApiKey.DELETE_RECORDS,
+    ApiKey.DESCRIBE_PRODUCERS,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.JOIN_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP,
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.OFFSET_DELETE,
+    ApiKey.DESCRIBE_GROUPS,
+    ApiKey.LIST_GROUPS,
+    ApiKey.DELETE_GROUPS,
+}
+CLOSED = {
+    ApiKey.METADATA,
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.DESCRIBE_CONFIGS,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.ALTER_REPLICA_LOG_DIRS,
+    ApiKey.DESCRIBE_LOG_DIRS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.ELECT_LEADERS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ApiKey.DESCRIBE_QUORUM,
+    ApiKey.UPDATE_FEATURES,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.LIST_CONFIG_RESOURCES,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+}
+
+
+def _fenced_dispatcher() -> Dispatcher:
+    """A broker's own, with all its handlers. Nothing was ever heard from a controller."""
+    services = unstarted_services()
+    services.serving.limit(9_000)
+    return services.dispatcher
+
+
+async def _ask(dispatcher: Dispatcher, key: ApiKey, version: int, body: bytes) -> Message:
+    frame = bytearray(encode_request_header(key, version, 7, "client") + body)
+    answer: Any = dispatcher.dispatch(frame, ConnectionContext("peer:1"), 0)
+    if isinstance(answer, RequestUnderWay):
+        answer = await asyncio.wait_for(answer._work, 10)
+    assert answer is not None
+    whole = b"".join(answer)[4:]
+    _, position = decode_response_header(key, version, whole)
+    return decode_response(key, version, whole, position)[0]
+
+
+def _codes(part: object) -> list[int]:
+    """The error code of every innermost row of an answer that has one."""
+    if isinstance(part, list | tuple):
+        return [code for one in part for code in _codes(one)]
+    if not isinstance(part, Struct):
+        return []
+    inside = [code for name in type(part).__slots__ for code in _codes(getattr(part, name))]
+    own = [part.error_code] if "error_code" in type(part).__slots__ else []  # type: ignore[attr-defined]
+    return inside or own
+
+
+async def test_every_api_of_a_broker_has_an_entry_here() -> None:
+    handled = {ApiKey(row.key) for row in _fenced_dispatcher().advertised}
+    assert handled == REFUSED | CLOSED | {ApiKey.API_VERSIONS}, (
+        "say what a fenced broker does with requests of a new API: see WhenFenced"
+    )
+
+
+@pytest.mark.parametrize("key", sorted(REFUSED), ids=lambda key: key.name)
+async def test_a_fenced_broker_answers_with_errors(key: ApiKey) -> None:
+    dispatcher = _fenced_dispatcher()
+    route = dispatcher._routes[key]
+    for version in range(route.version_min, route.version_max + 1):
+        request, code = _refused_request(key, version)
+        answer = await _ask(dispatcher, key, version, encode(request, version))
+        assert set(_codes(answer)) == {code}, (version, answer)
+
+
+@pytest.mark.parametrize("key", sorted(CLOSED), ids=lambda key: key.name)
+async def test_a_fenced_broker_closes_the_connection(key: ApiKey) -> None:
+    dispatcher = _fenced_dispatcher()
+    route = dispatcher._routes[key]
+    for version in range(route.version_min, route.version_max + 1):
+        with pytest.raises(CloseConnectionError, match="may not answer: metadata are None ms old"):
+            await _ask(dispatcher, key, version, b"")
+
+
+async def test_a_fenced_broker_tells_what_it_understands_and_nothing_of_the_cluster() -> None:
+    dispatcher = _fenced_dispatcher()
+    request: Any = request_class(ApiKey.API_VERSIONS)()
+    request.client_software_name = request.client_software_version = "a"
+    answer: Any = await _ask(dispatcher, ApiKey.API_VERSIONS, 4, encode(request, 4))
+    assert answer.error_code == ErrorCode.NONE
+    assert len(answer.api_keys) == len(dispatcher.advertised)
+    assert (answer.finalized_features_epoch, answer.finalized_features) == (-1, ())
