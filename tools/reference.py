@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ponor_broker.budgets import BUDGETS
+from ponor_broker.budgets import BUDGETS, MEMORY, memory_bytes
+from ponor_broker.settings import BrokerSettings
 from ponor_cli.settings_routing import SETTINGS_OF_ROLE
 from ponor_runtime.settings import SettingRow, describe
 from ponor_runtime.telemetry_names import METRICS, SPANS
@@ -97,7 +98,13 @@ def budgets_page() -> str:
         lines.append(
             f"| {budget.what} | `{budget.setting}` | {default} | `{budget.used}` | {budget.at_the_bound} |"
         )
-    lines.append("")
+    names = ", ".join(f"`{name}`" for name in MEMORY)
+    lines += [
+        "",
+        f"All bounds of memory together are {amount(memory_bytes(BrokerSettings()), 'bytes')} by default: {names}. The process itself and its image of the metadata",
+        "come on top, some hundred MiB: a container needs a limit above the sum.",
+        "",
+    ]
     return "\n".join(lines)
 
 

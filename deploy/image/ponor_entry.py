@@ -9,6 +9,7 @@ itself: SIGTERM drains a broker.
     PONOR_CONTROLLERS       HOST,HOST,...: all controllers, the one of ordinal 0 first
     PONOR_CONTROLLER_PORT   of nodes and tools; default 9090
     PONOR_PEER_PORT         of the other controllers; default 9091
+    PONOR_PEER_TLS          directory with tls.crt, tls.key and ca.crt: mutual TLS between controllers; default: none
     PONOR_FORMAT            true: empty directories of controllers become the first quorum; default false: they are blank and wait until they are added
     PONOR_OBJECT_STORE      s3://BUCKET/PREFIX?endpoint=URL or file:///DIR; credentials stay in AWS_* variables
     PONOR_WAL               object (default) or file
@@ -45,6 +46,8 @@ NUMBER_FIRST: Final[Mapping[str, int]] = {
 NUMBER_MAX: Final = 999
 """Roles have a thousand numbers each."""
 PORT_MAX: Final = 65_535
+PEER_TLS_FILES: Final = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt"}
+"""As cert-manager names them in a secret."""
 DIRECTORY_NAMES: Final = uuid.UUID("6c0f4f0e-52e3-5b0b-9a39-0d8a3f2d2a51")
 """Namespace of the directory ids of first controllers; never changes."""
 
@@ -152,7 +155,9 @@ def _controller(surroundings: Surroundings, listen: str) -> dict[str, Any]:
         }
         for ordinal, host in enumerate(surroundings.controllers)
     ]
+    tls = surroundings.text("PONOR_PEER_TLS", "")
     return {
+        **({"peer_tls": {name: f"{tls}/{file}" for name, file in PEER_TLS_FILES.items()}} if tls else {}),
         "listen": f"{listen}:{service_port}",
         "peer_listen": f"{listen}:{peer_port}",
         "cluster_ordinal": surroundings.cluster_ordinal,

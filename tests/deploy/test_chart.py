@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+from ponor_broker.budgets import memory_bytes
+from ponor_broker.settings import BrokerSettings
 
 from tests.deploy.rendering import (
     SMALLEST,
@@ -19,6 +21,8 @@ from tests.deploy.rendering import (
     render_files,
 )
 
+PROCESS_BYTES = 512 << 20
+"""Interpreter, code, and the metadata of a large cluster."""
 GOLDEN = Path(__file__).with_name("golden") / "smallest.yaml"
 """What the smallest values render to; written anew by PONOR_GOLDEN=1. Whoever has no Helm checks this, and whoever reviews a change of the chart sees what it does."""
 
@@ -35,6 +39,7 @@ def pods(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]
             yield manifest["metadata"]["name"], manifest["spec"]["template"]
 
 
+SPARK_DRIVERS = {"podSelector": {"matchLabels": {"spark-role": "driver"}}}
 VARIATIONS: dict[str, dict[str, Any]] = {
     "smallest": {},
     "first install": {"controllers": {"format": True, "replicas": 1}},
@@ -52,12 +57,13 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     },
     "load balancers": {
         "brokers": {
+            "replicas": 2,
             "kafka": {
                 "external": "LoadBalancer",
                 "externalReplicas": 2,
                 "advertisedHost": "broker-{ordinal}.example",
                 "externalAnnotations": {"cloud/internal": "true"},
-            }
+            },
         }
     },
     "hpa": {"autoscaling": {"kind": "hpa"}},
@@ -76,7 +82,12 @@ VARIATIONS: dict[str, dict[str, Any]] = {
             "settings": {"park_ms_max": 200},
         },
         "metrics": {"podMonitor": True, "podMonitorLabels": {"release": "prometheus"}},
-        "networkPolicy": {"enabled": True, "clients": [{"namespaceSelector": {}}]},
+        "networkPolicy": {
+            "enabled": True,
+            "clients": [{"namespaceSelector": {}}],
+            "controllerClients": [SPARK_DRIVERS],
+        },
+        "controllers": {"peerTls": {"existingSecret": "peers"}},
         "otlp": {"endpoint": "http://collector:4318", "traceRatio": "0.1"},
         "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/ponor"}},
     },
@@ -90,6 +101,11 @@ VARIATIONS: dict[str, dict[str, Any]] = {
         "metrics": {"annotations": False},
     },
 }
+
+
+def external(kind: str, **kafka: Any) -> dict[str, Any]:
+    """Brokers with addresses for clients outside."""
+    return {"brokers": {"kafka": {"external": kind, **kafka}}}
 
 
 @pytest.mark.parametrize("name", VARIATIONS)
@@ -119,6 +135,14 @@ def test_the_golden_manifests_are_what_the_chart_renders() -> None:
         ({"controllers": {"replicas": 2}}, "replicas"),
         ({"brokers": {"wal": "tape"}}, "wal"),
         ({"brokers": {"kafka": {"external": "LoadBalancer"}}}, "advertisedHost"),
+        (external("LoadBalancer", advertisedHost="kafka.example"), "write {ordinal} or {pod}"),
+        (external("LoadBalancer", advertisedHost="b-{ordinal}", externalReplicas=2), "externalReplicas=3"),
+        (external("NodePort", advertisedHost="nodes.example"), "set brokers.kafka.port=31000"),
+        (external("NodePort", advertisedHost="n", port=31000), "set .*portStep=1"),
+        (external("NodePort", advertisedHost="n", port=9092, portStep=1), "set brokers.kafka.port=31000"),
+        (external("NodePort", advertisedHost="n", port=32766, portStep=1), "from 30000 to 32767"),
+        (external("none", port=65530, portStep=1), "lower brokers.kafka.port"),
+        (external("none", port=9400, portStep=1), "metrics.port=9404 is among them"),
         ({"autoscaling": {"kind": "keda"}}, "serverAddress"),
         ({"compactor": {"count": 17}}, "compactor"),
         ({"broker": {"replicas": 3}}, "broker"),
@@ -231,3 +255,50 @@ def test_every_service_is_probed_at_its_own_endpoint_and_restarted_only_for_a_st
         # A process that stops right after a probe is out of its service within five seconds.
         assert readiness["failureThreshold"] == 1
         assert readiness["periodSeconds"] + readiness["timeoutSeconds"] <= 5
+
+
+def test_every_broker_has_a_node_port_of_its_own_in_the_range_of_the_cluster() -> None:
+    found = [
+        port["nodePort"]
+        for manifest in render(values(**VARIATIONS["node ports"]))
+        if manifest["kind"] == "Service" and manifest["spec"].get("type") == "NodePort"
+        for port in manifest["spec"]["ports"]
+    ]
+    assert found == [31000, 31001, 31002]
+    wide = external("NodePort", advertisedHost="n", port=9100, portStep=1, nodePorts={"first": 9000})
+    assert render(values(**wide))
+
+
+def test_the_memory_limit_of_a_broker_is_above_the_sum_of_its_default_budgets() -> None:
+    container = of_kind(render(values()), "StatefulSet", "-broker")["spec"]["template"]["spec"]["containers"][
+        0
+    ]
+    limit = container["resources"]["limits"]["memory"]
+    assert limit.endswith("Gi")
+    assert int(limit.removesuffix("Gi")) << 30 >= memory_bytes(BrokerSettings()) + PROCESS_BYTES
+
+
+def test_controllers_are_given_the_files_of_their_peer_tls() -> None:
+    manifests = render(values(controllers={"peerTls": {"existingSecret": "peers"}}))
+    spec = of_kind(manifests, "StatefulSet", "-controller")["spec"]["template"]["spec"]
+    mount = {"name": "peer-tls", "mountPath": "/etc/ponor/peer-tls", "readOnly": True}
+    assert mount in spec["containers"][0]["volumeMounts"]
+    volume = next(each for each in spec["volumes"] if each["name"] == "peer-tls")
+    assert volume["secret"] == {"secretName": "peers", "defaultMode": 0o440}
+    assert {"name": "PONOR_PEER_TLS", "value": mount["mountPath"]} in spec["containers"][0]["env"]
+    others = [template for name, template in pods(manifests) if "-controller" not in name]
+    assert "peer-tls" not in str(others)
+    assert "PONOR_PEER_TLS" not in str(render(values()))
+
+
+def test_the_network_policy_lets_those_who_are_named_reach_the_controllers_and_nobody_else() -> None:
+    for clients in ([], [SPARK_DRIVERS]):
+        policy = {"enabled": True, "controllerClients": clients}
+        rules = of_kind(render(values(networkPolicy=policy)), "NetworkPolicy", "-controller")["spec"][
+            "ingress"
+        ]
+        to_controllers = [rule for rule in rules if {"port": 9090} in rule["ports"]]
+        assert [rule["from"] for rule in to_controllers[1:]] == ([clients] if clients else [])
+        assert all("from" in rule for rule in to_controllers)
+        # The controllers' own port is nobody else's.
+        assert all({"port": 9091} not in rule["ports"] for rule in to_controllers[1:])

@@ -155,3 +155,12 @@ def test_the_service_replaces_the_entrypoint_and_refuses_in_its_own_words(tmp_pa
     assert done.returncode == 1, done.stderr
     assert "ponor_broker: object store URL 'ftp://nowhere'" in done.stderr
     assert not (tmp_path / "ready.json").exists()
+
+
+def test_controllers_speak_tls_with_each_other_where_files_are_given(tmp_path: Path) -> None:
+    pod = {**CLUSTER, "PONOR_POD": "demo-controller-0"}
+    assert controller_of(pod, tmp_path).peer_tls is None
+    files = controller_of({**pod, "PONOR_PEER_TLS": "/etc/ponor/peer-tls"}, tmp_path).peer_tls
+    assert files is not None
+    named = (files.certificate, files.key, files.authorities)
+    assert named == tuple(Path("/etc/ponor/peer-tls", name) for name in ("tls.crt", "tls.key", "ca.crt"))

@@ -159,6 +159,39 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
+{{/* Refuses addresses under which clients outside would not reach every broker. */}}
+{{- define "ponor.checkExternal" -}}
+{{- $kafka := .Values.brokers.kafka }}
+{{- $brokers := int .Values.brokers.replicas }}
+{{- if ne .Values.autoscaling.kind "none" }}{{- $brokers = int .Values.autoscaling.maxReplicas }}{{ end }}
+{{- $last := int (add $kafka.port (mul $kafka.portStep (sub (max $brokers (int $kafka.externalReplicas)) 1))) }}
+{{- if gt (int $kafka.portStep) 0 }}
+{{- if gt $last 65535 }}
+{{- fail (printf "the last broker would listen on port %d: lower brokers.kafka.port, brokers.kafka.portStep or brokers.kafka.externalReplicas" $last) }}
+{{- end }}
+{{- if and (ge (int .Values.metrics.port) (int $kafka.port)) (le (int .Values.metrics.port) $last) }}
+{{- fail (printf "brokers listen on ports %d to %d, metrics.port=%d is among them: choose another" (int $kafka.port) $last (int .Values.metrics.port)) }}
+{{- end }}
+{{- end }}
+{{- if ne $kafka.external "none" }}
+{{- if not $kafka.advertisedHost }}
+{{- fail "brokers.kafka.external needs brokers.kafka.advertisedHost: the name under which clients outside reach broker {ordinal}" }}
+{{- end }}
+{{- if lt (int $kafka.externalReplicas) $brokers }}
+{{- fail (printf "there may be %d brokers, but only %d services for clients outside: set brokers.kafka.externalReplicas=%d" $brokers (int $kafka.externalReplicas) $brokers) }}
+{{- end }}
+{{- end }}
+{{- if eq $kafka.external "NodePort" }}
+{{- $first := int $kafka.nodePorts.first }}
+{{- if or (lt (int $kafka.portStep) 1) (lt (int $kafka.port) $first) (gt $last (int $kafka.nodePorts.last)) }}
+{{- fail (printf "brokers.kafka.external=NodePort needs a node port for every broker, from %d to %d (brokers.kafka.nodePorts), and brokers listen on the port that clients are told: set brokers.kafka.port=31000 and brokers.kafka.portStep=1, with brokers.kafka.externalReplicas=%d free ports from there on" $first (int $kafka.nodePorts.last) (int $kafka.externalReplicas)) }}
+{{- end }}
+{{- end }}
+{{- if and (eq $kafka.external "LoadBalancer") (not (regexMatch "[{](ordinal|pod)[}]" $kafka.advertisedHost)) }}
+{{- fail (printf "brokers.kafka.external=LoadBalancer gives every broker an address of its own, but brokers.kafka.advertisedHost=%s is one name for all: write {ordinal} or {pod} where the names differ, such as broker-{ordinal}.kafka.example.com" $kafka.advertisedHost) }}
+{{- end }}
+{{- end }}
+
 {{- define "ponor.containerSecurity" -}}
 securityContext:
   allowPrivilegeEscalation: false

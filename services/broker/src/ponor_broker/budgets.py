@@ -179,6 +179,31 @@ BUDGETS: Final = (
 """In the order of the page: from the socket inwards."""
 
 
+MEMORY: Final = (
+    "receive_bytes_max",
+    "in_flight_bytes_max",
+    "park_bytes_max",
+    "decompressed_batch_bytes_max",
+    "fetch_answers_bytes_max",
+    "fetch_sessions_bytes_max",
+    "cleaner_map_bytes_max",
+    "takeover_bytes_max",
+    "log_cache_bytes_max",
+    "append_waiting_bytes_max",
+    "wal_queue_bytes_max",
+    "block_cache_bytes_max",
+    "index_cache_bytes_max",
+    "groups_memory_bytes_max",
+)
+"""Bounds of memory that can all be reached at the same time."""
+
+
+def memory_bytes(settings: BrokerSettings) -> int:
+    """What a broker needs when every budget is used up; the process itself and its image of the metadata come on top."""
+    values = {row.name: value for row, value in describe_values(settings)}
+    return int(sum(_number(values[name]) for name in MEMORY))
+
+
 def export_limits(telemetry: Telemetry, settings: BrokerSettings) -> None:
     """One gauge per budget, so that what is used can be shown as a share of what there is."""
     values = {row.name: value for row, value in describe_values(settings)}
