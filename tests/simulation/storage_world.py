@@ -143,6 +143,7 @@ class World:
         self.streams: list[StreamId] = []
         self.histories: dict[StreamId, History] = {}
         self.lives = 0
+        self.hook_calls = 0
         self.share_of_first = self.chance.choice((0.5, 0.9, 0.97))
         self.recovered_records = 0
         self.ready = False
@@ -218,9 +219,13 @@ class World:
         history.appended.append(payload)
         future.add_done_callback(partial(_remember, history, payload))
 
-    def snapshot(self, data: Stream, meta: Stream) -> None:
-        """A hook as a partition has it."""
+    def snapshot(self, data: Stream, meta: Stream) -> bool:
+        """A hook as a partition has it; every third of its calls does a part of the work alone."""
+        self.hook_calls += 1
+        if self.hook_calls % 3 == 0:
+            return True
         self.append(meta, f"{self.lives}/snapshot/{data.next_offset}/{meta.next_offset}/", 60)
+        return False
 
     async def scenario(self) -> None:
         """Some lives that end badly, and one that ends well."""

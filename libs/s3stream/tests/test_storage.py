@@ -164,17 +164,19 @@ async def test_an_idle_node_makes_no_request(tmp_path: Path) -> None:
     await node.close()
 
 
-def append_quietly(stream: object) -> None:
+def append_quietly(stream: object) -> bool:
     stream.append(b"snapshot", count=1, max_timestamp=-1)  # type: ignore[attr-defined]
+    return False
 
 
 async def test_a_hook_travels_in_the_same_block(node: StorageNode) -> None:
     data, other, meta = await node.open_new(3)
     covered: list[int] = []
 
-    def snapshot() -> None:
+    def snapshot() -> bool:
         covered.append(data.next_offset)
         meta.append(data.next_offset.to_bytes(8, "big"), count=1, max_timestamp=-1)
+        return False
 
     node.client.on_upload(data.stream_id, snapshot)
     await append_all(other, [bytes(400 * KIB), bytes(200 * KIB)])

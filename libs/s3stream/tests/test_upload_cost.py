@@ -43,8 +43,9 @@ async def cost_of(path: Path, partitions: int, upload_size_bytes: int) -> int:
     return node.store.puts
 
 
-def snapshot(meta: Stream) -> None:
+def snapshot(meta: Stream) -> bool:
     meta.append(b"producer state", count=1, max_timestamp=-1)
+    return False
 
 
 @pytest.mark.parametrize("upload_size_bytes", [SPLIT_BYTES, 400 * KIB, 1 * MIB, 4 * MIB])

@@ -148,7 +148,7 @@ class MemoryStreams:
     def __init__(self) -> None:
         self.streams: dict[int, MemoryStream] = {}
         self.tags: dict[int, Mapping[str, str]] = {}
-        self.hooks: dict[int, Callable[[], None]] = {}
+        self.hooks: dict[int, Callable[[], bool]] = {}
 
     async def create_streams(self, tags: Sequence[Mapping[str, str]]) -> list[StreamId]:
         created = []
@@ -181,5 +181,5 @@ class MemoryStreams:
         for stream in self.streams.values():
             stream.committed_offset = stream.confirmed_offset
 
-    def on_upload(self, stream_id: StreamId, hook: Callable[[], None]) -> None:
+    def on_upload(self, stream_id: StreamId, hook: Callable[[], bool]) -> None:
         self.hooks[stream_id] = hook

@@ -12,7 +12,7 @@ from ponor_broker.partitions.cleaning import cleaned_segment
 from ponor_broker.partitions.cleaning.cleaned_segment import CleanedSegment
 from ponor_broker.partitions.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
-from ponor_broker.partitions.producer_state import ProducerBatch
+from ponor_broker.partitions.producer_entry import ProducerBatch
 from ponor_kafka.compression import Codec
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import NewRecord, build_batch

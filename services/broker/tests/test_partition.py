@@ -363,3 +363,22 @@ async def _durable(partition: Partition, one: BatchView) -> None:
     pending = append(partition, one)
     await settle()
     assert pending.told == [None]
+
+
+async def test_producers_that_one_write_did_not_tell_of_are_in_the_next() -> None:
+    rig = PartitionRig()
+    partition = await rig.open()
+    for producer_id in (8, 9):
+        await _durable(partition, batch(1, producer_id=producer_id, epoch=0, sequence=0))
+    partition.before_upload()
+    meta = rig.stream("meta")
+    await _durable(partition, batch(1, producer_id=9, epoch=0, sequence=1))
+    meta.is_full = True
+    partition.before_upload()
+    meta.is_full = False
+    await _durable(partition, batch(1, producer_id=8, epoch=0, sequence=1))
+    partition.before_upload()
+    again = await rig.open()
+    assert again.recovers_from is None
+    last_sequences = {id_: entry.last_sequence for id_, entry in again.producers.active()}
+    assert last_sequences == {8: 1, 9: 1}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ponor_broker.partitions import producer_entry, producer_state
 from ponor_broker.partitions.errors import PartitionError
-from ponor_broker.partitions.producer_state import SEQUENCE_MODULUS, ProducerBatch, ProducerStates
+from ponor_broker.partitions.producer_entry import SEQUENCE_MODULUS, ProducerBatch, ProducerEntry
+from ponor_broker.partitions.producer_state import ROWS_PER_STEP, ProducerStates
 from ponor_kafka.errors import ErrorCode
 from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.meta_entry import MetaValue
+from s3stream.turns import at_once
 
 P = 7
 
@@ -203,3 +208,100 @@ def test_rolling_back_gives_the_state_before(counts: list[int], data: st.DataObj
     if cut is not None:
         states.roll_back(cut)
     assert states.entry(P) == shorter.entry(P)
+
+
+# What is written
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["append", "append", "append", "confirm", "roll back", "rest", "write", "whole"]),
+            st.integers(1, 6),
+        ),
+        max_size=60,
+    )
+)
+def test_a_snapshot_and_its_changes_are_what_was_confirmed(steps: list[tuple[str, int]]) -> None:
+    states, confirmed = ProducerStates(), 0
+    value = MetaValue(states.snapshot_at(0))
+    expected: dict[int, ProducerEntry] = {}
+    next_sequences: dict[int, int] = {}
+    in_flight: list[tuple[ProducerBatch, int]] = []
+    end = 0
+    for kind, choice in steps:
+        if kind == "append":
+            batch = ProducerBatch(choice, 0, next_sequences.get(choice, 0), 1)
+            assert offer(states, batch, end) == end
+            in_flight.append((batch, end))
+            next_sequences[choice], end = batch.first_sequence + 1, end + 1
+        elif kind == "confirm" and in_flight:
+            batch, confirmed = in_flight[0][0], in_flight[0][1] + 1
+            del in_flight[0]
+            states.confirm(confirmed)
+        elif kind == "roll back" and in_flight:
+            cut = in_flight[choice % len(in_flight)][1]
+            states.roll_back(cut)
+            for batch, offset in reversed(in_flight):
+                if offset >= cut:
+                    next_sequences[batch.producer_id] = batch.first_sequence
+            in_flight = [(batch, offset) for batch, offset in in_flight if offset < cut]
+            end = cut
+        elif kind == "rest":
+            states.rest(limit=choice)
+        elif kind == "write":
+            value.changes.append(states.change_at(confirmed))
+            expected = settled(states, confirmed)
+        elif kind == "whole":
+            value = MetaValue(states.snapshot_at(confirmed))
+            expected = settled(states, confirmed)
+    restored = ProducerStates()
+    at_once(restored.restoring(value))
+    assert dict(restored.active()) == expected
+
+
+def settled(states: ProducerStates, confirmed: int) -> dict[int, ProducerEntry]:
+    """What a copy says that rolls back everything in flight."""
+    copy = deepcopy(states)
+    copy.roll_back(confirmed)
+    return dict(copy.active())
+
+
+def test_a_write_encodes_only_what_changed_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = ProducerStates()
+    for producer_id in range(2_000):
+        states.append(ProducerBatch(producer_id, 0, 0, 1), producer_id, producer_id + 1, 0)
+    states.confirm(2_000)
+    whole = states.snapshot_at(2_000)
+    encoded = 0
+    encode = producer_entry.encode_entry
+
+    def counted(producer_id: int, entry: ProducerEntry) -> bytes:
+        nonlocal encoded
+        encoded += 1
+        return encode(producer_id, entry)
+
+    monkeypatch.setattr(producer_state, "encode_entry", counted)
+    for producer_id in (5, 1_700):
+        assert offer(states, ProducerBatch(producer_id, 0, 1, 1), 2_000 + producer_id) == 2_000 + producer_id
+    states.confirm(9_999)
+    change = states.change_at(9_999)
+    assert (encoded, len(change)) == (2, 13 + 2 * (23 + 2 * 24))
+    assert states.snapshot_at(9_999) != whole
+    assert encoded == 2
+    assert states.entry(5) is not None
+
+
+def test_many_producers_are_encoded_in_steps() -> None:
+    states = ProducerStates()
+    for producer_id in range(2_000):
+        states.append(ProducerBatch(producer_id, 0, 0, 1), producer_id, producer_id + 1, 0)
+    states.confirm(2_000)
+    steps = 0
+    while states.rest():
+        steps += 1
+    assert steps == 2_000 // ROWS_PER_STEP - 1
+    restored = ProducerStates()
+    assert sum(1 for _ in restored.restoring(MetaValue(states.snapshot_at(2_000)))) == 2_000 // ROWS_PER_STEP
+    assert dict(restored.active()) == dict(states.active())

@@ -8,4 +8,4 @@ from ponor_broker.partitions.producer_state import ProducerStates
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the correct code for one test."""
-    monkeypatch.setattr(ProducerStates, "restore", lambda *_: None)
+    monkeypatch.setattr(ProducerStates, "restoring", lambda *_: iter(()))

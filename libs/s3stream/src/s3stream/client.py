@@ -158,10 +158,13 @@ class StreamClient:
             if (stream := self._open.get(stream_id)) is not None:
                 stream.abandon()
 
-    def on_upload(self, stream_id: StreamId, hook: Callable[[], None]) -> None:
+    def on_upload(self, stream_id: StreamId, hook: Callable[[], bool]) -> None:
         """Call `hook` just before a block that holds data of this stream is sealed; what it appends travels in that block.
 
-        It runs synchronously, may append to open streams, must not raise, and does not run for what hooks appended.
+        It runs synchronously, may append to open streams, must not raise, and does not run for what hooks appended. It returns whether it is to be
+        called again, in a later turn of the loop and before the same seal: a hook with much to do does a millisecond or two of it in each call. Where
+        many streams wait, their hooks run over several turns, and data that is appended meanwhile travels in the same block; the hook of its stream runs
+        once more then, unless data comes faster than hooks run: the next block brings its description.
 
         Raises:
             StreamClosedError: the stream is not open here.

@@ -41,7 +41,7 @@ class OpenStream:
         self.confirmed_offset = state.end_offset
         self.next_offset = state.end_offset
         self.chain = StreamChain(state.stream_id)
-        self.upload_hook: Callable[[], None] | None = None
+        self.upload_hook: Callable[[], bool] | None = None
         self.awaits_hook = False
         """Data of its own was appended since the hook ran last."""
         self.seen_in_image = False

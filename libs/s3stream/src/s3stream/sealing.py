@@ -4,14 +4,16 @@ The triggers: size, age, pressure on memory or on the write-ahead log, force. No
 un-uploaded, so that an idle node makes no request.
 
 Before a block is sealed, the hooks of streams with data of their own in it run and append small records (such as a
-snapshot of producer state). The cut is then made right behind the newest record handed to the log: data, hook records, and nothing later,
-travel in one block. Whatever a hook describes is before it in the log, so a snapshot never tells of data that a crash could lose.
+snapshot of producer state), over as many turns of the loop as they need. The cut is then made right behind the newest record handed to the log: data, hook
+records, and nothing later, travel in one block. Whatever a hook describes is before it in the log, so a snapshot never tells of data that a crash could lose.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from typing import Final
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
@@ -21,6 +23,13 @@ from s3stream.open_stream import OpenStream
 from s3stream.settings import StorageSettings
 from s3stream.upload_plan import UploadPlan, plan_upload
 from s3stream.wal import WriteAheadLog
+
+HOOKS_PER_TURN: Final = 64
+"""Upload hooks that run before others get the loop; each takes 50 to 100 microseconds."""
+HOOK_STEPS_PER_TURN: Final = 2
+"""Calls of hooks that did a part of their work only."""
+HOOK_BYTES_PER_TURN: Final = 256 << 10
+"""Bytes that hooks append in one turn; one more record may exceed it."""
 
 
 class SealReason(Enum):
@@ -102,11 +111,15 @@ class SealTriggers:
 
 
 class UploadHooks:
-    """Streams whose hooks must run before the next seal, in the order of their first append since the last."""
+    """Streams whose hooks must run before the next seal, in the order of their first append since they ran last."""
 
     def __init__(self) -> None:
-        self._waiting: list[OpenStream] = []
+        self._waiting: deque[OpenStream] = deque()
+        self._bytes_this_turn = 0
         self.running = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def note_append(self, stream: OpenStream) -> None:
         """The stream with a hook has new data of its own. What hooks append does not count: an idle node must become idle."""
@@ -114,17 +127,32 @@ class UploadHooks:
             stream.awaits_hook = True
             self._waiting.append(stream)
 
-    def run(self) -> None:
-        """Run the hooks that wait."""
-        waiting, self._waiting = self._waiting, []
+    def note_bytes(self, size_bytes: int) -> None:
+        """A hook appends so many bytes: they are encoded, checked and written, which takes time of the same turn."""
+        self._bytes_this_turn += size_bytes
+
+    def run_some(self) -> int:
+        """Run hooks that wait, as many as may run in one turn of the loop; returns how many came to their end."""
+        finished = steps = 0
+        self._bytes_this_turn = 0
         self.running = True
         try:
-            for stream in waiting:
-                stream.awaits_hook = False
-                if stream.upload_hook is not None:
-                    stream.upload_hook()
+            while (
+                self._waiting
+                and finished < HOOKS_PER_TURN
+                and steps < HOOK_STEPS_PER_TURN
+                and self._bytes_this_turn < HOOK_BYTES_PER_TURN
+            ):
+                stream = self._waiting.popleft()
+                if stream.upload_hook is not None and stream.upload_hook():
+                    steps += 1
+                    self._waiting.append(stream)
+                else:
+                    finished += 1
+                    stream.awaits_hook = False
         finally:
             self.running = False
+        return finished
 
     def forget(self, stream: OpenStream) -> None:
         """The stream is closed."""

@@ -112,7 +112,7 @@ class Storage:
         # An image that has never shown the stream lags; the controller ignores ranges of streams that are gone.
         return stream is None or stream.seen_in_image
 
-    def set_upload_hook(self, stream: OpenStream, hook: Callable[[], None]) -> None:
+    def set_upload_hook(self, stream: OpenStream, hook: Callable[[], bool]) -> None:
         """Call `hook` before a block with data of the stream's own is sealed."""
         stream.upload_hook = hook
         if stream.next_offset > stream.committed_offset:
@@ -143,6 +143,7 @@ class Storage:
             on_durable = self._traces.follow(request, stream.stream_id, size_bytes, on_durable)
         if self._hooks.running:
             self._admission.charge_unconditionally(size_bytes)
+            self._hooks.note_bytes(size_bytes)
             admitted = True
         else:
             admitted = self._admission.charge(size_bytes)
@@ -263,7 +264,7 @@ class Storage:
                 self._submit(SealReason.PRESSURE)
             reason = self._due()
             if reason is not None:
-                self._begin_seal(reason)
+                await self._begin_seal(reason)
 
     def _idle_s(self) -> float | None:
         """How long to sleep unless woken; None for ever."""
@@ -284,15 +285,26 @@ class Storage:
             return SealReason.FORCE
         return self._triggers.due(pipeline_idle=self._pipeline.idle)
 
-    def _begin_seal(self, reason: SealReason) -> None:
-        # What a hook describes may still wait for admission, and must be before the hook's own record in the log.
-        self._admit_waiting(unconditionally=True)
-        self._hooks.run()
+    async def _begin_seal(self, reason: SealReason) -> None:
         self._sealing = True
+        await self._run_hooks()
+        if self._failure is not None:
+            return
         forced: list[asyncio.Future[None]] = []
         if reason is SealReason.FORCE:
             forced, self._forced = self._forced, []
         self._commit.cut(partial(self._seal, reason, forced))
+
+    async def _run_hooks(self) -> None:
+        """Run the hooks that wait, over several turns if need be, and once more those of streams that got data meanwhile."""
+        left = 2 * len(self._hooks)
+        while True:
+            # What a hook describes may still wait for admission, and must be before the hook's own record in the log.
+            self._admit_waiting(unconditionally=True)
+            left -= self._hooks.run_some()
+            if not self._hooks or left <= 0 or self._failure is not None:
+                return
+            await self._clock.sleep(0)
 
     def _seal(self, reason: SealReason, forced: list[asyncio.Future[None]]) -> None:
         self._sealing = False

@@ -221,7 +221,7 @@ class Stream:
         finally:
             self.abandon()
 
-    def on_upload(self, hook: Callable[[], None]) -> None:
+    def on_upload(self, hook: Callable[[], bool]) -> None:
         """See `StreamClient.on_upload`."""
         self._storage.set_upload_hook(self._state, hook)
 

@@ -25,7 +25,7 @@ from ponor_broker.handlers.produce_answer import NO_TIMESTAMP, PartitionOutcome,
 from ponor_broker.handlers.produce_deadlines import ProduceDeadlines
 from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.partitions.producer_state import ProducerBatch
+from ponor_broker.partitions.producer_entry import ProducerBatch
 
 NOT_IN_TIME: Final = "the batch was appended and is not durable yet"
 

@@ -19,13 +19,15 @@ from ponor_partition.segment import Content
 from ponor_runtime.clock import Clock
 from s3stream.errors import S3StreamError
 from s3stream.records import StreamRecord
+from s3stream.turns import Steps
 
 from ponor_broker.partitions.checkpoint import PartitionCheckpoint
 from ponor_broker.partitions.leader_epochs import LeaderEpochs
 from ponor_broker.partitions.meta_stream import MetaStream
 from ponor_broker.partitions.partition_log import PartitionLog, observe
 from ponor_broker.partitions.partition_state import PartitionState
-from ponor_broker.partitions.producer_state import ProducerBatch, ProducerStates
+from ponor_broker.partitions.producer_entry import ProducerBatch
+from ponor_broker.partitions.producer_state import ProducerStates
 
 RECOVER_BYTES: Final = 1 << 20
 
@@ -43,18 +45,23 @@ class DurableState:
         """Whether `persist_epochs` has something to do."""
         self._noted_timestamp = self.checkpoint.max_timestamp
         self._snapshot_changes = 0
+        self._producers_due_whole = False
+        """A write of producers was not taken: what it would have said is in no change any more."""
 
-    def restore(self, values: MetaValues) -> None:
-        """Take over what the Meta stream says.
+    def restoring(self, values: MetaValues) -> Steps[None]:
+        """Take over what the Meta stream says, in steps.
 
         Raises:
             PartitionCorruptError: a value is damaged.
         """
-        states: tuple[PartitionState, ...] = (self.checkpoint, self.producers, self.epochs)
+        states: tuple[PartitionState, ...] = (self.checkpoint, self.epochs)
         for state in states:
             value = values.get(state.key)
             if value is not None and value.whole is not None:
                 state.restore(value.whole)
+        producers = values.get(self.producers.key)
+        if producers is not None:
+            yield from self.producers.restoring(producers)
         self._noted_timestamp = self.checkpoint.max_timestamp
         self._snapshot_changes = self.producers.changes
         self.epochs.forget_before(self.checkpoint.start_offset)
@@ -124,17 +131,23 @@ class DurableState:
 
     # Writes
 
-    def before_upload(self, confirmed_offset: int) -> None:
+    def before_upload(self, confirmed_offset: int) -> bool:
         """Append what describes the data so far, so that it travels in the same object: called just before a block is sealed.
 
         When the storage does not take it, the next upload does; recovery then only reads more headers.
+
+        Returns:
+            Whether only a step of the work was done, and nothing was appended: many producers have to be encoded. Call again in a later turn.
         """
+        if self.producers.rest():
+            return True
         try:
             self.write_checkpoint(confirmed_offset, clean=False)
             if self._meta.compaction_due:
                 self._meta.rewrite(self._snapshots(confirmed_offset))
         except S3StreamError:
-            return
+            pass
+        return False
 
     def write_checkpoint(self, confirmed_offset: int, *, clean: bool) -> None:
         """Write what changed since the last time.
@@ -144,10 +157,7 @@ class DurableState:
         """
         checkpoint = self.checkpoint
         if self.producers.changes != self._snapshot_changes:
-            observe(
-                self._meta.put(meta_entry.PRODUCER_SNAPSHOT, self.producers.snapshot_at(confirmed_offset))
-            )
-            self._snapshot_changes = self.producers.changes
+            self._write_producers(confirmed_offset)
         if checkpoint.max_timestamp > self._noted_timestamp and self._log.note_time(
             checkpoint.max_timestamp, checkpoint.max_timestamp_offset
         ):
@@ -163,6 +173,22 @@ class DurableState:
             )
             observe(self._meta.put(meta_entry.PARTITION, written.snapshot()))
             self.checkpoint = written
+
+    def _write_producers(self, confirmed_offset: int) -> None:
+        """The producers that changed, or all of them where a replay would apply too many changes otherwise.
+
+        Raises:
+            S3StreamError: the storage did not take it; the next write is whole.
+        """
+        key, producers = meta_entry.PRODUCER_SNAPSHOT, self.producers
+        is_whole = self._producers_due_whole or self._meta.wants_whole(key)
+        self._producers_due_whole = True
+        if is_whole:
+            observe(self._meta.put(key, producers.snapshot_at(confirmed_offset)))
+        else:
+            observe(self._meta.change(key, producers.change_at(confirmed_offset)))
+        self._producers_due_whole = False
+        self._snapshot_changes = producers.changes
 
     def write_whole(self, confirmed_offset: int) -> None:
         """Write everything again behind what there is, with a clean checkpoint: the next open has to read nothing that lies before.

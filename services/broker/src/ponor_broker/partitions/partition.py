@@ -26,7 +26,8 @@ from ponor_broker.partitions.leader_epochs import LeaderEpochs
 from ponor_broker.partitions.log_start import LogStart
 from ponor_broker.partitions.meta_stream import MetaStream
 from ponor_broker.partitions.partition_log import PartitionLog, RollRules
-from ponor_broker.partitions.producer_state import ProducerBatch, ProducerStates
+from ponor_broker.partitions.producer_entry import ProducerBatch
+from ponor_broker.partitions.producer_state import ProducerStates
 from ponor_broker.partitions.service_state import ServiceState
 from ponor_broker.partitions.stream_port import PartitionStream
 from ponor_broker.partitions.topic_config import TopicConfig
@@ -441,11 +442,14 @@ class Partition:
         self._state.begin_epoch(self.leader_epoch)
         return batches
 
-    def before_upload(self) -> None:
+    def before_upload(self) -> bool:
         """The hook of the Data stream; see `DurableState.before_upload`."""
-        if self.is_writable:
-            self._state.before_upload(self._settled_offset)
-            self._attend(self)
+        if not self.is_writable:
+            return False
+        if self._state.before_upload(self._settled_offset):
+            return True
+        self._attend(self)
+        return False
 
     @property
     def wants_time_stream(self) -> bool:

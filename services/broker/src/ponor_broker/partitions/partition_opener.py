@@ -96,9 +96,9 @@ class PartitionOpener:
         opened = await self._open_log_streams(requests, log_metas)
         await self._close_strangers(requests, metas, log_metas, opened_before)
         partitions: list[Partition] = []
-        for some in _turns(list(zip(requests, metas, values, log_metas, opened, strict=True))):
-            partitions.extend(self._build(*parts) for parts in some)
-            await self._clock.sleep(0)
+        for parts in zip(requests, metas, values, log_metas, opened, strict=True):
+            partitions.append(await share.run(self._build(*parts)))
+            await share.step()
         await self._recover(partitions)
         for partition in partitions:
             self._serve(partition)
@@ -262,11 +262,11 @@ class PartitionOpener:
         values: MetaValues,
         log_meta: LogMeta,
         streams: dict[str, PartitionStream],
-    ) -> Partition:
+    ) -> Steps[Partition]:
         config = self._config.resolve(request.configs)
         log = PartitionLog(meta, log_meta, streams, RollRules(config.segment_bytes, config.roll_ms))
         state = DurableState(meta, log, producers_max=self._producers_max)
-        state.restore(values)
+        yield from state.restoring(values)
         return Partition(
             request.identity, request.leader_epoch, log, meta, state, config=config, clock=self._clock
         )

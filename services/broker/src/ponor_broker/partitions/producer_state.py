@@ -1,83 +1,44 @@
 """The idempotent producer, from the broker's side (KIP-98, KIP-360): which batches of a producer were taken.
 
-What lives here: a pure state machine, without streams and clocks. For every producer id it keeps the epoch and the last five batches.
-A batch seen before is answered with its first offset and appended no second time; a gap is refused.
+A pure state machine, without streams and clocks. For every producer id it keeps the epoch and the last five batches. A batch seen before is answered with
+its first offset and appended no second time; a gap is refused.
 
 An append changes the state at once, so that the next pipelined batch finds it, and the change is undone when the append fails: a state
 that remembers a batch which was never stored would call the producer's retry a duplicate, and the data would be lost.
+
+Producers that were used since the last write to the Meta stream are objects. All others rest as the bytes that are on the stream: so a write encodes
+only what changed, an open decodes nothing, and a producer that sends nothing costs 200 bytes.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
 from ponor_partition import meta_entry
-from ponor_partition.errors import PartitionCorruptError
-from ponor_partition.meta_entry import MetaKey
+from ponor_partition.meta_entry import MetaKey, MetaValue
+from s3stream.turns import Steps, at_once
 
 from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.producer_entry import (
+    BATCHES_RETAINED,
+    PAST_MAX,
+    SEQUENCE_MODULUS,
+    ProducerBatch,
+    ProducerEntry,
+    TakenBatch,
+    decode_entry,
+    encode_entry,
+    join_rows,
+    split_rows,
+    updated_ms_of,
+)
 
-BATCHES_RETAINED: Final = 5
-"""Kafka's window: clients keep at most five requests of a connection in flight."""
-SEQUENCE_MODULUS: Final = 1 << 31
-"""Sequences run 0 .. 2^31−1 and start at 0 again."""
-_PAST: Final = 1 << 30
-
-_HEADER: Final = struct.Struct(">BqI")
-_PRODUCER: Final = struct.Struct(">qhiqB")
-_BATCH: Final = struct.Struct(">iiqq")
-_VERSION: Final = 1
-
-
-class TakenBatch(NamedTuple):
-    """A batch that was appended: its sequences (inclusive) and where it lies."""
-
-    first_sequence: int
-    last_sequence: int
-    base_offset: int
-    end_offset: int
-
-
-class ProducerBatch(NamedTuple):
-    """What the state machine needs of a batch header."""
-
-    producer_id: int
-    producer_epoch: int
-    first_sequence: int
-    record_count: int
-
-    @property
-    def last_sequence(self) -> int:
-        """Sequence of the batch's last record; a batch may wrap inside itself."""
-        return (self.first_sequence + self.record_count - 1) % SEQUENCE_MODULUS
-
-
-class ProducerEntry(NamedTuple):
-    """One producer: immutable, so that undoing an append is putting the previous one back.
-
-    `run_first_sequence` is the first sequence of the unbroken run that ends at the newest batch.
-    """
-
-    epoch: int
-    run_first_sequence: int
-    updated_ms: int
-    batches: tuple[TakenBatch, ...]
-
-    @property
-    def last_sequence(self) -> int:
-        """Sequence of the newest record."""
-        return self.batches[-1].last_sequence
-
-    def is_in_the_past(self, batch: ProducerBatch) -> bool:
-        """Whether every record of the batch surely was appended before the retained window."""
-        run_length = (self.last_sequence - self.run_first_sequence) % SEQUENCE_MODULUS
-        behind = (self.last_sequence - batch.first_sequence) % SEQUENCE_MODULUS
-        before_window = (self.batches[0].first_sequence - 1 - batch.last_sequence) % SEQUENCE_MODULUS
-        return behind <= min(run_length, _PAST) and before_window <= min(run_length, _PAST)
+ROWS_PER_STEP: Final = 500
+"""Producers that one step encodes, or takes from a snapshot: a millisecond or two."""
 
 
 class _Undo(NamedTuple):
@@ -94,7 +55,9 @@ class ProducerStates:
 
     def __init__(self, *, producers_max: int = 10_000) -> None:
         self._producers_max = producers_max
-        self._entries: dict[int, ProducerEntry] = {}  # in order of the last update
+        self._entries: dict[int, ProducerEntry] = {}  # used since the last write, in order of the last update
+        self._resting: dict[int, bytes] = {}  # all others: rows, in the same order; the Meta stream has them
+        self._unwritten: list[bytes] = []  # rows that rest and are not on the Meta stream yet
         self._in_flight: deque[_Undo] | None = None  # made by the first append
         self.restored_offset = 0
         """Replay of batches below this offset changes nothing: the snapshot holds them."""
@@ -102,11 +65,13 @@ class ProducerStates:
         """Rises with every change of what a snapshot would hold; tells whether a new one is due."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + len(self._resting)
 
     @property
     def oldest_ms(self) -> int | None:
         """When the most silent producer was heard last (wall clock); None without producers."""
+        for row in self._resting.values():
+            return updated_ms_of(row)
         return next((entry.updated_ms for entry in self._entries.values()), None)
 
     @property
@@ -116,15 +81,29 @@ class ProducerStates:
 
     def active(self) -> Iterator[tuple[int, ProducerEntry]]:
         """Every producer that is known, by id."""
-        return iter(self._entries.items())
+        for producer_id, row in self._resting.items():
+            yield producer_id, decode_entry(row)
+        yield from self._entries.items()
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
         """What is known of a producer."""
-        return self._entries.get(producer_id)
+        entry = self._entries.get(producer_id)
+        if entry is None and (row := self._resting.get(producer_id)) is not None:
+            return decode_entry(row)
+        return entry
+
+    def _known(self, producer_id: int) -> ProducerEntry | None:
+        """`entry`, of a producer that sends: it rests no longer."""
+        entry = self._entries.get(producer_id)
+        if entry is None and (row := self._resting.pop(producer_id, None)) is not None:
+            entry = self._entries[producer_id] = decode_entry(row)
+        return entry
 
     def is_next(self, batch: ProducerBatch) -> bool:
         """Whether the batch goes on exactly where its producer's newest one ended, as nearly all do: then it is no repeat, and in order."""
         entry = self._entries.get(batch.producer_id)
+        if entry is None:
+            entry = self._known(batch.producer_id)
         return (
             entry is not None
             and entry.epoch == batch.producer_epoch
@@ -133,7 +112,7 @@ class ProducerStates:
 
     def find_duplicate(self, batch: ProducerBatch) -> TakenBatch | None:
         """The retained batch that this one repeats, if any."""
-        entry = self._entries.get(batch.producer_id)
+        entry = self._known(batch.producer_id)
         if entry is None or entry.epoch != batch.producer_epoch:
             return None
         last = batch.last_sequence
@@ -149,7 +128,7 @@ class ProducerStates:
             PartitionError: INVALID_PRODUCER_EPOCH, DUPLICATE_SEQUENCE_NUMBER (older than the window) or
                 OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
-        entry = self._entries.get(batch.producer_id)
+        entry = self._known(batch.producer_id)
         if entry is None:
             return  # nothing is known (new, expired, or all its records are gone): any sequence is the first
         if batch.producer_epoch < entry.epoch:
@@ -195,23 +174,31 @@ class ProducerStates:
             self._take(batch, base_offset, end_offset, now_ms)
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers that were silent since `before_ms`; returns how many."""
+        """Forget producers that were silent since `before_ms`; returns how many. Looks at no others, for the most silent come first."""
         in_flight = {undo.producer_id for undo in self._in_flight or ()}
-        silent = [
-            producer_id
-            for producer_id, entry in self._entries.items()
-            if entry.updated_ms < before_ms and producer_id not in in_flight
-        ]
+        silent: list[int] = []
+        for producer_id, row in self._resting.items():
+            if updated_ms_of(row) >= before_ms:
+                break
+            silent.append(producer_id)
+        for producer_id, entry in self._entries.items():
+            if entry.updated_ms >= before_ms or producer_id in in_flight:
+                break
+            silent.append(producer_id)
         for producer_id in silent:
-            del self._entries[producer_id]
-        self.changes += len(silent)
+            self._forget(producer_id)
         return len(silent)
+
+    def _forget(self, producer_id: int) -> None:
+        self._resting.pop(producer_id, None)
+        self._entries.pop(producer_id, None)
+        self.changes += 1
 
     def _take(
         self, batch: ProducerBatch, base_offset: int, end_offset: int, now_ms: int
     ) -> ProducerEntry | None:
         taken = TakenBatch(batch.first_sequence, batch.last_sequence, base_offset, end_offset)
-        previous = self._entries.get(batch.producer_id)
+        previous = self._known(batch.producer_id)
         if (
             previous is not None
             and previous.epoch == batch.producer_epoch
@@ -222,9 +209,12 @@ class ProducerStates:
         else:
             entry = ProducerEntry(batch.producer_epoch, batch.first_sequence, now_ms, (taken,))
         self._put(batch.producer_id, entry)
-        while len(self._entries) > self._producers_max:
-            del self._entries[next(iter(self._entries))]
+        self._keep_bound()
         return previous
+
+    def _keep_bound(self) -> None:
+        while len(self._entries) + len(self._resting) > self._producers_max:
+            self._forget(next(iter(self._resting or self._entries)))
 
     def _put(self, producer_id: int, entry: ProducerEntry | None) -> None:
         self._entries.pop(producer_id, None)
@@ -234,61 +224,74 @@ class ProducerStates:
 
     # What survives a move
 
+    def rest(self, limit: int = ROWS_PER_STEP) -> bool:
+        """Encode producers that have nothing in flight, at most `limit`; returns whether others are left. A part of the work of the next write."""
+        in_flight = {undo.producer_id for undo in self._in_flight or ()}
+        settled = [producer_id for producer_id in self._entries if producer_id not in in_flight]
+        for producer_id in islice(settled, limit):
+            row = encode_entry(producer_id, self._entries.pop(producer_id))
+            self._resting[producer_id] = row
+            self._unwritten.append(row)
+        return len(settled) > limit
+
+    def change_at(self, offset: int) -> bytes:
+        """The producers that changed since the last `change_at` or `snapshot_at`, as of the confirmed Kafka offset `offset`."""
+        while self.rest():
+            pass
+        rows, self._unwritten = self._unwritten, []
+        return join_rows(offset, [*rows, *self._rows_in_flight()])
+
     def snapshot_at(self, offset: int) -> bytes:
-        """The state as of the confirmed Kafka offset `offset`: appends in flight are left out."""
-        entries = dict(self._entries)
-        for undo in reversed(self._in_flight or ()):
-            if undo.previous is None:
-                entries.pop(undo.producer_id, None)
-            else:
-                entries[undo.producer_id] = undo.previous
-        parts = [_HEADER.pack(_VERSION, offset, len(entries))]
-        for producer_id, entry in entries.items():
-            parts.append(
-                _PRODUCER.pack(
-                    producer_id, entry.epoch, entry.run_first_sequence, entry.updated_ms, len(entry.batches)
-                )
-            )
-            parts.extend(_BATCH.pack(*taken) for taken in entry.batches)
-        return b"".join(parts)
+        """All producers as of the confirmed Kafka offset `offset`: appends in flight are left out."""
+        while self.rest():
+            pass
+        self._unwritten = []
+        return join_rows(offset, [*self._resting.values(), *self._rows_in_flight()])
+
+    def _rows_in_flight(self) -> Iterator[bytes]:
+        """Producers with appends in flight, as they were before these."""
+        confirmed: dict[int, ProducerEntry | None] = {}
+        for undo in self._in_flight or ():
+            confirmed.setdefault(undo.producer_id, undo.previous)
+        return (
+            encode_entry(producer_id, entry) for producer_id, entry in confirmed.items() if entry is not None
+        )
 
     def snapshot(self) -> bytes:
         """The state with nothing in flight, as after a clean close."""
         assert not self._in_flight, "a clean close waits for its appends"
-        newest = [entry.batches[-1].end_offset for entry in self._entries.values()]
+        newest = [entry.batches[-1].end_offset for _, entry in self.active()]
         return self.snapshot_at(max([self.restored_offset, *newest]))
 
     def restore(self, value: bytes) -> None:
-        try:
-            version, offset, count = _HEADER.unpack_from(value)
-            entries: dict[int, ProducerEntry] = {}
-            at = _HEADER.size
-            for _ in range(count):
-                producer_id, epoch, run_first, updated_ms, batch_count = _PRODUCER.unpack_from(value, at)
-                at += _PRODUCER.size
-                batches = tuple(
-                    TakenBatch(*_BATCH.unpack_from(value, at + index * _BATCH.size))
-                    for index in range(batch_count)
-                )
-                at += batch_count * _BATCH.size
-                entries[producer_id] = ProducerEntry(epoch, run_first, updated_ms, batches)
-        except struct.error as error:
-            raise PartitionCorruptError(
-                f"PRODUCER_SNAPSHOT: {len(value)} bytes end too soon: {error}"
-            ) from error
-        if version != _VERSION or at != len(value) or any(not entry.batches for entry in entries.values()):
-            raise PartitionCorruptError(
-                f"PRODUCER_SNAPSHOT: version {version}, {at} of {len(value)} bytes make sense"
-            )
-        self._entries = entries
-        self._in_flight = None
-        self.restored_offset = offset
+        at_once(self.restoring(MetaValue(value)))
+
+    def restoring(self, value: MetaValue) -> Steps[None]:
+        """Replace the state by a snapshot and the changes behind it, in steps.
+
+        Raises:
+            PartitionCorruptError: the bytes break the format.
+        """
+        self._entries, self._resting, self._unwritten, self._in_flight = {}, {}, [], None
+        for part in (value.whole, *value.changes):
+            if part is not None:
+                self.restored_offset, rows = split_rows(part)
+                for number, (producer_id, row) in enumerate(rows, 1):
+                    self._resting.pop(producer_id, None)  # to the end: it was used last
+                    self._resting[producer_id] = row
+                    if number % ROWS_PER_STEP == 0:
+                        yield
+        self._keep_bound()  # changes do not tell who was forgotten
 
 
 def _run_start(previous: ProducerEntry, taken: TakenBatch) -> int:
     # After 2^30 sequences the start of the run is of no use any more and would become ambiguous at the wrap: let it follow.
     length = (taken.last_sequence - previous.run_first_sequence) % SEQUENCE_MODULUS
-    return previous.run_first_sequence if length < _PAST else (taken.last_sequence - _PAST) % SEQUENCE_MODULUS
+    return (
+        previous.run_first_sequence
+        if length < PAST_MAX
+        else (taken.last_sequence - PAST_MAX) % SEQUENCE_MODULUS
+    )
 
 
 def _out_of_order(batch: ProducerBatch, why: str) -> PartitionError:

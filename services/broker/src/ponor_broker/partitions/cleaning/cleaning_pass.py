@@ -201,12 +201,14 @@ class CleaningPass:
     async def _commit(self, group: list[Segment], cleaned: Segment) -> None:
         """The cleaned segment takes the group's place. The checkpoint goes before it: an open then learns nothing from batches that are gone."""
         self._check()
+        while self._partition.before_upload():
+            await self._pace.rest()
+            self._check()
         segments = self._log.log_meta.segments
         if [
             segment for segment in segments if cleaned.base_offset <= segment.base_offset < cleaned.end_offset
         ] != group:
             raise CleaningStoppedError("its oldest segments were dropped meanwhile")
-        self._partition.before_upload()
         if self._partition.recovers_from is not None:
             raise AppendBackpressureError("the Meta stream took no checkpoint")
         await self._log.clean(cleaned)

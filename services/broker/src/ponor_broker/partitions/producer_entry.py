@@ -1,0 +1,131 @@
+"""What a partition knows of one idempotent producer, and its bytes in a PRODUCER_SNAPSHOT (docs/formats/partition-meta.md)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final, NamedTuple
+
+from ponor_partition.errors import PartitionCorruptError
+
+BATCHES_RETAINED: Final = 5
+"""Kafka's window: clients keep at most five requests of a connection in flight."""
+SEQUENCE_MODULUS: Final = 1 << 31
+"""Sequences run 0 .. 2^31−1 and start at 0 again."""
+PAST_MAX: Final = 1 << 30
+"""Of two sequences less than this apart it is known which comes first."""
+
+_HEADER: Final = struct.Struct(">BqI")
+_PRODUCER: Final = ">qhiqB"
+_BATCH: Final = "iiqq"
+_ROWS: Final = tuple(struct.Struct(_PRODUCER + _BATCH * batches) for batches in range(BATCHES_RETAINED + 1))
+"""Rows by their number of batches."""
+_ID: Final = struct.Struct(">q")
+_UPDATED: Final = struct.Struct(">q")
+_UPDATED_AT: Final = 14
+_BATCHES_AT: Final = 22
+_VERSION: Final = 1
+
+
+class TakenBatch(NamedTuple):
+    """A batch that was appended: its sequences (inclusive) and where it lies."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    end_offset: int
+
+
+class ProducerBatch(NamedTuple):
+    """What the state machine needs of a batch header."""
+
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    record_count: int
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the batch's last record; a batch may wrap inside itself."""
+        return (self.first_sequence + self.record_count - 1) % SEQUENCE_MODULUS
+
+
+class ProducerEntry(NamedTuple):
+    """One producer: immutable, so that undoing an append is putting the previous one back.
+
+    `run_first_sequence` is the first sequence of the unbroken run that ends at the newest batch.
+    """
+
+    epoch: int
+    run_first_sequence: int
+    updated_ms: int
+    batches: tuple[TakenBatch, ...]
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the newest record."""
+        return self.batches[-1].last_sequence
+
+    def is_in_the_past(self, batch: ProducerBatch) -> bool:
+        """Whether every record of the batch surely was appended before the retained window."""
+        run_length = (self.last_sequence - self.run_first_sequence) % SEQUENCE_MODULUS
+        behind = (self.last_sequence - batch.first_sequence) % SEQUENCE_MODULUS
+        before_window = (self.batches[0].first_sequence - 1 - batch.last_sequence) % SEQUENCE_MODULUS
+        return behind <= min(run_length, PAST_MAX) and before_window <= min(run_length, PAST_MAX)
+
+
+def encode_entry(producer_id: int, entry: ProducerEntry) -> bytes:
+    """A producer's row."""
+    epoch, run_first_sequence, updated_ms, batches = entry
+    return _ROWS[len(batches)].pack(
+        producer_id, epoch, run_first_sequence, updated_ms, len(batches), *chain.from_iterable(batches)
+    )
+
+
+def decode_entry(row: bytes) -> ProducerEntry:
+    """The producer of a row that `split_rows` or `encode_entry` gave."""
+    _, epoch, run_first_sequence, updated_ms, count, *numbers = _ROWS[row[_BATCHES_AT]].unpack(row)
+    batches = tuple(TakenBatch(*numbers[at : at + 4]) for at in range(0, 4 * count, 4))
+    return ProducerEntry(epoch, run_first_sequence, updated_ms, batches)
+
+
+def updated_ms_of(row: bytes) -> int:
+    """When the producer of a row was heard last."""
+    updated_ms: int = _UPDATED.unpack_from(row, _UPDATED_AT)[0]
+    return updated_ms
+
+
+def join_rows(offset: int, rows: list[bytes]) -> bytes:
+    """A snapshot, or a change of one, as of the confirmed Kafka offset `offset`."""
+    return b"".join((_HEADER.pack(_VERSION, offset, len(rows)), *rows))
+
+
+def split_rows(value: bytes) -> tuple[int, Iterator[tuple[int, bytes]]]:
+    """The offset of a snapshot, or of a change of one, and its producers: id and row.
+
+    Raises:
+        PartitionCorruptError: the bytes break the format; the iterator raises it too.
+    """
+    try:
+        version, offset, count = _HEADER.unpack_from(value)
+    except struct.error as error:
+        raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: {len(value)} bytes end too soon: {error}") from error
+    if version != _VERSION:
+        raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: version {version} is not known to this release")
+    return offset, _rows_of(value, count)
+
+
+def _rows_of(value: bytes, count: int) -> Iterator[tuple[int, bytes]]:
+    at = _HEADER.size
+    for _ in range(count):
+        batches = value[at + _BATCHES_AT] if at + _BATCHES_AT < len(value) else 0
+        end = at + _ROWS[batches].size if 0 < batches <= BATCHES_RETAINED else len(value) + 1
+        if end > len(value):
+            raise PartitionCorruptError(
+                f"PRODUCER_SNAPSHOT: {len(value)} bytes, the row at {at} has {batches} batches and no room for them"
+            )
+        yield _ID.unpack_from(value, at)[0], value[at:end]
+        at = end
+    if at != len(value):
+        raise PartitionCorruptError(f"PRODUCER_SNAPSHOT: {at} of {len(value)} bytes make sense")
