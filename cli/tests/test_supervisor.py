@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ async def test_a_cluster_file_that_cannot_be_written_is_told_and_stops_nobody(
         ClusterFile("127.0.0.1:1", [], "file:///o", "file", 1, []),
         [],
         places=ClusterPlaces(directory, "127.0.0.1", [], "file:///o", 9092, "file"),
-        quorum=QuorumFile([ControllerPlace(0, str(uuid.UUID(int=0)))]),
+        quorum=QuorumFile([ControllerPlace(0)]),
         restart=True,
         environment={},
     )

@@ -4,13 +4,13 @@ What lives here: which environment variables a container is given, and what foll
 other processes find it. What a service does with its configuration is its own. The process is replaced (exec), so signals of the container runtime reach the service
 itself: SIGTERM drains a broker.
 
-    PONOR_CLUSTER           name of the cluster; the directory ids of its first controllers follow from it
     PONOR_CLUSTER_ORDINAL   1 to 16,383; default 1; never changes
     PONOR_CONTROLLERS       HOST,HOST,...: all controllers, the one of ordinal 0 first
     PONOR_CONTROLLER_PORT   of nodes and tools; default 9090
     PONOR_PEER_PORT         of the other controllers; default 9091
     PONOR_PEER_TLS          directory with tls.crt, tls.key and ca.crt: mutual TLS between controllers; default: none
-    PONOR_FORMAT            true: empty directories of controllers become the first quorum; default false: they are blank and wait until they are added
+    PONOR_FORMAT            true: empty directories of controllers become the voters of a new cluster, for its first start; default false: they are blank and wait until
+                            they are added
     PONOR_OBJECT_STORE      s3://BUCKET/PREFIX?endpoint=URL or file:///DIR; credentials stay in AWS_* variables
     PONOR_WAL               object (default) or file
     PONOR_KAFKA_PORT        of the broker of ordinal 0; default 9092
@@ -29,7 +29,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +47,6 @@ NUMBER_MAX: Final = 999
 PORT_MAX: Final = 65_535
 PEER_TLS_FILES: Final = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt"}
 """As cert-manager names them in a secret."""
-DIRECTORY_NAMES: Final = uuid.UUID("6c0f4f0e-52e3-5b0b-9a39-0d8a3f2d2a51")
-"""Namespace of the directory ids of first controllers; never changes."""
 
 
 class SurroundingsError(Exception):
@@ -145,11 +142,9 @@ def configuration(role: str, surroundings: Surroundings) -> dict[str, Any]:
 def _controller(surroundings: Surroundings, listen: str) -> dict[str, Any]:
     service_port = surroundings.number("PONOR_CONTROLLER_PORT", 9090, PORT_MAX)
     peer_port = surroundings.number("PONOR_PEER_PORT", 9091, PORT_MAX)
-    cluster = surroundings.text("PONOR_CLUSTER")
     voters = [
         {
             "node_id": surroundings.node_id("controller", ordinal),
-            "directory_id": str(uuid.uuid5(DIRECTORY_NAMES, f"{cluster}/controller/{ordinal}")),
             "peer_address": f"{host}:{peer_port}",
             "service_address": f"{host}:{service_port}",
         }

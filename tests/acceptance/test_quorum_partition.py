@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,7 +78,6 @@ def controllers(hosts: Sequence[Machine], directory: Path) -> Iterator[list[str]
     voters = [
         {
             "node_id": node_id(number),
-            "directory_id": str(uuid.UUID(int=number + 1)),
             "peer_address": f"{host.address}:{PEER_PORT}",
             "service_address": f"{host.address}:{SERVICE_PORT}",
         }

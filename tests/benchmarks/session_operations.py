@@ -110,6 +110,7 @@ def main() -> None:
                     "data": str(root / "data"),
                     "listen": "127.0.0.1:0",
                     "cluster_ordinal": ORDINAL,
+                    "format": True,
                     "ready_file": str(ready),
                 }
             )

@@ -43,7 +43,7 @@ def test_there_are_three_controllers_three_brokers_a_collector_a_compactor_and_a
 
 def test_controllers_are_one_quorum(tmp_path: Path) -> None:
     found = [controller_of(each.environment, tmp_path).options for each in containers("controller")]
-    assert all(options.voters == found[0].voters and options.format for options in found)
+    assert all(options.voters == found[0].voters and not options.format for options in found)
     assert [voter.node_id for voter in found[0].voters] == [options.node_id for options in found]
     hosts = {each.name for each in containers("controller")}
     assert {voter.service_address.partition(":")[0] for voter in found[0].voters} == hosts

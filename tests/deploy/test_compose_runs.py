@@ -133,6 +133,7 @@ def _started(
         environment["PONOR_OBJECT_STORE"] = store.url("compose")
     environment |= {
         "PONOR_POD": container.name,
+        "PONOR_FORMAT": "true",
         "PONOR_LISTEN": hosts[container.name],
         "PONOR_ADVERTISED_HOST": hosts[container.name],
         "PONOR_RUN": str(directory / "run"),

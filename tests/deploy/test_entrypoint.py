@@ -21,7 +21,6 @@ from tests.deploy.containers import (
 )
 
 CLUSTER = {
-    "PONOR_CLUSTER": "streams/demo",
     "PONOR_CONTROLLERS": "c-0.c,c-1.c,c-2.c",
     "PONOR_OBJECT_STORE": "s3://bucket/prefix",
 }
@@ -61,7 +60,7 @@ def test_without_a_word_a_brokers_log_is_in_the_object_store() -> None:
     assert configuration_of("broker", {**CLUSTER, "PONOR_POD": "b-0"})["wal"] == "object"
 
 
-def test_controllers_know_each_other_by_the_same_names_and_directories(tmp_path: Path) -> None:
+def test_controllers_know_each_other_by_the_same_names(tmp_path: Path) -> None:
     found = [
         controller_of({**CLUSTER, "PONOR_POD": f"c-{ordinal}", "PONOR_FORMAT": "true"}, tmp_path).options
         for ordinal in range(3)
@@ -69,22 +68,14 @@ def test_controllers_know_each_other_by_the_same_names_and_directories(tmp_path:
     assert found[0].voters == found[1].voters == found[2].voters
     assert [voter.node_id for voter in found[0].voters] == [options.node_id for options in found]
     assert [voter.peer_address for voter in found[0].voters] == ["c-0.c:9091", "c-1.c:9091", "c-2.c:9091"]
-    assert len({voter.directory_id for voter in found[0].voters}) == 3
     assert all(options.format for options in found)
 
 
-def test_controllers_of_another_cluster_have_other_directories() -> None:
-    one, other = (
-        configuration_of("controller", {**CLUSTER, "PONOR_POD": "c-0", "PONOR_CLUSTER": name})["voters"]
-        for name in ("streams/a", "streams/b")
-    )
-    assert not {voter["directory_id"] for voter in one} & {voter["directory_id"] for voter in other}
-
-
-def test_a_directory_id_never_changes() -> None:
-    """Controllers keep theirs on disk; a new version of the entrypoint must not call them by another."""
-    first = configuration_of("controller", {**CLUSTER, "PONOR_POD": "c-0"})["voters"][0]
-    assert first["directory_id"] == "15bf3ab6-27c9-5a6c-b2fe-b811d135b03f"
+def test_no_identity_follows_from_a_name() -> None:
+    """Two releases with equal names must not share directory ids, and hence a cluster id and a namespace."""
+    content = configuration_of("controller", {**CLUSTER, "PONOR_POD": "c-0", "PONOR_FORMAT": "true"})
+    assert set(content["voters"][0]) == {"node_id", "peer_address", "service_address"}
+    assert "cluster_id" not in content
 
 
 def test_an_empty_volume_is_formatted_only_when_somebody_says_so(tmp_path: Path) -> None:
@@ -126,7 +117,6 @@ def test_settings_reach_the_service(tmp_path: Path) -> None:
         ("broker", {"PONOR_SETTINGS": "[]"}, "PONOR_SETTINGS"),
         ("broker", {"PONOR_SETTINGS": "{"}, "PONOR_SETTINGS"),
         ("broker", {"PONOR_CLUSTER_ORDINAL": "16384"}, "PONOR_CLUSTER_ORDINAL"),
-        ("controller", {"PONOR_CLUSTER": ""}, "PONOR_CLUSTER"),
         ("controller", {"PONOR_FORMAT": "yes"}, "PONOR_FORMAT"),
     ],
 )

@@ -123,7 +123,7 @@ async def _serve(
         run_controller(
             controller_runtime,
             settings[0],
-            ControllerOptions(directory / "controller", "127.0.0.1:0", ORDINAL),
+            ControllerOptions(directory / "controller", "127.0.0.1:0", ORDINAL, format=True),
             stop=controller_stop,
             ready=lambda addresses: address.set_result(addresses["session"]),
         )

@@ -59,7 +59,12 @@ def _running(
 
 
 def _controller(root: Path, **config: Any) -> Any:
-    defaults = {"data": str(root / "controller"), "listen": "127.0.0.1:0", "cluster_ordinal": ORDINAL}
+    defaults = {
+        "data": str(root / "controller"),
+        "listen": "127.0.0.1:0",
+        "cluster_ordinal": ORDINAL,
+        "format": True,
+    }
     return _running("ponor_controller", root, **{**defaults, **config})
 
 
@@ -152,7 +157,7 @@ def test_a_wrong_configuration_is_one_line_and_exit_code_1(tmp_path: Path, confi
 def test_a_port_in_use_and_a_directory_in_use_are_refused_by_name(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        process = _start("ponor_controller", tmp_path, data=str(tmp_path / "a"), listen=listen)
+        process = _start("ponor_controller", tmp_path, data=str(tmp_path / "a"), listen=listen, format=True)
         _, line = process.communicate(timeout=240)
         assert process.returncode == 1
         assert listen in line

@@ -103,7 +103,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), network, Telemetry())
     store = await open_object_store(f"file://{tmp_path}/objects", runtime=runtime, environment={})
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-    options = ControllerOptions(tmp_path / "controller", "127.0.0.1:0", ORDINAL)
+    options = ControllerOptions(tmp_path / "controller", "127.0.0.1:0", ORDINAL, format=True)
     controller = asyncio.create_task(
         run_controller(runtime, SETTINGS, options, stop=stop, ready=ready.set_result)
     )

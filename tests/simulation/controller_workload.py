@@ -70,7 +70,7 @@ class History:
 
 
 async def _controller(runtime: Runtime) -> None:
-    options = ControllerOptions(DATA, ADDRESS, ORDINAL)
+    options = ControllerOptions(DATA, ADDRESS, ORDINAL, format=True)
     await run(runtime, SETTINGS, options, stop=asyncio.Event(), ready=lambda _: None)
 
 

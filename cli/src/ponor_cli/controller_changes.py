@@ -45,15 +45,14 @@ class ControllerChanges:
         Raises:
             CommandError: the quorum refuses or does not answer.
         """
-        directory_id = addresses["directory_id"]
         learner = wire.AddLearner(
             node_id=node_id,
-            directory_id=uuid.UUID(directory_id).bytes,
+            directory_id=uuid.UUID(addresses["directory_id"]).bytes,
             peer_address=addresses["peer"],
             service_address=addresses["session"],
         )
         await self._ask(wire.QuorumRequest(add_learner=learner))
-        self.quorum.controllers.append(ControllerPlace(number, directory_id))
+        self.quorum.controllers.append(ControllerPlace(number))
         self.quorum.write(self.directory)
         self.cluster.controllers.append(addresses["session"])
         self.cluster.write(self.directory)

@@ -210,7 +210,6 @@ def _voter(host: str, voter: ControllerPlace, ports: list[int]) -> dict[str, Any
     service_port, peer_port = ports[:PORTS_PER_CONTROLLER]
     return {
         "node_id": compose_node_id(CLUSTER_ORDINAL_DEFAULT, CONTROLLER_NUMBER_FIRST + voter.number),
-        "directory_id": voter.directory_id,
         "peer_address": f"{host}:{peer_port}",
         "service_address": f"{host}:{service_port}",
     }

@@ -1,13 +1,12 @@
-"""`DIR/quorum.json`: the controllers that a local cluster runs, and the identity of each one's data directory.
+"""`DIR/quorum.json`: the controllers that a local cluster runs.
 
 Who votes is in the controllers' own log (`ponor cluster quorum describe`); this file only says which processes `ponor up` starts, and whether their directories may
-still be formatted. That is so until all initial voters have served once: a directory that is found empty later has lost its votes, must not come back under
-its old identity (KIP-853), and is added as a new replica.
+still be formatted. That is so until all initial voters have served once: a directory that is found empty later has lost its votes (KIP-853), and is added as a
+new replica. Every directory draws its own id.
 """
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -20,10 +19,9 @@ FIRST_CONTROLLERS: Final = (1, 3, 5)
 
 @dataclass(frozen=True, slots=True)
 class ControllerPlace:
-    """A controller's number within the cluster, and the UUID of its data directory."""
+    """A controller's number within the cluster."""
 
     number: int
-    directory_id: str
 
 
 @dataclass(slots=True)
@@ -60,7 +58,7 @@ class QuorumFile:
                 raise CommandError(
                     f"--controllers {controllers}: begin with 1, 3 or 5; an even number survives no more losses than one less"
                 )
-            quorum = cls([ControllerPlace(number, str(uuid.uuid4())) for number in range(controllers)])
+            quorum = cls([ControllerPlace(number) for number in range(controllers)])
             quorum.write(directory)
             return quorum
         places = [ControllerPlace(**row) for row in content["controllers"]]

@@ -61,7 +61,6 @@ def test_every_setting_has_bounds_that_hold_its_default_and_a_meaning() -> None:
 VOTERS = [
     {
         "node_id": 592_824 + n,
-        "directory_id": f"00000000-0000-4000-8000-00000000000{n}",
         "peer_address": f"h{n}:1",
         "service_address": f"h{n}:2",
     }
@@ -82,15 +81,15 @@ def test_voters_are_read(tmp_path: Path) -> None:
     options = configuration.options
     assert (options.node_id, options.peer_listen, options.format) == (592_825, "h1:1", True)
     assert [voter.node_id for voter in options.voters] == [592_824, 592_825, 592_826]
-    assert options.voters[1].directory_id == b"\0" * 6 + b"\x40\0\x80" + b"\0" * 6 + b"\1"
+    assert options.voters[1].directory_id == b"", "every directory draws its own"
     assert configuration.peer_tls == TlsFiles(Path("c"), Path("k"), Path("a"))
 
 
 @pytest.mark.parametrize(
-    ("said", "understood"), [({}, None), ({"format": False}, False), ({"format": True}, True)]
+    ("said", "understood"), [({}, False), ({"format": False}, False), ({"format": True}, True)]
 )
-def test_that_nobody_said_whether_to_format_is_not_forgotten(
-    tmp_path: Path, said: dict[str, Any], understood: bool | None
+def test_a_controller_formats_only_when_it_is_told_to(
+    tmp_path: Path, said: dict[str, Any], understood: bool
 ) -> None:
     assert read_configuration(_write(tmp_path, **said)).options.format is understood
 
@@ -100,8 +99,7 @@ def test_that_nobody_said_whether_to_format_is_not_forgotten(
     [
         ({"voters": VOTERS, "peer_listen": "h:1", "node_id": None}, "node_id"),
         ({"voters": VOTERS}, "peer_listen"),
-        ({"voters": [{**VOTERS[0], "directory_id": "mine"}], "peer_listen": "h:1"}, "directory_id"),
-        ({"voters": [{"node_id": 1}], "peer_listen": "h:1"}, "directory_id"),
+        ({"voters": [{"node_id": 1}], "peer_listen": "h:1"}, "peer_address"),
         ({"voters": [VOTERS[0], VOTERS[0]], "peer_listen": "h:1"}, "twice"),
         ({"voters": ["h:1"], "peer_listen": "h:1"}, "no voter"),
         ({"peer_tls": {"certificate": "c"}}, "authorities"),

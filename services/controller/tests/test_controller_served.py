@@ -106,7 +106,7 @@ async def serving(
     network = GrpcNetwork()
     runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), network, Telemetry())
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-    options = ControllerOptions(data, listen, ORDINAL)
+    options = ControllerOptions(data, listen, ORDINAL, format=True)
     task = asyncio.create_task(run(runtime, settings, options, stop=stop, ready=ready.set_result))
     try:
         await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -145,7 +145,7 @@ async def test_a_broker_registers_works_and_everybody_sees_it(tmp_path: Path) ->
         cluster = cluster_of(follower.image)
         assert cluster is not None
         assert (cluster.cluster_id, cluster.cluster_ordinal) == (broker.cluster_id, ORDINAL)
-        assert cluster.namespace == cluster.cluster_id
+        assert cluster.namespace != cluster.cluster_id, "drawn on its own"
         assert [(row.tenant_id, len(row.cluster_id)) for row in follower.image.tenants] == [("", 22)]
         assert [(row.name, row.level) for row in follower.image.features] == [("metadata.level", 4)]
 
@@ -375,6 +375,6 @@ async def test_the_ordinal_of_a_cluster_never_changes(tmp_path: Path) -> None:
     async with serving(tmp_path):
         pass
     runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), GrpcNetwork(), Telemetry())
-    options = ControllerOptions(tmp_path, "127.0.0.1:0", ClusterOrdinal(4))
+    options = ControllerOptions(tmp_path, "127.0.0.1:0", ClusterOrdinal(4), format=True)
     with pytest.raises(WrongDirectoryError, match="ordinal 3"):
         await run(runtime, FAST, options, stop=asyncio.Event(), ready=lambda _: None)

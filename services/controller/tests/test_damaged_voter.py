@@ -206,7 +206,7 @@ async def _replace(damaged: Machine, all_three: list[Machine], path: Path) -> No
     directory_id = uuid.UUID(json.loads(identity.read_bytes().partition(b"\n")[0])["directory_id"])
     assert directory_id.bytes != damaged.member.directory_id
     member = damaged.member
-    await _ask(all_three, remove=wire.RemoveMember(node_id=member.node_id, directory_id=member.directory_id))
+    await _ask(all_three, remove=wire.RemoveMember(node_id=member.node_id))
     await _ask(
         all_three,
         add_learner=wire.AddLearner(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from uuid import UUID
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import peer_service_pb2 as wire
 from ponor_controller.consensus.address_book import AddressBook, Addresses
+from ponor_controller.consensus.directory_identity import DirectoryIdentity
 from ponor_controller.consensus.peer_frames import (
     PeerFrameError,
     decode_messages,
@@ -26,6 +28,7 @@ from ponor_raft.entry import Entry, SnapshotMeta
 from ponor_raft.membership import Membership, ReplicaId
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_rpc.methods import PEER
+from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection, ConnectionClosedError
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.system import SystemClock, SystemRandomness
@@ -37,6 +40,7 @@ from libs.rpc.tests import closing
 from services.controller.tests.log_writer import MEMBERS, entry_of
 
 ONE, TWO = ReplicaId(3_001, b"1" * 16), ReplicaId(3_002, b"2" * 16)
+IDENTITY = DirectoryIdentity("cluster", UUID(bytes=TWO.directory_id), NodeId(TWO.node_id), ())
 UINT64 = st.integers(0, 2**63 - 1)
 META = SnapshotMeta(9, 2, Membership((ONE,), (TWO,)), b"d" * 16, 1_000)
 
@@ -158,9 +162,7 @@ async def _called(incarnation: int = 0) -> AsyncIterator[tuple[Core, Connection]
     network = GrpcNetwork()
     runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), network, Telemetry())
     tasks = BackgroundTasks(report_to_loop)
-    peers = Peers(
-        TWO, "cluster", lambda: incarnation, AddressBook(()), Addresses("", ""), network, runtime, tasks
-    )
+    peers = Peers(IDENTITY, lambda: incarnation, AddressBook(()), Addresses("", ""), network, runtime, tasks)
     core = Core()
     peers.attach(core)
     listener = await network.listen("127.0.0.1:0", {PEER: peers.handle})

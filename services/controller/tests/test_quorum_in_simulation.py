@@ -218,11 +218,11 @@ async def _replace(rig: QuorumRig, old: int, new: int) -> None:
     blank.start()
     await wait_until(lambda: blank.name in rig.ready)
     learner = member(new, voter=False, directory=uuid.UUID(rig.ready[blank.name]["directory_id"]).int)
-    gone = rig.members[old]
+    gone = rig.members[old].node_id
     await _change(rig, lambda control: control.add_learner(learner))
     await wait_until(lambda: blank.name in rig.lives, timeout_s=10)
     await _change(rig, lambda control: control.promote(learner.node_id))
-    await _change(rig, lambda control: control.remove(gone.node_id, gone.directory_id))
+    await _change(rig, lambda control: control.remove(gone, b""))
 
 
 async def _change(rig: QuorumRig, change: Callable[[RaftQuorum], Awaitable[int]]) -> None:

@@ -56,8 +56,6 @@ app.kubernetes.io/component: {{ .role }}
 {{- define "ponor.env" -}}
 - name: PONOR_POD
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
-- name: PONOR_CLUSTER
-  value: {{ printf "%s/%s" .root.Release.Namespace (include "ponor.fullname" .root) | quote }}
 - name: PONOR_CLUSTER_ORDINAL
   value: {{ .root.Values.clusterOrdinal | quote }}
 - name: PONOR_CONTROLLERS

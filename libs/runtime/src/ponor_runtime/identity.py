@@ -4,7 +4,8 @@ What lives here: the `NewType`s that every member shares, and the rules that mak
 can share a bucket and hand over ownership by metadata alone (docs/architecture.md, "Identity").
 
 Stream, object and producer ids are int64 = `0 | cluster ordinal (14 bits) | sequence (49 bits)`.
-Broker node ids are int32 below 2^30 = `cluster ordinal (14 bits) << 16 | n (16 bits)`.
+Node ids are int32 below 2^30 = `cluster ordinal (14 bits) << 16 | number (16 bits)`. No cluster has ordinal 0: a configured node id below 2^16 is a number, and the
+node takes the ordinal from its cluster.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ CLUSTER_ORDINAL_BITS: Final = 14
 SEQUENCE_BITS: Final = 49
 NODE_NUMBER_BITS: Final = 16
 CLUSTER_ORDINAL_MAX: Final = (1 << CLUSTER_ORDINAL_BITS) - 1
+UNKNOWN_ORDINAL: Final = ClusterOrdinal(0)
 SEQUENCE_MAX: Final = (1 << SEQUENCE_BITS) - 1
 NODE_NUMBER_MAX: Final = (1 << NODE_NUMBER_BITS) - 1
 
@@ -72,3 +74,14 @@ def cluster_of_node(node_id: NodeId) -> ClusterOrdinal:
     """The cluster to which a node id belongs."""
     assert 0 <= node_id < 1 << 30
     return ClusterOrdinal(node_id >> NODE_NUMBER_BITS)
+
+
+def number_of_node(node_id: NodeId) -> int:
+    """The part of a node id that is unique within its cluster."""
+    assert 0 <= node_id < 1 << 30
+    return node_id & NODE_NUMBER_MAX
+
+
+def node_id_in(ordinal: ClusterOrdinal, node_id: NodeId) -> NodeId:
+    """The node id within a cluster: a number alone is completed, a whole node id stays as it is."""
+    return compose_node_id(ordinal, node_id) if cluster_of_node(node_id) == UNKNOWN_ORDINAL else node_id

@@ -213,11 +213,9 @@ class SimCluster:
     def _controller_options(self, name: str) -> ControllerOptions:
         data, listen = PurePosixPath("/controller"), f"{name}:{SERVICE_PORT}"
         if len(self.controllers) == 1:
-            return ControllerOptions(data, listen, ORDINAL)
+            return ControllerOptions(data, listen, ORDINAL, format=True)
         voters = tuple(
-            Member(
-                _controller_id(number), bytes([number]) * 16, f"{host}:{PEER_PORT}", f"{host}:{SERVICE_PORT}"
-            )
+            Member(_controller_id(number), b"", f"{host}:{PEER_PORT}", f"{host}:{SERVICE_PORT}")
             for number, host in enumerate(self.controllers)
         )
         return ControllerOptions(

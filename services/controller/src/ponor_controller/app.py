@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -18,12 +17,12 @@ from ponor_raft.ready import Leadership
 from ponor_raft.stored import StoredState
 from ponor_rpc.methods import PEER, service_name
 from ponor_runtime.disk import DiskLock
+from ponor_runtime.identity import UNKNOWN_ORDINAL, number_of_node
 from ponor_runtime.network import Network
 from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
-from ponor_controller.bootstrap import new_identity
 from ponor_controller.consensus.address_book import Addresses, reachable
 from ponor_controller.consensus.admission import Admission
 from ponor_controller.consensus.directory_identity import (
@@ -42,6 +41,7 @@ from ponor_controller.consensus.members import membership_of
 from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
 from ponor_controller.controller import Controller
 from ponor_controller.doors import Doors
+from ponor_controller.formation import ClusterExistsError, blank_identity, form
 from ponor_controller.options import ControllerOptions
 from ponor_controller.readiness import Readiness
 from ponor_controller.recovery import Recovered, recover
@@ -84,19 +84,18 @@ async def run(
     runtime.health.require_for(service_name(PEER), lambda: doors.refusal_of(PEER))
     try:
         identity = await open_identity(
-            runtime.disk, options.data, options.cluster_id, lambda: new_identity(options, runtime.randomness)
+            runtime.disk, options.data, options.cluster_id, lambda: _new_identity(runtime, options)
         )
         _check_node(identity, options)
         await doors.open(options.listen, options.peer_listen)
         if not identity.cluster_id:
             runtime.health.require("membership", lambda: "this controller is blank and waits to be added")
-            LOG.warning("%s is blank; it is let in by `%s`", options.data, _invitation(doors, identity))
-            ready(_addresses(doors, identity))
-            ready = _nothing
-            admitted = await _until(stop, _admission(runtime, options, identity, doors))
+            ready = Once(ready)
+            admitted = await _until(stop, _become_member(runtime, options, identity, doors, ready))
             if admitted is None:
                 return
             identity = admitted
+            await write_identity(runtime.disk, options.data, identity)
         log = await _open_log(runtime, settings, options.data, identity)
         try:
             await _serve(runtime, settings, options, identity, log, doors, stop, ready)
@@ -166,16 +165,40 @@ async def _remember_format(
         await mark_formatted(runtime.disk, options.data, identity)
 
 
-async def _admission(
-    runtime: Runtime, options: ControllerOptions, identity: DirectoryIdentity, doors: Doors
+async def _become_member(
+    runtime: Runtime, options: ControllerOptions, identity: DirectoryIdentity, doors: Doors, ready: Ready
 ) -> DirectoryIdentity:
-    """A blank controller waits until its cluster calls."""
-    admission = Admission(identity.replica)
+    """A blank controller forms a new cluster with others, or waits until a cluster calls it."""
+    admission = Admission(identity, may_format=options.may_format)
     doors.serve({PEER: admission.handle})
-    admitted = replace(identity, cluster_id=await admission.cluster_id)
-    doors.serve({})
-    await write_identity(runtime.disk, options.data, admitted)
-    return admitted
+    try:
+        if options.may_format:
+            formation = form(options, identity, doors.addresses, runtime, doors.peer_network)
+            formed = await _first_of(formation, admission.admitted)
+            if not isinstance(formed, ClusterExistsError):
+                return formed
+            admission.may_format = False
+            LOG.error("%s is not formatted: %s", options.data, formed)
+        LOG.warning("%s is blank; it is let in by `%s`", options.data, _invitation(doors, identity))
+        ready(_addresses(doors, identity))
+        return await admission.admitted
+    finally:
+        doors.serve({})
+
+
+async def _first_of(
+    formation: Coroutine[Any, Any, DirectoryIdentity], admitted: asyncio.Future[DirectoryIdentity]
+) -> DirectoryIdentity | ClusterExistsError:
+    """What the formation or a caller made of this controller, or why it must not be formatted."""
+    forming = asyncio.get_running_loop().create_task(formation, name="controller-formation")
+    try:
+        await asyncio.wait((forming, admitted), return_when=asyncio.FIRST_COMPLETED)
+        return admitted.result() if admitted.done() else forming.result()
+    except ClusterExistsError as error:
+        return error
+    finally:
+        forming.cancel()
+        await asyncio.gather(forming, return_exceptions=True)
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> Any:
@@ -204,8 +227,29 @@ def _tell(leadership: Leadership) -> None:
         LOG.info("term %d: node %d leads", leadership.term, leadership.leader.node_id)
 
 
-def _nothing(_: ServiceAddresses) -> None:
-    """The world was told before."""
+class Once:
+    """Calls `ready` the first time only: a controller that was announced while it was blank is not announced again."""
+
+    def __init__(self, ready: Ready) -> None:
+        self._ready: Ready | None = ready
+
+    def __call__(self, addresses: ServiceAddresses) -> None:
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            ready(addresses)
+
+
+def _new_identity(runtime: Runtime, options: ControllerOptions) -> DirectoryIdentity:
+    """The identity of an empty directory.
+
+    Raises:
+        WrongDirectoryError: it may not be formatted, and no cluster could ever call this controller.
+    """
+    if not options.may_format and not options.peer_listen:
+        raise WrongDirectoryError(
+            f'{options.data} is empty: mount the directory of this controller, or begin a new cluster with `format` ("format": true in the configuration)'
+        )
+    return blank_identity(options, runtime.randomness)
 
 
 def _addresses(doors: Doors, identity: DirectoryIdentity) -> ServiceAddresses:
@@ -238,9 +282,16 @@ async def _open_log(
 
 
 def _check_node(identity: DirectoryIdentity, options: ControllerOptions) -> None:
-    if options.node_id is not None and identity.node_id != options.node_id:
+    wanted, ordinal = options.own_node_id, identity.cluster_ordinal
+    is_same = number_of_node(identity.node_id) == number_of_node(wanted)
+    if options.node_id is not None and not is_same:
         raise WrongDirectoryError(
-            f"{options.data} belongs to node {identity.node_id}, not {options.node_id}; correct the configuration"
+            f"{options.data} belongs to node {identity.node_id}, not {wanted}; correct the configuration"
+        )
+    if UNKNOWN_ORDINAL not in (ordinal, options.cluster_ordinal) and ordinal != options.cluster_ordinal:
+        raise WrongDirectoryError(
+            f"{options.data}: cluster {identity.cluster_id} has ordinal {ordinal}, not {options.cluster_ordinal}; "
+            "ordinals never change, correct the configuration"
         )
 
 
@@ -262,10 +313,9 @@ def _check_recovered(
         raise WrongDirectoryError(
             f"{options.data}: the log is of cluster {cluster_id}, the file identity of {identity.cluster_id}; restore that file"
         )
-    if ordinal != options.cluster_ordinal:
+    if ordinal != identity.cluster_ordinal:
         raise WrongDirectoryError(
-            f"{options.data}: cluster {cluster_id} has ordinal {ordinal}, not {options.cluster_ordinal}; "
-            "ordinals never change, correct the configuration"
+            f"{options.data}: the log says ordinal {ordinal}, the file identity {identity.cluster_ordinal}; restore that file"
         )
 
 

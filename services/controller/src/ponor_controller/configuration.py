@@ -4,7 +4,10 @@ What lives here: the JSON object that `ponor up` writes and `python -m ponor_con
 
     {"data": DIR, "listen": "HOST:PORT", "cluster_ordinal": N, "cluster_id": "...", "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE},
      "node_id": N, "peer_listen": "HOST:PORT", "format": true, "peer_tls": {"certificate": FILE, "key": FILE, "authorities": FILE},
-     "voters": [{"node_id": N, "directory_id": UUID, "peer_address": "HOST:PORT", "service_address": "HOST:PORT"}]}
+     "voters": [{"node_id": N, "peer_address": "HOST:PORT", "service_address": "HOST:PORT"}]}
+
+A `node_id` below 2^16 is a number within the cluster. `cluster_ordinal` is drawn when the cluster is formatted, unless it is given. `format` is meant for the first start: it
+lets an empty directory become a voter of a new cluster.
 
 `data` and `listen` are required; everything else has a default. With `voters`, `node_id` and `peer_listen` are required too.
 """
@@ -12,13 +15,12 @@ What lives here: the JSON object that `ponor up` writes and `python -m ponor_con
 from __future__ import annotations
 
 import json
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ponor_rpc.tls import TlsFiles
-from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal, NodeId
+from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, UNKNOWN_ORDINAL, ClusterOrdinal, NodeId
 from ponor_runtime.lifecycle import StartRefusedError
 from ponor_runtime.settings import load
 
@@ -40,7 +42,6 @@ KNOWN = (
     "settings",
     "voters",
 )
-CLUSTER_ORDINAL_DEFAULT = 1
 TLS_FILES = ("certificate", "key", "authorities")
 
 
@@ -74,8 +75,10 @@ def read_configuration(path: Path) -> ControllerConfiguration:
     for name in ("data", "listen"):
         if not isinstance(content.get(name), str):
             raise StartRefusedError(f"configuration {path}: {name!r} is missing; give a text")
-    ordinal = content.get("cluster_ordinal", CLUSTER_ORDINAL_DEFAULT)
-    if not isinstance(ordinal, int) or not 1 <= ordinal <= CLUSTER_ORDINAL_MAX:
+    ordinal = content.get("cluster_ordinal", UNKNOWN_ORDINAL)
+    if "cluster_ordinal" in content and (
+        not isinstance(ordinal, int) or not 1 <= ordinal <= CLUSTER_ORDINAL_MAX
+    ):
         raise StartRefusedError(
             f"configuration {path}: cluster_ordinal {ordinal!r} is not within 1..{CLUSTER_ORDINAL_MAX}"
         )
@@ -118,9 +121,9 @@ def _text(content: dict[str, Any], name: str, path: Path, *, required: bool) -> 
     return value
 
 
-def _switch(content: dict[str, Any], name: str, path: Path) -> bool | None:
-    value = content.get(name)
-    if value is not None and not isinstance(value, bool):
+def _switch(content: dict[str, Any], name: str, path: Path) -> bool:
+    value = content.get(name, False)
+    if not isinstance(value, bool):
         raise StartRefusedError(f"configuration {path}: {name} {value!r} is neither true nor false")
     return value
 
@@ -129,14 +132,14 @@ def _voter(content: Any, path: Path) -> Member:
     try:
         return Member(
             NodeId(int(content["node_id"])),
-            uuid.UUID(content["directory_id"]).bytes,
+            b"",
             str(content["peer_address"]),
             str(content["service_address"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StartRefusedError(
             f"configuration {path}: {content!r} in 'voters' is no voter ({error}); "
-            "give node_id, directory_id (a UUID), peer_address and service_address"
+            "give node_id, peer_address and service_address"
         ) from error
 
 

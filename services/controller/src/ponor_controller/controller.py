@@ -16,6 +16,7 @@ from ponor_raft.limits import RaftLimits
 from ponor_raft.node import RaftNode
 from ponor_raft.stored import StoredState
 from ponor_rpc.methods import CLUSTER, PEER, QUORUM, SESSION, SUBSCRIBE
+from ponor_runtime.identity import number_of_node
 from ponor_runtime.network import Handler, Network
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
@@ -89,7 +90,7 @@ class Controller:
         self.addresses = _address_book(options, identity, stored, recovered.image, own_addresses)
         self._build_consensus(settings, identity, stored, peer_network, own_addresses)
         self._build_proposals(settings)
-        records = QuorumRecords(identity, options.cluster_ordinal, self.addresses, self.proposer, runtime)
+        records = QuorumRecords(identity, self.addresses, self.proposer, runtime)
         self.leadership = ControllerLeadership(
             self.consensus,
             self.proposer,
@@ -116,8 +117,7 @@ class Controller:
             self.image, self._cluster_clock, stored.entries[-1] if stored.entries else None
         )
         self.peers = Peers(
-            own,
-            identity.cluster_id,
+            identity,
             self._incarnation,
             self.addresses,
             own_addresses,
@@ -339,9 +339,9 @@ def _address_book(
     own: Addresses,
 ) -> AddressBook:
     """What this start was told, with the ports that were really bound, and what the log says."""
-    given = {member.node_id: member for member in options.voters}
-    if identity.node_id not in given:
-        given[identity.node_id] = Member(identity.node_id, identity.directory_id.bytes, own.peer, own.service)
+    given = {number_of_node(member.node_id): member for member in options.voters}
+    own_member = Member(identity.node_id, identity.directory_id.bytes, own.peer, own.service)
+    given.setdefault(number_of_node(identity.node_id), own_member)
     book = AddressBook(given.values())
     book.learn(members_of_rows(image.quorum) or identity.initial_voters)
     for entry in stored.entries:

@@ -19,9 +19,9 @@ from ponor_controller.consensus.members import Member, voters_set
 def format_records(
     cluster_id: str, ordinal: ClusterOrdinal, randomness: Randomness, members: Sequence[Member] = ()
 ) -> list[records_pb2.Record]:
-    """Cluster, feature level, default tenant and the quorum. The cluster's id is the namespace of its objects too, so no two clusters share a key."""
+    """Cluster, feature level, default tenant and the quorum. The namespace of the cluster's objects is drawn here, so that no two clusters share a key."""
     formatted = records_pb2.ClusterFormatted(
-        cluster_id=cluster_id, cluster_ordinal=ordinal, namespace=cluster_id
+        cluster_id=cluster_id, cluster_ordinal=ordinal, namespace=str(randomness.uuid())
     )
     level = records_pb2.FeatureLevelSet(name=METADATA_LEVEL, level=LEVEL_COMPACTION)
     tenant = records_pb2.TenantCreated(tenant_id=DEFAULT_TENANT, cluster_id=new_kafka_cluster_id(randomness))

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from ponor_metadata.levels import LEVEL_QUORUM, level_of
 from ponor_metadata.view import cluster_of
-from ponor_runtime.identity import ClusterOrdinal
 from ponor_runtime.runtime import Runtime
 
 from ponor_controller.consensus.address_book import AddressBook
@@ -25,13 +24,11 @@ class QuorumRecords:
     def __init__(
         self,
         identity: DirectoryIdentity,
-        ordinal: ClusterOrdinal,
         addresses: AddressBook,
         proposer: Proposer,
         runtime: Runtime,
     ) -> None:
         self._identity = identity
-        self._ordinal = ordinal
         self._addresses = addresses
         self._proposer = proposer
         self._randomness = runtime.randomness
@@ -40,8 +37,9 @@ class QuorumRecords:
         """Begin the log of a new cluster."""
         if cluster_of(self._proposer.view) is None:
             members = [self._with_addresses(member) for member in self._identity.initial_voters]
+            identity = self._identity
             self._proposer.propose(
-                format_records(self._identity.cluster_id, self._ordinal, self._randomness, members)
+                format_records(identity.cluster_id, identity.cluster_ordinal, self._randomness, members)
             )
 
     def correct_addresses(self) -> None:

@@ -1,6 +1,6 @@
 """Where replicas are reached.
 
-What lives here: three sources and their order. What this start was configured with goes first, by node id: addresses that only the log knows could lock a quorum
+What lives here: three sources and their order. What this start was configured with goes first, by node number: addresses that only the log knows could lock a quorum
 out for ever once hosts were renamed (KIP-1347). Then the log, then what a replica said of itself when it called.
 """
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ponor.metadata.v1 import records_pb2
 from ponor_raft.membership import ReplicaId
+from ponor_runtime.identity import NodeId, number_of_node
 
 from ponor_controller.consensus.members import Member, members_in
 
@@ -39,7 +40,7 @@ class AddressBook:
 
     def __init__(self, configured: Iterable[Member]) -> None:
         self._configured = {
-            int(member.node_id): Addresses(member.peer_address, member.service_address)
+            number_of_node(member.node_id): Addresses(member.peer_address, member.service_address)
             for member in configured
         }
         self._logged: dict[ReplicaId, Addresses] = {}
@@ -74,7 +75,7 @@ class AddressBook:
 
     def _known(self, replica: ReplicaId) -> tuple[Addresses, ...]:
         return (
-            self._configured.get(replica.node_id, UNKNOWN),
+            self._configured.get(number_of_node(NodeId(replica.node_id)), UNKNOWN),
             self._logged.get(replica, UNKNOWN),
             self._hints.get(replica, UNKNOWN),
         )

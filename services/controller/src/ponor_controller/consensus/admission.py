@@ -1,38 +1,67 @@
 """A blank controller learns which cluster it belongs to.
 
-What lives here: the wait for the first call. Nobody knows the directory id of a blank controller but who was told by an operator, so whoever calls it by that id speaks for the
-cluster; nothing else of the call is used.
+What lives here: the wait for the first call. Every directory draws its own id, so a caller that names it was told by the operator or by the formation of a new cluster, and
+speaks for the cluster. The call says the cluster's id and ordinal, and the voters at index 0 if this directory is one of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from google.protobuf.message import DecodeError
-from ponor_raft.membership import ReplicaId
+from ponor.controller.v1 import peer_service_pb2 as wire
 from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import ClusterOrdinal, NodeId, number_of_node
 from ponor_runtime.network import Connection, ConnectionClosedError
 
+from ponor_controller.consensus.directory_identity import DirectoryIdentity
+from ponor_controller.consensus.members import Member
 from ponor_controller.consensus.peer_frames import replica
 from ponor_controller.consensus.peer_link import HANDSHAKE_SECONDS
 from ponor_controller.consensus.peers import receive_hello
 
 
 class Admission:
-    """Serves the peer port until a member of the cluster calls; the caller calls again later and finds a follower."""
+    """Serves the peer port until a member of the cluster calls; the caller calls again later and finds a follower.
 
-    def __init__(self, own: ReplicaId) -> None:
-        self._own = own
-        self.cluster_id: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    `may_format`: whether this directory may become a voter of a new cluster.
+    """
+
+    def __init__(self, identity: DirectoryIdentity, *, may_format: bool) -> None:
+        self._identity = identity
+        self.may_format = may_format
+        self.admitted: asyncio.Future[DirectoryIdentity] = asyncio.get_running_loop().create_future()
 
     async def handle(self, connection: Connection) -> None:
         """One caller."""
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                hello = await receive_hello(connection)
-            if replica(hello.to) == self._own and hello.cluster_id and not self.cluster_id.done():
-                self.cluster_id.set_result(hello.cluster_id)
+                hello = await receive_hello(connection, self._identity, may_format=self.may_format)
+            if hello is not None and hello.cluster_id and self._is_meant(hello) and not self.admitted.done():
+                self.admitted.set_result(_admitted(self._identity, hello))
         except (ConnectionClosedError, DecodeError, OperationError, TimeoutError):
             return
         finally:
             await connection.close()
+
+    def _is_meant(self, hello: wire.PeerHello) -> bool:
+        to, own = replica(hello.to), self._identity
+        is_same_number = number_of_node(NodeId(to.node_id)) == number_of_node(own.node_id)
+        return is_same_number and to.directory_id == own.directory_id.bytes
+
+
+def _admitted(identity: DirectoryIdentity, hello: wire.PeerHello) -> DirectoryIdentity:
+    own = replica(hello.to)
+    voters = tuple(
+        Member(NodeId(row.node_id), row.directory_id, row.peer_address, row.service_address)
+        for row in hello.initial_voters
+    )
+    return replace(
+        identity,
+        cluster_id=hello.cluster_id,
+        node_id=NodeId(own.node_id),
+        # A learner that was added later takes its members from the log.
+        initial_voters=voters if any(voter.replica == own for voter in voters) else (),
+        cluster_ordinal=ClusterOrdinal(hello.cluster_ordinal),
+    )

@@ -1,6 +1,6 @@
 """Who a data directory belongs to: the file `identity` in it.
 
-What lives here: the cluster's and the directory's ids, the voters it was formatted with, whether formatting was finished, and the checks at start. The directory id is also
+What lives here: the ids of the cluster and of the directory, the cluster's ordinal, the voters it was formatted with, whether formatting was finished, and the checks at start. The directory id is also
 the identity of the journal's segments, so that files of two directories never mix unseen (docs/formats/controller-log.md).
 """
 
@@ -16,14 +16,14 @@ from typing import Any
 from crc32c import crc32c
 from ponor_raft.membership import ReplicaId
 from ponor_runtime.disk import Disk
-from ponor_runtime.identity import NodeId
+from ponor_runtime.identity import UNKNOWN_ORDINAL, ClusterOrdinal, NodeId
 
 from ponor_controller.consensus.durable_file import read_whole, remove_leftovers, write_durably
 from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError, WrongDirectoryError
 from ponor_controller.consensus.members import Member
 
 FILE_NAME = "identity"
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,11 @@ class DirectoryIdentity:
 
     Attributes:
         cluster_id: empty for a blank directory that no cluster has called yet.
-        directory_id: for life; a wiped disk gets another one.
+        directory_id: drawn at random when the directory is made, for life; a wiped disk gets another one.
         node_id: of the controller that made it.
         initial_voters: the members at index 0; none for a blank directory, whose members come with the log.
         formatted: set once the first batch of the log is durable: a log that is empty after that was lost.
+        cluster_ordinal: 0 for a blank directory.
     """
 
     cluster_id: str
@@ -43,6 +44,7 @@ class DirectoryIdentity:
     node_id: NodeId
     initial_voters: tuple[Member, ...]
     formatted: bool = False
+    cluster_ordinal: ClusterOrdinal = UNKNOWN_ORDINAL
 
     @property
     def replica(self) -> ReplicaId:
@@ -58,6 +60,7 @@ class DirectoryIdentity:
             "node_id": self.node_id,
             "initial_voters": [_describe(member) for member in self.initial_voters],
             "formatted": self.formatted,
+            "cluster_ordinal": self.cluster_ordinal,
         }
         line = json.dumps(content, sort_keys=True).encode() + b"\n"
         return line + f"{crc32c(line):08x}\n".encode()
@@ -101,6 +104,7 @@ def decode_identity(data: bytes, path: PurePath) -> DirectoryIdentity:
         NodeId(content["node_id"]),
         voters,
         content["formatted"],
+        ClusterOrdinal(content["cluster_ordinal"]),
     )
 
 

@@ -24,4 +24,7 @@ class WrongDirectoryError(Exception):
     """The data directory belongs to another cluster."""
 
 
-RESTORE_REMEDY = "restore the directory from a copy, or, where other voters hold the log, start with an empty directory and join them"
+RESTORE_REMEDY = (
+    "where other voters hold the log, start with an empty directory and join them; "
+    "a copy of this directory lacks what was written after the copy was made"
+)

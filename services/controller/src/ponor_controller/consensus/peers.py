@@ -21,6 +21,9 @@ from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
 from ponor_controller.consensus.address_book import AddressBook, Addresses
+from ponor_controller.consensus.directory_identity import DirectoryIdentity
+from ponor_controller.consensus.introduction import introduction
+from ponor_controller.consensus.members import voters_set
 from ponor_controller.consensus.peer_frames import (
     PeerFrameError,
     decode_messages,
@@ -72,8 +75,7 @@ class Peers:
 
     def __init__(
         self,
-        own: ReplicaId,
-        cluster_id: str,
+        identity: DirectoryIdentity,
         incarnation: Callable[[], int],
         addresses: AddressBook,
         own_addresses: Addresses,
@@ -81,8 +83,9 @@ class Peers:
         runtime: Runtime,
         tasks: BackgroundTasks,
     ) -> None:
-        self._own = own
-        self._cluster_id = cluster_id
+        self._identity = identity
+        self._own = identity.replica
+        self._cluster_id = identity.cluster_id
         self._incarnation = incarnation
         self._addresses = addresses
         self._own_addresses = own_addresses
@@ -143,6 +146,8 @@ class Peers:
             to=replica_message(to),
             peer_address=self._own_addresses.peer,
             service_address=self._own_addresses.service,
+            initial_voters=voters_set(self._identity.initial_voters).voters_set.members,
+            cluster_ordinal=self._identity.cluster_ordinal,
         )
 
     def address(self, to: ReplicaId) -> str:
@@ -186,7 +191,9 @@ class Peers:
 
     async def _serve(self, connection: Connection) -> None:
         async with asyncio.timeout(HANDSHAKE_SECONDS):
-            hello = await receive_hello(connection)
+            hello = await receive_hello(connection, self._identity)
+        if hello is None:
+            return
         sender = self._admit(hello)
         before = self._callers.pop(sender, None)
         self._callers[sender] = connection
@@ -259,18 +266,25 @@ class Peers:
             await connection.send(alive)
 
 
-async def receive_hello(connection: Connection) -> wire.PeerHello:
-    """The first frame of a stream.
+async def receive_hello(
+    connection: Connection, identity: DirectoryIdentity, *, may_format: bool = False
+) -> wire.PeerHello | None:
+    """The first frame of a stream; None when the caller only asked who listens here, and was told.
 
     Raises:
-        OperationError: it is none.
+        OperationError: it is neither.
     """
     request = wire.ExchangeRequest.FromString(await connection.receive())
-    if request.WhichOneof("frame") != "hello":
-        raise OperationError(
-            error_pb2.ERROR_CODE_INVALID_REQUEST, "the first frame between controllers must be a hello"
-        )
-    return request.hello
+    match request.WhichOneof("frame"):
+        case "hello":
+            return request.hello
+        case "introduce":
+            answer = introduction(identity, may_format=may_format)
+            await connection.send(wire.ExchangeResponse(introduction=answer).SerializeToString())
+            return None
+    raise OperationError(
+        error_pb2.ERROR_CODE_INVALID_REQUEST, "the first frame between controllers must be a hello"
+    )
 
 
 async def _refuse(connection: Connection, error: OperationError) -> None:

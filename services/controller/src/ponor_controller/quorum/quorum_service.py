@@ -15,7 +15,7 @@ from ponor.metadata.v1 import records_pb2
 from ponor_metadata.view import cluster_of
 from ponor_raft.membership import DIRECTORY_ID_BYTES
 from ponor_rpc.errors import OperationError
-from ponor_runtime.identity import NodeId
+from ponor_runtime.identity import NodeId, node_id_in
 from ponor_runtime.network import Connection
 
 from ponor_controller.callers import Callers
@@ -82,22 +82,22 @@ class QuorumService:
     async def _add_learner(self, request: wire.AddLearner) -> wire.QuorumResponse:
         self._require_leading("adding a learner")
         require_quorum_level(self._proposer.view, "a change of the quorum")
-        return _done(await self._control.add_learner(_learner(request)))
+        return _done(await self._control.add_learner(_learner(request, self._whole(request.node_id))))
 
     async def _promote(self, request: wire.PromoteLearner) -> wire.QuorumResponse:
         self._require_leading("promoting a learner")
-        return _done(await self._control.promote(request.node_id))
+        return _done(await self._control.promote(self._whole(request.node_id)))
 
     async def _remove(self, request: wire.RemoveMember) -> wire.QuorumResponse:
         self._require_leading("removing a member")
         require_quorum_level(self._proposer.view, "a change of the quorum")
         if request.directory_id:
             _check_directory_id(request.directory_id)
-        return _done(await self._control.remove(request.node_id, request.directory_id))
+        return _done(await self._control.remove(self._whole(request.node_id), request.directory_id))
 
     async def _transfer(self, request: wire.TransferLeadership) -> wire.QuorumResponse:
         self._require_leading("handing leadership over")
-        return _done(await self._control.transfer(request.node_id))
+        return _done(await self._control.transfer(self._whole(request.node_id)))
 
     async def _take_snapshot(self, _: wire.TakeSnapshot) -> wire.QuorumResponse:
         self._require_leading("a snapshot at the leader")
@@ -134,6 +134,13 @@ class QuorumService:
         await self._proposer.committed_up_to(index)
         return index
 
+    def _whole(self, node_id: int) -> NodeId:
+        """A node id; a number within the cluster is completed by the cluster's ordinal."""
+        cluster = cluster_of(self._proposer.view)
+        if cluster is None or not 0 <= node_id < 1 << 30:
+            return NodeId(node_id)
+        return node_id_in(cluster.cluster_ordinal, NodeId(node_id))
+
     def _require_leading(self, what: str) -> None:
         if not self._leading.is_leading:
             raise not_leading(self._leading, what)
@@ -146,7 +153,7 @@ def _decode(frame: bytes) -> wire.QuorumRequest:
         raise _invalid(f"a frame is not a QuorumRequest: {error}") from error
 
 
-def _learner(request: wire.AddLearner) -> Member:
+def _learner(request: wire.AddLearner, node_id: NodeId) -> Member:
     _check_directory_id(request.directory_id)
     if request.node_id <= 0:
         raise _invalid(f"node id {request.node_id}: give the controller's, above 0")
@@ -155,7 +162,7 @@ def _learner(request: wire.AddLearner) -> Member:
         if not host or not port.isdecimal():
             raise _invalid(f"address {address!r}: write HOST:PORT")
     return Member(
-        NodeId(request.node_id),
+        node_id,
         request.directory_id,
         request.peer_address,
         request.service_address,

@@ -1,0 +1,45 @@
+"""Controllers that do not know each other's directories ask who listens at an address.
+
+What lives here: the question and the answer on the peer port. They are asked before a cluster exists, so they carry no messages of the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from google.protobuf.message import DecodeError
+from ponor.controller.v1 import peer_service_pb2 as wire
+from ponor_rpc.methods import PEER
+from ponor_runtime.network import ConnectionClosedError, Network
+
+from ponor_controller.consensus.directory_identity import DirectoryIdentity
+from ponor_controller.consensus.peer_frames import replica_message
+from ponor_controller.consensus.peer_link import HANDSHAKE_SECONDS
+
+
+def introduction(identity: DirectoryIdentity, *, may_format: bool) -> wire.PeerIntroduction:
+    """Who this controller is. `may_format`: whether its directory, if it is blank, may become a voter of a new cluster."""
+    return wire.PeerIntroduction(
+        replica=replica_message(identity.replica),
+        cluster_id=identity.cluster_id,
+        may_format=may_format,
+        initial_voters=[replica_message(member.replica) for member in identity.initial_voters],
+    )
+
+
+async def ask_who(network: Network, address: str) -> wire.PeerIntroduction | None:
+    """Who listens at a peer address; None when nobody answers in time."""
+    try:
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            connection = await network.connect(address, PEER)
+    except (ConnectionClosedError, TimeoutError):
+        return None
+    try:
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            await connection.send(wire.ExchangeRequest(introduce=wire.PeerIntroduce()).SerializeToString())
+            answer = wire.ExchangeResponse.FromString(await connection.receive())
+    except (ConnectionClosedError, DecodeError, TimeoutError):
+        return None
+    finally:
+        await connection.close()
+    return answer.introduction if answer.WhichOneof("frame") == "introduction" else None

@@ -1,0 +1,145 @@
+"""How an empty directory becomes a voter of a new cluster.
+
+Formatting is explicit (`format`), and every directory draws its own id. The controller with the lowest node number asks all other configured controllers who they are. It forms
+the cluster once every one of them is blank and may format: it draws the cluster's id and ordinal, and writes the voters with the directory ids that it was told. The others learn
+all this when it calls them (`consensus/admission.py`). So all directories exist before the cluster does, and a directory that is found empty later has an id that no cluster knows.
+A controller that finds a cluster at another one does not format: its own votes and log may be lost, and whoever forgot a vote must come back as a new member (KAFKA-14077).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from ponor.controller.v1 import peer_service_pb2 as wire
+from ponor_runtime.identity import (
+    CLUSTER_ORDINAL_MAX,
+    UNKNOWN_ORDINAL,
+    ClusterOrdinal,
+    NodeId,
+    node_id_in,
+    number_of_node,
+)
+from ponor_runtime.network import Network
+from ponor_runtime.randomness import Randomness
+from ponor_runtime.runtime import Runtime
+
+from ponor_controller.consensus.address_book import Addresses
+from ponor_controller.consensus.directory_identity import DirectoryIdentity
+from ponor_controller.consensus.introduction import ask_who
+from ponor_controller.consensus.members import Member
+from ponor_controller.consensus.peer_frames import replica
+from ponor_controller.options import ControllerOptions
+
+LOG: Final = logging.getLogger("ponor.controller")
+ASK_AGAIN_SECONDS: Final = 0.5
+
+
+class ClusterExistsError(Exception):
+    """Another controller holds a cluster already; the message says what to do."""
+
+
+def blank_identity(options: ControllerOptions, randomness: Randomness) -> DirectoryIdentity:
+    """The identity of an empty directory."""
+    return DirectoryIdentity("", randomness.uuid(), options.own_node_id, ())
+
+
+async def form(
+    options: ControllerOptions,
+    identity: DirectoryIdentity,
+    own: Addresses,
+    runtime: Runtime,
+    peer_network: Network,
+) -> DirectoryIdentity:
+    """The identity of the first voter of a new cluster. Returns at one controller alone; the others wait here until they are called, or find a cluster.
+
+    Args:
+        options: which controllers there are; `format` is set.
+        identity: the own one, blank and durable.
+        own: addresses of this controller.
+        runtime: clock and randomness.
+        peer_network: where the others are asked.
+
+    Raises:
+        ClusterExistsError: another controller belongs to a cluster in which this directory has no place.
+    """
+    number = number_of_node(options.own_node_id)
+    others = [voter for voter in options.voters if number_of_node(voter.node_id) != number]
+    is_first = all(number < number_of_node(voter.node_id) for voter in others)
+    told: list[str] = []
+    while True:
+        answers = await asyncio.gather(*(ask_who(peer_network, voter.peer_address) for voter in others))
+        _refuse_known_cluster(identity, answers)
+        missing = [
+            voter.peer_address
+            for voter, answer in zip(others, answers, strict=True)
+            if not _is_ready(voter, answer)
+        ]
+        if is_first and not missing:
+            directories = [replica(answer.replica).directory_id for answer in answers if answer is not None]
+            voters = [
+                replace(voter, directory_id=directory)
+                for voter, directory in zip(others, directories, strict=True)
+            ]
+            return _first_voter(options, identity, own, voters, runtime.randomness)
+        if missing and missing != told:
+            told = missing
+            LOG.warning("formatting waits for blank controllers with `format` at %s", ", ".join(missing))
+        await runtime.clock.sleep(ASK_AGAIN_SECONDS)
+
+
+def _is_ready(voter: Member, answer: wire.PeerIntroduction | None) -> bool:
+    return (
+        answer is not None
+        and answer.may_format
+        and number_of_node(NodeId(answer.replica.node_id)) == number_of_node(voter.node_id)
+    )
+
+
+def _refuse_known_cluster(
+    identity: DirectoryIdentity, answers: Sequence[wire.PeerIntroduction | None]
+) -> None:
+    own = identity.directory_id.bytes
+    for answer in answers:
+        if answer is None or not answer.cluster_id:
+            continue
+        if all(voter.directory_id != own for voter in answer.initial_voters):
+            raise ClusterExistsError(
+                f"node {answer.replica.node_id} belongs to cluster {answer.cluster_id} already, in which the directory {identity.directory_id} "
+                "has no place. If this controller lost its directory, mount it again; if it is gone, remove the lost member and add this one"
+            )
+
+
+def _first_voter(
+    options: ControllerOptions,
+    identity: DirectoryIdentity,
+    own: Addresses,
+    others: Sequence[Member],
+    randomness: Randomness,
+) -> DirectoryIdentity:
+    ordinal = options.cluster_ordinal
+    if ordinal == UNKNOWN_ORDINAL:
+        ordinal = ClusterOrdinal(1 + randomness.below(CLUSTER_ORDINAL_MAX))
+    configured = next(
+        (each for each in options.voters if number_of_node(each.node_id) == number_of_node(identity.node_id)),
+        Member(identity.node_id, b"", own.peer, own.service),
+    )
+    members = [replace(configured, directory_id=identity.directory_id.bytes), *others]
+    voters = tuple(sorted(replace(member, node_id=node_id_in(ordinal, member.node_id)) for member in members))
+    formed = replace(
+        identity,
+        cluster_id=options.cluster_id or str(randomness.uuid()),
+        node_id=node_id_in(ordinal, identity.node_id),
+        initial_voters=voters,
+        cluster_ordinal=ordinal,
+    )
+    LOG.warning(
+        "formatting a new cluster: id %s, ordinal %d, controllers %s",
+        formed.cluster_id,
+        ordinal,
+        ", ".join(str(voter.node_id) for voter in voters),
+    )
+    return formed
