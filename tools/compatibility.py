@@ -25,7 +25,7 @@ SHARE_GROUPS: Final = "there are no share groups yet"
 STREAMS_GROUPS: Final = "there are no streams groups yet"
 SECURITY: Final = "there is no security yet"
 QUOTAS: Final = "there are no quotas yet"
-QUORUM: Final = "`ponor cluster quorum` and `ponor node` do this"
+QUORUM: Final = "`ponor cluster quorum` does this"
 
 REMARKS: Final[Mapping[str, str]] = {
     "PRODUCE": "0 is advertised because librdkafka reads from it which codecs a broker knows (KAFKA-18659); 0–2 are refused by closing the connection, as Kafka "
@@ -50,7 +50,7 @@ REMARKS: Final[Mapping[str, str]] = {
     "OFFSET_DELETE": "not for topics that a living consumer subscribes to",
     "DESCRIBE_QUORUM": "the controllers: voters, and learners as observers; brokers subscribe and are not among them",
     "UPDATE_FEATURES": "the cluster's own features (`ponor.*`); levels only rise",
-    "UNREGISTER_BROKER": QUORUM,
+    "UNREGISTER_BROKER": "`ponor cluster unregister` does this",
     "ADD_RAFT_VOTER": QUORUM,
     "REMOVE_RAFT_VOTER": QUORUM,
     "CONSUMER_GROUP_HEARTBEAT": "there is no KIP-848 protocol yet",

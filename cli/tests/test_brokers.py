@@ -55,7 +55,8 @@ def test_brokers_are_shown_with_what_they_lead_give_get_and_recover() -> None:
     image.moves.put(MoveRow(TOPIC, 0, NodeId(1), NodeId(2), 0, 0, MoveCause.DRAIN, "", ""))
     image.wals.put(WalRow(NodeId(3), NodeEpoch(1), 0, NodeId(2), NodeEpoch(1)))
     image.wals.put(WalRow(NodeId(2), NodeEpoch(1), 0, NodeId(-1), NO_EPOCH))
-    rows = describe_brokers(image)
+    states = {1: "draining", 2: "away, last heard 9.5 s ago"}
+    rows = describe_brokers(image, states)
     counts = [
         (
             row["broker"],
@@ -69,7 +70,7 @@ def test_brokers_are_shown_with_what_they_lead_give_get_and_recover() -> None:
     ]
     assert counts == [
         (1, "draining", 2, 1, 0, 0),
-        (2, "registered", 1, 0, 1, 1),
+        (2, "away, last heard 9.5 s ago", 1, 0, 1, 1),
         (3, "left or fenced", 0, 0, 0, 0),
     ]
     assert {row["wal"] for row in rows} == {"object"}

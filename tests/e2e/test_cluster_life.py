@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import socket
 import subprocess
 import time
@@ -121,3 +124,44 @@ def test_a_stopped_node_stays_down_and_a_killed_one_comes_back(tmp_path: Path) -
         cluster.run("node", "kill", "broker", "0")
         cluster.wait_serving("broker", after_restarts=1)
         create_topic(cluster, "after", 1)
+
+
+def test_cluster_info_says_who_is_live_and_who_is_not(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, arguments=["--compactors", "1"]) as cluster:
+        info = json.loads(cluster.run("cluster", "info", "-o", "json"))
+        assert [row["role"] for row in info["nodes"]] == ["controller", "broker", "compactor", "gc"]
+        assert info["nodes"][0]["state"] == "live, leader"
+        assert {row["state"] for row in info["nodes"][1:]} == {"live"}
+        assert {row["state"] for row in info["processes"]} == {"serving"}
+
+        collector = cluster.process("gc")
+        os.kill(collector["pid"], signal.SIGSTOP)
+        rows = json.loads(cluster.run("node", "list", "-o", "json"))
+        assert {row["role"]: row["state"] for row in rows} == {
+            "controller": "serving",
+            "broker": "serving",
+            "compactor": "serving",
+            "gc": "not answering",
+        }
+        os.kill(collector["pid"], signal.SIGCONT)
+
+        cluster.run("node", "stop", "broker", "0")
+        controllers = ",".join(info["controllers"])
+        command = [ponor(), "cluster", "info", "--controllers", controllers, "-o", "json"]
+        deadline = time.monotonic() + STOP_S_MAX
+        while True:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+            (broker,) = json.loads(done.stdout)["brokers"]
+            if broker["state"].startswith("away"):
+                break
+            assert time.monotonic() < deadline, broker
+        assert (done.returncode, done.stderr) == (1, "ponor: no broker is live: clients cannot be served\n")
+
+        # The leader needs a session timeout to be sure that the broker will not come back.
+        node_id = str(broker["broker"])
+        forget = [ponor(), "cluster", "unregister", node_id, "--controllers", controllers]
+        while (refused := subprocess.run(forget, capture_output=True, text=True, timeout=600)).returncode:
+            assert "is alive, or stopped a moment ago" in refused.stderr
+            assert time.monotonic() < deadline
+        cluster.run("node", "start", "broker", "0")
+        assert json.loads(cluster.run("cluster", "info", "-o", "json"))["brokers"][0]["state"] == "live"

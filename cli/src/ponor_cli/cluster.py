@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NO_NODE, NodeRole, NodeRow, ObjectState
+from ponor_metadata.rows import NO_NODE, NodeRole, ObjectState
 from ponor_runtime.identity import DEFAULT_TENANT
 
 from ponor_cli.balance import BALANCE_HELP, balance
 from ponor_cli.cluster_file import ClusterFile
 from ponor_cli.cluster_stop import ANNOUNCE_HELP, announce
 from ponor_cli.directory import ClusterDirectory
-from ponor_cli.finding import BootstrapOption, ClusterAddress, DataOption, OutputOption, find_cluster
+from ponor_cli.errors import CommandError
+from ponor_cli.finding import (
+    BootstrapOption,
+    ClusterAddress,
+    ControllersOption,
+    DataOption,
+    OutputOption,
+    find_cluster,
+)
 from ponor_cli.image_reader import image_of
+from ponor_cli.nodes import LIVE_STATES, UNREGISTER_HELP, describe_nodes, unregister
 from ponor_cli.output import OutputFormat, human_bytes, print_rows, print_value
-from ponor_cli.quorum import leader_node_id, quorum_app
+from ponor_cli.process_health import describe_processes
+from ponor_cli.quorum import quorum_app
 
 BROKER_COLUMNS: Final = (
     "broker",
@@ -31,43 +42,47 @@ BROKER_COLUMNS: Final = (
     "recovering",
 )
 
+NODE_COLUMNS: Final = ("role", "node_id", "state")
+PROCESS_COLUMNS: Final = ("role", "id", "node_id", "state", "pid", "restarts", "metrics_url")
+LEADER: Final = "live, leader"
+
 cluster_app = typer.Typer(help="Look at the cluster as a whole.", no_args_is_help=True, add_completion=False)
 cluster_app.add_typer(quorum_app, name="quorum")
 cluster_app.command("balance", help=BALANCE_HELP)(balance)
 cluster_app.command("announce-stop", help=ANNOUNCE_HELP)(announce)
+cluster_app.command("unregister", help=UNREGISTER_HELP)(unregister)
 
 
 @cluster_app.command("info")
 def info(
-    data: DataOption = None, bootstrap: BootstrapOption = None, output: OutputOption = OutputFormat.TABLE
+    data: DataOption = None,
+    bootstrap: BootstrapOption = None,
+    controllers: ControllersOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Who the cluster is, what runs, how much it holds."""
-    cluster = find_cluster(data, bootstrap)
+    """Who the cluster is, what runs, how much it holds. Exit code 1 when no broker is live."""
+    cluster = ClusterAddress("", controllers.split(","), "") if controllers else find_cluster(data, bootstrap)
     image = image_of(cluster)
-    facts = {**describe_cluster(cluster, image), "leader": leader_node_id(cluster.controllers)}
-    brokers = describe_brokers(image)
-    processes = []
-    if bootstrap is None:
-        entries = ClusterFile.read(ClusterDirectory(data or Path("data"))).processes
-        processes = [
-            {"role": e.role, "id": e.id, "node_id": e.node_id, "state": e.state, "pid": e.pid, "restarts": e.restarts,
-             "metrics_url": e.metrics_url}
-            for e in entries
-        ]  # fmt: skip
+    nodes = describe_nodes(cluster.controllers)
+    leader = next((row["node_id"] for row in nodes if row["state"] == LEADER), None)
+    facts = {**describe_cluster(cluster, image), "leader": leader}
+    brokers = describe_brokers(image, {row["node_id"]: row["state"] for row in nodes})
+    here = None if bootstrap or controllers else ClusterDirectory(data or Path("data"))
+    processes = [] if here is None else describe_processes(ClusterFile.read(here))
     if output is OutputFormat.JSON:
-        print_value({**facts, "brokers": brokers, "processes": processes}, output)
-        return
-    print_value({**facts, "object_bytes": human_bytes(facts["object_bytes"])}, output)
-    if brokers:
-        print()
-        print_rows(brokers, BROKER_COLUMNS, output)
-    if processes:
-        print()
-        print_rows(processes, ["role", "id", "node_id", "state", "pid", "restarts", "metrics_url"], output)
+        print_value({**facts, "brokers": brokers, "nodes": nodes, "processes": processes}, output)
+    else:
+        print_value({**facts, "object_bytes": human_bytes(facts["object_bytes"])}, output)
+        for rows, columns in ((brokers, BROKER_COLUMNS), (nodes, NODE_COLUMNS), (processes, PROCESS_COLUMNS)):
+            if rows:
+                print()
+                print_rows(rows, columns, output)
+    if not any(row["state"] in LIVE_STATES for row in brokers):
+        raise CommandError("no broker is live: clients cannot be served")
 
 
-def describe_brokers(image: MetadataImage) -> list[dict[str, Any]]:
-    """One row a broker that ever registered; `moving_away` and `moving_in` are partitions that are under way."""
+def describe_brokers(image: MetadataImage, states: Mapping[int, str]) -> list[dict[str, Any]]:
+    """One row for every registered broker; `moving_away` and `moving_in` are partitions that are under way. `states` is what the leader says."""
     led = Counter(row.leader_id for row in image.partitions)
     away = Counter(row.source_id for row in image.moves)
     coming = Counter(row.target_id for row in image.moves)
@@ -76,7 +91,7 @@ def describe_brokers(image: MetadataImage) -> list[dict[str, Any]]:
         {
             "broker": row.node_id,
             "address": f"{row.kafka_host}:{row.kafka_port}",
-            "state": _state_of(row),
+            "state": states.get(row.node_id, "left or fenced" if row.fenced else "registered a moment ago"),
             "wal": row.wal.name.lower(),
             "partitions": led[row.node_id],
             "moving_away": away[row.node_id],
@@ -88,21 +103,15 @@ def describe_brokers(image: MetadataImage) -> list[dict[str, Any]]:
     ]
 
 
-def _state_of(row: NodeRow) -> str:
-    if row.fenced:
-        return "left or fenced"
-    return "draining" if row.draining else "registered"
-
-
 def describe_cluster(cluster: ClusterAddress, image: MetadataImage) -> dict[str, Any]:
     """The facts of the image."""
     identity = next(iter(image.clusters), None)
     tenant = image.tenants.get(DEFAULT_TENANT)
     states = [row.state for row in image.objects]
     return {
-        "bootstrap": cluster.bootstrap,
+        "bootstrap": cluster.bootstrap or None,
         "controllers": cluster.controllers,
-        "object_store": cluster.object_store,
+        "object_store": cluster.object_store or None,
         "cluster_id": identity.cluster_id if identity else None,
         "cluster_ordinal": identity.cluster_ordinal if identity else None,
         "namespace": identity.namespace if identity else None,

@@ -13,7 +13,13 @@ from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.system import SystemClock
 
 from ponor_cli.cluster_questions import ask_cluster
-from ponor_cli.finding import BootstrapOption, DataOption, OutputOption, find_cluster
+from ponor_cli.finding import (
+    BootstrapOption,
+    ControllersOption,
+    DataOption,
+    OutputOption,
+    find_controllers,
+)
 from ponor_cli.output import OutputFormat, print_done
 
 ANNOUNCED_MS: Final = 60_000
@@ -49,16 +55,13 @@ def announce(
     seconds: Annotated[int, typer.Option(help="For how long.", min=1, max=STOP_SECONDS_MAX)] = ANNOUNCED_MS
     // 1000,
     take_back: Annotated[bool, typer.Option("--take-back", help="The cluster goes on after all.")] = False,
-    controllers: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT,...", help="Controllers, instead of --data or --bootstrap."),
-    ] = None,
+    controllers: ControllersOption = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """See ANNOUNCE_HELP."""
-    known = controllers.split(",") if controllers else find_cluster(data, bootstrap).controllers
+    known = find_controllers(controllers, data, bootstrap)
     ttl_ms = 0 if take_back else seconds * 1000
     ask_cluster(known, lambda client: client.announce_stop(ttl_ms, timeout_s=ANSWER_S_MAX))
     message = (

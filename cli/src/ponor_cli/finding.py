@@ -25,6 +25,12 @@ BootstrapOption = Annotated[
         help="Brokers of the cluster (HOST:PORT,HOST:PORT...), instead of --data.",
     ),
 ]
+ControllersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--controllers", metavar="HOST:PORT,...", help="Controllers, instead of --data or --bootstrap."
+    ),
+]
 OutputOption = Annotated[OutputFormat, typer.Option("-o", "--output", help="How to print.")]
 
 CONTROLLERS_CONFIG = "ponor.controllers"
@@ -73,3 +79,12 @@ def find_cluster(data: Path | None, bootstrap: str | None) -> ClusterAddress:
             f"the broker at {address} does not say where its controllers are; is it a Ponor broker?"
         )
     return ClusterAddress(address, controllers.split(","), store)
+
+
+def find_controllers(controllers: str | None, data: Path | None, bootstrap: str | None) -> list[str]:
+    """Addresses of the controllers: given, or found as `find_cluster` finds them.
+
+    Raises:
+        CommandError: as `find_cluster`.
+    """
+    return controllers.split(",") if controllers else find_cluster(data, bootstrap).controllers

@@ -13,6 +13,7 @@ from ponor_cli.directory import ClusterDirectory
 from ponor_cli.drain_progress import send_with_progress
 from ponor_cli.finding import OutputOption
 from ponor_cli.output import OutputFormat, print_done, print_rows
+from ponor_cli.process_health import describe_processes
 from ponor_cli.settings_routing import settings_of
 
 DRAIN_TIMEOUT_S = 660.0
@@ -50,8 +51,7 @@ node_app = typer.Typer(
 @node_app.command("list")
 def node_list(data: DataOption = DATA_DEFAULT, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show the cluster's processes."""
-    entries = ClusterFile.read(ClusterDirectory(data)).processes
-    rows = [{column: getattr(entry, column) for column in COLUMNS} for entry in entries]
+    rows = describe_processes(ClusterFile.read(ClusterDirectory(data)))
     print_rows(rows, COLUMNS, output)
 
 

@@ -211,11 +211,11 @@ def force_recovery_command(
     print_done(message, asdict(done), output)
 
 
-def leader_node_id(controllers: Sequence[str]) -> int | None:
-    """Who leads, or None where nobody says so soon."""
+def glance_at_quorum(controllers: Sequence[str]) -> wire.QuorumDescription | None:
+    """What the leader says of the quorum, or None where none answers soon."""
     request = wire.QuorumRequest(describe=wire.DescribeQuorum(leader_only=True))
     try:
-        return _ask(controllers, request, timeout_s=GLANCE_S).description.leader_node_id
+        return _ask(controllers, request, timeout_s=GLANCE_S).description
     except CommandError:
         return None
 

@@ -153,6 +153,22 @@ def test_a_fenced_node_has_no_rights_until_it_registers_again() -> None:
     log.commit(opened(S1, 1, node_epoch=2))
 
 
+def test_a_node_without_rights_loses_its_role_and_its_epoch_goes_on() -> None:
+    log = Log()
+    unregistered = record(node_unregistered=pb.NodeUnregistered(node_id=NODE_A, node_epoch=1))
+    refused(log, unregistered, match="has its rights")
+    log.commit(record(node_fenced=pb.NodeFenced(node_id=NODE_A, node_epoch=1)))
+    refused(
+        log, record(node_unregistered=pb.NodeUnregistered(node_id=NODE_A, node_epoch=0)), match="at epoch 1"
+    )
+    log.commit(unregistered)
+    row = log.image.nodes.get(NODE_A)
+    assert row is not None
+    assert (row.role, row.node_epoch, row.fenced) == (NodeRole.NONE, 1, True)
+    refused(log, registered(NODE_A, 1), match="not above")
+    log.commit(registered(NODE_A, 2))
+
+
 def test_a_stream_is_opened_written_closed_and_opened_elsewhere() -> None:
     log = Log()
     log.commit(created(S1, topic="t", partition="0"))

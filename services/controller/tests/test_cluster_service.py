@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -13,10 +14,12 @@ from ponor_controller.callers import CONNECTIONS_MAX
 from ponor_controller.cluster_service.cluster_service import STOP_TTL_MS_MAX
 from ponor_metadata.cluster_client import ClusterClient
 from ponor_metadata.questions import NoControllerError
-from ponor_metadata.rows import ClusterRow
+from ponor_metadata.rows import ClusterRow, NodeRole
+from ponor_metadata.session import NodeIdentity, SessionClient
 from ponor_metadata.view import cluster_of
 from ponor_rpc.errors import OperationError
 from ponor_rpc.methods import CLUSTER, QUORUM
+from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import wait_until
 
@@ -107,6 +110,44 @@ def test_the_balancer_keeps_still_until_told_otherwise() -> None:
             assert (await tool.client.describe_balance(timeout_s=10)).paused is paused
 
     tell(story)
+
+
+def test_a_tool_hears_which_nodes_are_there_and_frees_the_id_of_one_that_is_gone() -> None:
+    async def story(tool: Tool) -> None:
+        runtime, node_id = tool.runtime, compose_node_id(ClusterOrdinal(1), 77)
+        session = SessionClient(
+            network=runtime.network,
+            clock=runtime.clock,
+            randomness=runtime.randomness,
+            telemetry=runtime.telemetry,
+            identity=NodeIdentity(node_id, NodeRole.GC, runtime.randomness.token(16)),
+            addresses=ADDRESSES,
+        )
+        running = asyncio.create_task(session.run())
+        await session.ready()
+        (node,) = await _described(tool, node_id)
+        assert (node.role, node.connected, node.suspected, node.fenced) == (
+            int(NodeRole.GC),
+            True,
+            False,
+            False,
+        )
+        with pytest.raises(OperationError, match=r"gc .* is alive"):
+            await tool.client.unregister_node(node_id, timeout_s=10)
+        await session.close()
+        await running
+        await runtime.clock.sleep(30)
+        (node,) = await _described(tool, node_id)
+        assert (node.connected, node.suspected, node.fenced) == (False, True, False)
+        index = await tool.client.unregister_node(node_id, timeout_s=10)
+        assert await tool.client.unregister_node(node_id, timeout_s=10) >= index, "it is gone already"
+        assert await _described(tool, node_id) == []
+
+    tell(story)
+
+
+async def _described(tool: Tool, node_id: int) -> list[wire.NodeDescription]:
+    return [each for each in await tool.client.describe_nodes(timeout_s=10) if each.node_id == node_id]
 
 
 @pytest.mark.parametrize("ttl_ms", [-1, STOP_TTL_MS_MAX + 1])

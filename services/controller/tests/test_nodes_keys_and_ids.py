@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_controller.cluster_service.nodes import describe_nodes, unregister_node
 from ponor_controller.validation.nodes import register_node
 from ponor_rpc.errors import OperationError
-from ponor_runtime.identity import ClusterOrdinal, compose_node_id
+from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
 
 from services.controller.tests.ledger import Ledger
 
-BROKER = 1
+BROKER, GC = 1, 3
 
 
 @pytest.fixture
@@ -90,8 +92,64 @@ def test_a_hello_that_makes_no_sense_is_refused(ledger: Ledger, changes: dict[st
 
 def test_a_node_id_keeps_its_role(ledger: Ledger) -> None:
     ledger.register(0)
-    with pytest.raises(OperationError, match="BROKER"):
-        register_node(_hello(role=3), ledger.view, ledger.now_ms)
+    with pytest.raises(OperationError, match=r"is registered as a broker.*ponor cluster unregister"):
+        register_node(_hello(role=GC), ledger.view, ledger.now_ms)
+
+
+class Heard:
+    """A leader that hears nobody, or everybody."""
+
+    def __init__(self, hears: bool) -> None:
+        self._hears = hears
+
+    def is_away(self, _: NodeId) -> bool:
+        return not self._hears
+
+    def is_suspected(self, _: NodeId) -> bool:
+        return not self._hears
+
+    def heard_ms_ago(self, _: NodeId) -> int | None:
+        return 20 if self._hears else None
+
+
+def _unregister(ledger: Ledger, node_id: int, *, hears: bool = False) -> None:
+    ledger.apply(unregister_node(NodeId(node_id), ledger.view, Heard(hears)))
+
+
+def test_a_ghost_is_unregistered_and_its_id_belongs_to_another_role_at_a_higher_epoch(ledger: Ledger) -> None:
+    node_id = compose_node_id(ClusterOrdinal(7), 3)
+    ghost = ledger.register(3, role=records_pb2.NODE_ROLE_GC).node_epoch
+    with pytest.raises(OperationError, match="is registered as a gc"):
+        register_node(_hello(node_id=node_id, incarnation=b"b" * 16), ledger.view, ledger.now_ms)
+    with pytest.raises(OperationError, match="alive"):
+        _unregister(ledger, node_id, hears=True)
+    _unregister(ledger, node_id)
+    _unregister(ledger, node_id)
+    assert [row.node_id for row in describe_nodes(ledger.view, Heard(hears=False)).nodes] == []
+    assert ledger.register(3).node_epoch > ghost, (
+        "objects and streams bear epochs of a node id: they never begin again"
+    )
+    (described,) = describe_nodes(ledger.view, Heard(hears=True)).nodes
+    assert (described.role, described.fenced, described.connected) == (BROKER, False, True)
+    assert described.heard_ms_ago == 20
+
+
+def test_the_process_that_was_unregistered_must_stop(ledger: Ledger) -> None:
+    caller = ledger.register(0, incarnation=b"a" * 16)
+    _unregister(ledger, caller.node_id)
+    with pytest.raises(OperationError) as refused:
+        register_node(_hello(incarnation=b"a" * 16), ledger.view, ledger.now_ms)
+    assert refused.value.code == error_pb2.ERROR_CODE_NODE_FENCED
+
+
+def test_a_node_that_holds_something_is_not_unregistered(ledger: Ledger) -> None:
+    caller = ledger.register(0)
+    ledger.do(caller, create_topic=wire.CreateTopic(name="t", partitions=4, replication_factor=-1))
+    with pytest.raises(OperationError, match=r"still has 4 partitions.*ponor broker recover"):
+        _unregister(ledger, caller.node_id)
+    with pytest.raises(OperationError, match=r"no node .* ever registered") as refused:
+        _unregister(ledger, caller.node_id + 1)
+    assert refused.value.code == error_pb2.ERROR_CODE_NODE_NOT_FOUND
 
 
 def test_a_key_is_put_once_and_everybody_learns_the_value(ledger: Ledger) -> None:

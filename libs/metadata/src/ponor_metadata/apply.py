@@ -40,6 +40,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "node_registered": apply_cluster.node_registered,
     "node_fenced": apply_cluster.node_fenced,
     "node_drain_set": apply_moves.node_drain_set,
+    "node_unregistered": apply_cluster.node_unregistered,
     "stream_created": apply_streams.stream_created,
     "stream_opened": apply_streams.stream_opened,
     "stream_closed": apply_streams.stream_closed,

@@ -106,6 +106,15 @@ def node_fenced(view: View, record: records.NodeFenced) -> None:
     view.nodes.put(node._replace(fenced=True, draining=False))
 
 
+def node_unregistered(view: View, record: records.NodeUnregistered) -> None:
+    """The node has no role any more. Its row stays with its epoch: objects and streams bear epochs of a node id, so they never begin again."""
+    node = view.nodes.get(NodeId(record.node_id))
+    assert node is not None, f"node {record.node_id} is unknown"
+    assert node.node_epoch == record.node_epoch, f"node {record.node_id} is at epoch {node.node_epoch}"
+    assert node.fenced, f"node {record.node_id} has its rights"
+    view.nodes.put(node._replace(role=NodeRole.NONE, kafka_host="", kafka_port=0, wal=WalKind.FILE))
+
+
 def key_put(view: View, record: records.KeyPut) -> None:
     """Insert or replace."""
     view.keys.put(KeyRow(record.key, record.value))

@@ -49,6 +49,20 @@ class ClusterClient:
         request = wire.ClusterRequest(describe_balance=wire.DescribeBalance())
         return (await self._ask(request, timeout_s)).balance
 
+    async def describe_nodes(self, *, timeout_s: float) -> Sequence[wire.NodeDescription]:
+        """Every node that ever registered, and whether the leader hears it."""
+        request = wire.ClusterRequest(describe_nodes=wire.DescribeNodes())
+        return (await self._ask(request, timeout_s)).nodes.nodes
+
+    async def unregister_node(self, node_id: int, *, timeout_s: float) -> int:
+        """Forget a node that is gone for good. Returns as `announce_stop`.
+
+        Raises:
+            OperationError: it is alive, holds something, or is not known; the message says what to do.
+        """
+        request = wire.ClusterRequest(unregister_node=wire.UnregisterNode(node_id=node_id))
+        return (await self._ask(request, timeout_s)).done.index
+
     async def open_snapshot(self, holder: str, ttl_ms: int, *, timeout_s: float) -> wire.SnapshotOpened:
         """Read the data as they are now: what is destroyed later is kept until the lease is over.
 

@@ -35,6 +35,8 @@ ALL_BROKERS: Final = NodeId(-1)
 class NodeRole(IntEnum):
     """What a node is for; numbers of ponor.metadata.v1.NodeRole."""
 
+    NONE = 0
+    """Of a node that was unregistered; its row stays, because epochs of a node id never begin again."""
     BROKER = 1
     COMPACTOR = 2
     GC = 3

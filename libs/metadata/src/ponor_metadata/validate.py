@@ -129,7 +129,8 @@ def _validate_compactions(view: View) -> None:
         assert task.token > 0, f"{name}: nobody has it"
         worker = view.nodes.get(task.worker_id)
         assert worker is not None, f"{name}: its worker is unknown"
-        assert worker.role is NodeRole.COMPACTOR, f"{name}: its worker is no compactor"
+        is_late = worker.node_epoch > task.worker_epoch or worker.role is NodeRole.NONE
+        assert is_late or worker.role is NodeRole.COMPACTOR, f"{name}: its worker is no compactor"
         assert worker.node_epoch >= task.worker_epoch, f"{name}: of an epoch that never was"
         of_stream = task.kind is CompactionKind.STREAM_OBJECTS
         assert (task.node_id == NO_NODE) == of_stream == (task.stream_id != NO_STREAM), (
@@ -174,6 +175,9 @@ def _validate_nodes(view: View) -> None:
         assert 0 <= node.node_id < 1 << 30, f"node {node.node_id}: not below 2^30"
         assert not node.draining or (node.role is NodeRole.BROKER and not node.fenced), (
             f"node {node.node_id}: drains, but is fenced or no broker"
+        )
+        assert node.role is not NodeRole.NONE or node.fenced, (
+            f"node {node.node_id}: unregistered, but has rights"
         )
     for operation in view.operations:
         owner = view.nodes.get(operation.node_id)

@@ -225,7 +225,7 @@ class Controller:
         )
         self.quorum = QuorumService(self.control, self.leadership, self.proposer)
         self.cluster = ClusterService(
-            self.leadership, self.proposer, self._balancer, settings.snapshot_leases
+            self.leadership, self.proposer, self._balancer, self._activity, settings.snapshot_leases
         )
 
     def _build_duties(self, settings: ControllerSettings) -> None:

@@ -17,10 +17,12 @@ from ponor_metadata.levels import LEVEL_BROKERS, LEVEL_COMPACTION
 from ponor_metadata.rows import ClusterRow
 from ponor_metadata.view import cluster_of
 from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection
 
 from ponor_controller.callers import Callers
-from ponor_controller.cluster_service.ports import Balance
+from ponor_controller.cluster_service.nodes import describe_nodes, unregister_node
+from ponor_controller.cluster_service.ports import Balance, Heard
 from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.quorum.features import require_level
 from ponor_controller.sessions.leading import Leading, not_leading
@@ -36,11 +38,17 @@ class ClusterService:
     """Serves ClusterService.Cluster."""
 
     def __init__(
-        self, leading: Leading, proposer: Proposer, balance: Balance, settings: SnapshotLeaseSettings
+        self,
+        leading: Leading,
+        proposer: Proposer,
+        balance: Balance,
+        heard: Heard,
+        settings: SnapshotLeaseSettings,
     ) -> None:
         self._leading = leading
         self._proposer = proposer
         self._balance = balance
+        self._heard = heard
         self._settings = settings
         self._callers = Callers(self._answer)
         self._handlers: Mapping[str, _Handler] = {
@@ -50,6 +58,8 @@ class ClusterService:
             "open_snapshot": self._open_snapshot,
             "renew_snapshot": self._renew_snapshot,
             "close_snapshot": self._close_snapshot,
+            "describe_nodes": self._describe_nodes,
+            "unregister_node": self._unregister_node,
         }
 
     async def handle(self, connection: Connection) -> None:
@@ -93,6 +103,15 @@ class ClusterService:
         # What a leader knows that was replaced meanwhile is not worth reading.
         await self._leading.read_index()
         return wire.ClusterResponse(balance=self._balance.describe())
+
+    async def _describe_nodes(self, _: wire.DescribeNodes) -> wire.ClusterResponse:
+        await self._leading.read_index()
+        return wire.ClusterResponse(nodes=describe_nodes(self._proposer.view, self._heard))
+
+    async def _unregister_node(self, request: wire.UnregisterNode) -> wire.ClusterResponse:
+        await self._changeable("unregistering a node")
+        records = unregister_node(NodeId(request.node_id), self._proposer.view, self._heard)
+        return await (self._commit(*records) if records else self._unchanged())
 
     async def _open_snapshot(self, request: wire.OpenSnapshot) -> wire.ClusterResponse:
         await self._changeable("reading a snapshot", LEVEL_COMPACTION)

@@ -86,6 +86,11 @@ class NodeActivity:
         """Whether the node's session broke and it has no other."""
         return node_id in self._left_ns
 
+    def heard_ms_ago(self, node_id: NodeId) -> int | None:
+        """How long ago the node was heard; None: not since this controller leads."""
+        heard_ns = self._heard_ns.get(node_id)
+        return None if heard_ns is None else (self._clock.monotonic_ns() - heard_ns) // 1_000_000
+
     def reason(self, node_id: NodeId) -> str:
         """Why the node is suspected, for people."""
         now_ns = self._clock.monotonic_ns()

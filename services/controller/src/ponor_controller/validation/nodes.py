@@ -14,7 +14,7 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.epochs import epoch_floor, next_leader_epoch, next_node_epoch
 from ponor_metadata.levels import LEVEL_BROKERS
-from ponor_metadata.rows import NodeRow, PartitionRow, WalKind, WalRow
+from ponor_metadata.rows import NodeRole, NodeRow, PartitionRow, WalKind, WalRow
 from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT, WALS_OF
 from ponor_metadata.view import View, cluster_of, is_current
 from ponor_runtime.identity import NodeEpoch, NodeId, cluster_of_node
@@ -61,11 +61,7 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
             error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
             f"node {node_id} {held}; the process of epoch {hello.node_epoch} must stop",
         )
-    if row is not None and int(row.role) != hello.role:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"node {node_id} is a {row.role.name}; give this process another node id",
-        )
+    _check_role(hello, row, view)
     _check_wal_kind(hello, row, view)
     node_epoch = next_node_epoch(view, row)
     records = _fence(row)
@@ -76,6 +72,22 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
         if not _is_recovered_elsewhere(wal, view):
             records.append(assign_recovery(wal, node_id, node_epoch))
     return Registration(node_epoch, records)
+
+
+def _check_role(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
+    """A node id belongs to one role: what a broker holds must not be taken from it by a collector that was started with its id."""
+    role = NodeRole(hello.role).name.lower()
+    if row is not None and row.role is not NodeRole.NONE and int(row.role) != hello.role:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"node {hello.node_id} is registered as a {row.role.name.lower()}: give this {role} another node id, or, if that node is gone for good, "
+            f"free its id with `ponor cluster unregister {hello.node_id}`",
+        )
+    if any(member.node_id == hello.node_id for member in view.quorum):
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"node {hello.node_id} is a controller: give this {role} another node id",
+        )
 
 
 def _held_by(row: NodeRow | None, hello: wire.Hello) -> str:
