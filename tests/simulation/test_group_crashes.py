@@ -25,8 +25,9 @@ from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.partitions.identity import PartitionId
+from ponor_broker.partitions.opening import Opening, OpenRequest
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.partition_opener import OpenRequest, PartitionOpener
+from ponor_broker.partitions.partition_opener import PartitionOpener
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics
 from ponor_broker.serving import Serving
@@ -170,10 +171,13 @@ class GroupWorld:
             attend=lambda _: None,
         )
         wanted = [
-            OpenRequest(PartitionId(bytes(16), OFFSETS_TOPIC, index), self.lives, {})
+            Opening(OpenRequest(PartitionId(bytes(16), OFFSETS_TOPIC, index), self.lives, {}))
             for index in range(OFFSETS_PARTITIONS)
         ]
-        self.partitions = await opener.open(wanted)
+        opened: dict[Opening, Partition] = {}
+        for refusal in await opener.open(wanted, opened.update):
+            raise refusal.error
+        self.partitions = [opened[each] for each in wanted]
         broker: Any = OpenOffsets(self.partitions)
         serving = Serving(runtime.clock, staleness_ms=lambda: 0, silence_ms=lambda: 0)
         coordinator = GroupCoordinator(

@@ -50,7 +50,7 @@ class CleaningRig:
         self.touched: list[Partition] = []
         self.cleaner = LogCleaner(
             lambda: [] if self.partition is None else [self.partition],
-            self.rig.opener,
+            self.rig.owned,
             self.touched.append,
             self.rig.clock,
             self.telemetry,

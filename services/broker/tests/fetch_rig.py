@@ -16,6 +16,7 @@ from ponor_broker.handlers.cold_reads import ColdReadLimits, ColdReads
 from ponor_broker.handlers.fetch import FetchHandler
 from ponor_broker.handlers.fetch_parking import FetchParking
 from ponor_broker.handlers.fetch_session_cache import FetchSessionCache, SessionLimits
+from ponor_broker.partitions.arrival_release import ArrivalRelease
 from ponor_broker.partitions.arrivals import Arrivals
 from ponor_broker.partitions.departures import Departures
 from ponor_broker.partitions.move_operations import LeavingPartition, LedPartition, MoveOutcome
@@ -166,6 +167,12 @@ class FetchRig:
             TopicConfigs(lambda: self.image, NODE),
             Arrivals(
                 opener,
+                ArrivalRelease(
+                    self.streams,
+                    self.controller,
+                    self.clock,
+                    open_here=lambda key: topics.streams_open_at(key, NODE),
+                ),
                 topics,
                 node_id=NODE,
                 clock=self.clock,

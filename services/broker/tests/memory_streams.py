@@ -171,6 +171,14 @@ class MemoryStreams:
             opened.append(stream)
         return opened
 
+    def held(self, stream_id: StreamId) -> MemoryStream | None:
+        stream = self.streams.get(stream_id)
+        return None if stream is None or stream.closed or stream.epoch < 0 else stream
+
+    async def delete_streams(self, ids: Sequence[StreamId]) -> None:
+        for stream_id in ids:
+            self.streams.pop(stream_id, None)
+
     async def read_together(
         self, parts: Sequence[tuple[StreamId, int]], max_bytes: int
     ) -> list[list[StreamRecord]]:

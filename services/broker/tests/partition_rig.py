@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ponor_broker.partitions.identity import PartitionId
+from ponor_broker.partitions.opening import Opening, OpenRequest
+from ponor_broker.partitions.owned_streams import OwnedStreams
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.partition_opener import OpenRequest, PartitionOpener
+from ponor_broker.partitions.partition_opener import PartitionOpener
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import KeyRow
+from ponor_runtime.identity import NodeId
 
 from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
 
@@ -58,6 +61,7 @@ class PartitionRig:
             producers_max=100,
             attend=self.attended.append,
         )
+        self.owned = OwnedStreams(self.streams, Topics(lambda: self.image), NodeId(7))
 
     async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
         for key, value in puts:
@@ -67,7 +71,11 @@ class PartitionRig:
     async def open(self) -> Partition:
         """Open at the next epoch, as after a move or a crash."""
         self.epoch += 1
-        (partition,) = await self.opener.open([OpenRequest(PartitionId(TOPIC_ID, "t", 0), self.epoch, {})])
+        opened: list[Partition] = []
+        opening = Opening(OpenRequest(PartitionId(TOPIC_ID, "t", 0), self.epoch, {}))
+        for refusal in await self.opener.open([opening], lambda some: opened.extend(one for _, one in some)):
+            raise refusal.error
+        (partition,) = opened
         return partition
 
     def stream(self, kind: str) -> MemoryStream:

@@ -42,7 +42,7 @@ async def example() -> CleaningRig:
     """Segments [0, 2), [2, 5) and the active one from 5 on; the last records of their keys are 1, 2 and 4."""
     one = CleaningRig(rig=PartitionRig(config=COMPACTED, streams=NumberedStreams()))
     partition = await one.open()
-    await one.rig.opener.add_time_streams([partition])
+    await one.rig.owned.add_time_streams([partition])
     for offset, key in enumerate((b"a", b"a", b"b", b"c", b"c", b"d", b"a")):
         if offset in {2, 5}:
             one.roll()
@@ -188,7 +188,7 @@ async def test_a_crash_before_the_list_of_segments_is_durable_loses_nothing_and_
     cleaner = one.cleaner
     partition = one.partition
     assert partition is not None
-    await one.rig.opener.add_cleaned_streams(partition)
+    await one.rig.owned.add_cleaned_streams(partition)
     before = await one.read()
     one.stream("log.cleaned").hold = True
     running = asyncio.ensure_future(cleaner.round())
@@ -215,7 +215,7 @@ async def test_what_was_replaced_stays_until_the_new_list_is_durable() -> None:
     one = await example()
     partition = one.partition
     assert partition is not None
-    await one.rig.opener.add_cleaned_streams(partition)
+    await one.rig.owned.add_cleaned_streams(partition)
     await one.rig.streams.force_upload()
     one.stream("meta").hold = True
     running = asyncio.ensure_future(one.cleaner.round())
@@ -237,7 +237,7 @@ async def test_a_move_in_the_middle_stops_the_cleaning_and_the_target_begins_ane
     one = await example()
     partition = one.partition
     assert partition is not None
-    await one.rig.opener.add_cleaned_streams(partition)
+    await one.rig.owned.add_cleaned_streams(partition)
     one.stream("log.cleaned").hold = True
     running = asyncio.ensure_future(one.cleaner.round())
     for _ in range(20):
@@ -258,7 +258,7 @@ async def test_offsets_by_time_stay_right(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cleaned_segment, "TIME_ENTRY_EVERY_BYTES", 200)
     one = CleaningRig(replace(COMPACTED, segment_bytes=2_000))
     partition = await one.open()
-    await one.rig.opener.add_time_streams([partition])
+    await one.rig.owned.add_time_streams([partition])
     times = [100 + (37 * at) % 400 for at in range(80)]
     for at, time in enumerate(times):
         await one.append([(time, b"k%d" % (at % 50), b"v" * 20)])
@@ -284,7 +284,7 @@ async def test_compact_and_delete_together() -> None:
     schedule = MaintenanceSchedule(one.rig.clock)
     housekeeping = PartitionMaintenance(
         one,  # type: ignore[arg-type]  # it asks nothing of the manager here
-        one.rig.opener,
+        one.rig.owned,
         schedule,
         one.rig.clock,
         Telemetry(),
@@ -320,7 +320,7 @@ async def test_holes_at_the_end_are_empty_batches_and_too_large_ones_are_split()
     one = await example()
     partition = one.partition
     assert partition is not None
-    await one.rig.opener.add_cleaned_streams(partition)
+    await one.rig.owned.add_cleaned_streams(partition)
     out = CleanedSegment(partition.log, one.rig.clock, 100, created_ms=1, count_max=10)
     kept = BatchView(memoryview(build_batch([(5, b"k", b"v"), (6, b"l", b"w")], base_offset=125)))
     await out.add(kept)
@@ -365,7 +365,7 @@ async def test_a_full_log_cache_makes_the_cleaner_wait() -> None:
     one = await example()
     partition = one.partition
     assert partition is not None
-    await one.rig.opener.add_cleaned_streams(partition)
+    await one.rig.owned.add_cleaned_streams(partition)
     one.stream("log.cleaned").is_full = True
     assert await one.cleaner.round()
     assert one.telemetry.counter("ponor_cleaner_passes_total", result="failed").value == 1

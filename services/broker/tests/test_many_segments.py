@@ -228,7 +228,7 @@ async def test_retention_drops_very_many_segments_in_several_looks(monkeypatch: 
     rig.opener._attend = schedule.touch
     keeper = maintenance.PartitionMaintenance(
         None,  # type: ignore[arg-type]  # every partition is writable
-        rig.opener,
+        rig.owned,
         schedule,
         rig.clock,
         Telemetry(),

@@ -289,7 +289,7 @@ async def test_offsets_by_time_with_and_without_a_time_stream(is_cold: bool) -> 
         await _durable(partition, batch(5, timestamp=1000 * (number + 1)))
         if number == 3:
             assert partition.wants_time_stream
-            await rig.opener.add_time_streams([partition])
+            await rig.owned.add_time_streams([partition])
         if number % 4 == 0:
             hook()
     assert rig.stream("time").next_offset == 4
@@ -306,12 +306,12 @@ async def test_a_time_stream_that_finds_the_cache_full_is_closed_and_the_next_ro
     partition = await rig.open()
     rig.stream("meta").is_full = True
     with pytest.raises(AppendBackpressureError):
-        await rig.opener.add_time_streams([partition])
+        await rig.owned.add_time_streams([partition])
     refused = rig.stream("time")
     assert refused.closed  # left open, it would keep the partition from ever being led elsewhere
     assert refused not in partition.streams
     rig.stream("meta").is_full = False
-    await rig.opener.add_time_streams([partition])
+    await rig.owned.add_time_streams([partition])
     assert rig.stream("time") is not refused
     assert rig.stream("time") in partition.streams
     await partition_closing.close(partition)
@@ -322,7 +322,7 @@ async def test_a_time_stream_that_is_opened_while_the_partition_leaves_is_closed
     rig = PartitionRig()
     partition = await rig.open()
     partition_closing.begin_move(partition)
-    await rig.opener.add_time_streams([partition])
+    await rig.owned.add_time_streams([partition])
     assert rig.stream("time").closed
     assert rig.stream("time") not in partition.streams
 

@@ -41,7 +41,7 @@ class Keeper:
         self.failures_noticed = 0
         self.maintenance = PartitionMaintenance(
             self,  # type: ignore[arg-type]  # of the manager it needs the one call below
-            rig.opener,
+            rig.owned,
             self.schedule,
             rig.clock,
             Telemetry(),

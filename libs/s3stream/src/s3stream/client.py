@@ -132,6 +132,10 @@ class StreamClient:
         self._check_open()
         return [self._open[stream_id] for stream_id, _ in wanted]
 
+    def held(self, stream_id: StreamId) -> Stream | None:
+        """The stream, if it is open here; None also for one whose close was answered."""
+        return self._open.get(stream_id)
+
     async def read_together(
         self, parts: Sequence[tuple[StreamId, int]], max_bytes: int
     ) -> list[list[StreamRecord]]:

@@ -14,7 +14,7 @@ from ponor_kafka import plain_produce
 from ponor_kafka.api import ApiKey
 from ponor_metadata.errors import SessionClosedError
 from ponor_metadata.quorum_client import QuorumClient
-from ponor_metadata.rows import WalKind
+from ponor_metadata.rows import StreamRow, WalKind
 from ponor_metadata.session import SessionClient
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_metadata.tables import PARTITIONS_LED_BY
@@ -62,15 +62,18 @@ from ponor_broker.handlers.produce import ProduceHandler
 from ponor_broker.handlers.registry import ApiHandler
 from ponor_broker.handlers.update_features import UpdateFeaturesHandler
 from ponor_broker.load_report import LoadReporter
+from ponor_broker.partitions.arrival_release import ArrivalRelease
 from ponor_broker.partitions.arrivals import Arrivals
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.cleaning.cleaner import LogCleaner
 from ponor_broker.partitions.cleaning.cleaning_pass import CleaningLimits
 from ponor_broker.partitions.cleaning.pace import Pace
 from ponor_broker.partitions.departures import Departures
+from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
 from ponor_broker.partitions.move_operations import MoveOperations
+from ponor_broker.partitions.owned_streams import OwnedStreams
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.partition_opener import PartitionOpener
 from ponor_broker.partitions.topic_admin import TopicAdmin
@@ -161,12 +164,15 @@ class BrokerServices:
             producers_max=settings.producers_per_partition_max,
             attend=schedule.touch,
         )
+        owned = OwnedStreams(streams, self.topics, self._node_id)
+        release = ArrivalRelease(streams, self.moves, clock, open_here=self._open_here)
         partitions = PartitionManager(
             self.topics,
             self.admin,
             topic_configs,
             Arrivals(
                 opener,
+                release,
                 self.topics,
                 node_id=self._node_id,
                 clock=clock,
@@ -179,7 +185,7 @@ class BrokerServices:
                 clock=clock,
                 tasks=self._tasks,
                 telemetry=self._runtime.telemetry,
-                open_here=lambda key: self.topics.streams_open_at(key, self._node_id),
+                open_here=self._open_here,
             ),
             TransitParking(
                 ms_max=settings.park_ms_max,
@@ -192,22 +198,26 @@ class BrokerServices:
         )
         maintenance = PartitionMaintenance(
             partitions,
-            opener,
+            owned,
             schedule,
             clock,
             self._runtime.telemetry,
             interval_ms=settings.maintenance_interval_ms,
             producer_expiration_ms=settings.producer_expiration_ms,
         )
-        return partitions, maintenance, self._log_cleaner(partitions, opener, schedule)
+        return partitions, maintenance, self._log_cleaner(partitions, owned, schedule)
+
+    def _open_here(self, key: PartitionKey) -> Sequence[StreamRow]:
+        """Streams of a partition that the image shows open at this broker."""
+        return self.topics.streams_open_at(key, self._node_id)
 
     def _log_cleaner(
-        self, partitions: PartitionManager, opener: PartitionOpener, schedule: MaintenanceSchedule
+        self, partitions: PartitionManager, owned: OwnedStreams, schedule: MaintenanceSchedule
     ) -> LogCleaner:
         settings, clock = self._settings, self._runtime.clock
         return LogCleaner(
             partitions.all,
-            opener,
+            owned,
             schedule.touch,
             clock,
             self._runtime.telemetry,

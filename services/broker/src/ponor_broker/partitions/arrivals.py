@@ -1,7 +1,8 @@
 """Partitions that come to this broker: from their election in the image to their service here.
 
-What lives here: who has to wait for the streams that another process still holds, batches of opens side by side, another try where one failed, and how long
-it took. The steps of one batch are `partition_opener`'s, which partitions come is `partition_manager`'s.
+Decides who has to wait for streams that another process still holds, batches the opens, tries again after a pause where one failed, and gives up a
+partition that is to move again before it serves. The steps of one batch are `partition_opener`'s, those of giving up `arrival_release`'s, and which
+partitions come is `partition_manager`'s.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.tracing import TraceContext
 from s3stream.errors import S3StreamError, StreamFencedError, StreamNotFoundError
 
+from ponor_broker.partitions.arrival_release import ArrivalRelease
 from ponor_broker.partitions.awaited_streams import AwaitedStreams
-from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.identity import PartitionId, PartitionKey
+from ponor_broker.partitions.opening import Opening, OpenRequest, Stage
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.partition_opener import OpenRequest, PartitionOpener
+from ponor_broker.partitions.partition_opener import PartitionOpener, Refusal
 from ponor_broker.partitions.topics import Topics
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
@@ -35,6 +37,11 @@ OPEN_BATCH_MAX: Final = 500
 OPENS_IN_FLIGHT_MAX: Final = 4
 RETRY_S: Final = 0.2
 RETRY_S_MAX: Final = 5.0
+FENCED_TRIES_MAX: Final = 2
+"""After so many refusals because of an older epoch a new one is asked for: the first may only mean that the image is behind."""
+RELEASES_IN_FLIGHT_MAX: Final = 64
+STOP_S_MAX: Final = 5.0
+STOP_LOOK_S: Final = 0.05
 
 
 class _Election(NamedTuple):
@@ -50,6 +57,7 @@ class Arrivals:
     def __init__(
         self,
         opener: PartitionOpener,
+        release: ArrivalRelease,
         topics: Topics,
         *,
         node_id: NodeId,
@@ -58,43 +66,57 @@ class Arrivals:
         telemetry: Telemetry,
     ) -> None:
         self._opener = opener
+        self._release = release
         self._topics = topics
         self._node_id = node_id
         self._clock = clock
         self._tasks = tasks
         self._telemetry = telemetry
-        self._opening: dict[PartitionKey, int] = {}  # leader epoch of the attempt
+        self._openings: dict[PartitionKey, Opening] = {}
         self._awaited = AwaitedStreams(topics, node_id)
         self._elections: dict[PartitionKey, _Election] = {}
         self._slots = asyncio.Semaphore(OPENS_IN_FLIGHT_MAX)
+        self._release_slots = asyncio.Semaphore(RELEASES_IN_FLIGHT_MAX)
         self._settled = asyncio.Event()
         self._stopping = False
-        self.on_opened: Callable[[Sequence[Partition]], None] = _nobody
-        self.on_undecided: Callable[[PartitionKey], None] = _nobody
+        self.on_opened: Callable[[Sequence[Partition]], None] = _ignore
+        self.on_undecided: Callable[[PartitionKey], None] = _ignore
 
     def __contains__(self, key: object) -> bool:
-        return key in self._opening
+        return key in self._openings
 
     @property
     def waiting(self) -> Iterable[PartitionKey]:
-        """Partitions that wait for their streams."""
-        return self._awaited.partitions
+        """Partitions that wait for their streams, or are being opened."""
+        return [*self._awaited.partitions, *self._openings]
 
     # What the image says
 
     def begin(self, rows: Sequence[PartitionRow]) -> None:
         """Open partitions that this broker leads, but those whose streams are not closed yet: `freed_by` tells when to ask again."""
-        requests = [
-            request
-            for row in rows
-            if not self._awaited.holds_back(row) and (request := self._request(row)) is not None
-        ]
-        for at in range(0, len(requests), OPEN_BATCH_MAX):
-            batch = requests[at : at + OPEN_BATCH_MAX]
-            for request in batch:
-                self._opening[request.identity.key] = request.leader_epoch
-            self._tasks.spawn(self._open_batch(batch), "open partitions")
+        openings: list[Opening] = []
+        for row in rows:
+            if self._awaited.holds_back(row) or (request := self._request(row)) is None:
+                continue
+            opening = self._openings[request.identity.key] = Opening(request, self._interrupted)
+            if self._must_leave(opening):
+                self._begin_release(opening)
+            else:
+                openings.append(opening)
+        for at in range(0, len(openings), OPEN_BATCH_MAX):
+            self._tasks.spawn(self._open_batch(openings[at : at + OPEN_BATCH_MAX]), "open partitions")
         self._note_settled()
+
+    def look_again(self, key: PartitionKey) -> None:
+        """The image says something new of a partition that may be on its way here: it may have to leave, or not be wanted any more."""
+        opening = self._openings.get(key)
+        if opening is None or opening.stage is Stage.LEAVING:
+            return
+        if opening.stage is Stage.OPENING:
+            if not self._is_wanted(opening) or self._must_leave(opening):
+                opening.interrupt()
+        else:
+            self._goes_on(opening)
 
     def elected(self, changed: PartitionChanged) -> None:
         """The image shows a new leader: the time of this broker's arrivals counts from here."""
@@ -118,9 +140,17 @@ class Arrivals:
         """Until every partition that the image gives this broker has been opened, or refused, once."""
         await self._settled.wait()
 
-    def stop(self) -> None:
-        """Open nothing any more, and try nothing again."""
+    async def close(self) -> None:
+        """Open nothing any more. What attempts opened is closed with the other streams: none is opened after this returned."""
         self._stopping = True
+        for opening in self._openings.values():
+            opening.interrupt()
+        deadline_ns = self._clock.monotonic_ns() + int(STOP_S_MAX * 1e9)
+        while any(opening.stage is Stage.OPENING for opening in self._openings.values()):
+            if self._clock.monotonic_ns() > deadline_ns:
+                LOG.warning("some attempts to open partitions did not end in %g s", STOP_S_MAX)
+                return
+            await self._clock.sleep(STOP_LOOK_S)
 
     def _request(self, row: PartitionRow) -> OpenRequest | None:
         topic = self._topics.image.topics.get(row.topic_id)
@@ -130,46 +160,97 @@ class Arrivals:
             PartitionId(row.topic_id, topic.name, row.partition), row.leader_epoch, topic.configs
         )
 
+    def _is_wanted(self, opening: Opening) -> bool:
+        row = self._topics.partition(*opening.key)
+        return (
+            row is not None
+            and row.leader_id == self._node_id
+            and row.leader_epoch == opening.request.leader_epoch
+        )
+
+    def _must_leave(self, opening: Opening) -> bool:
+        """Whether the partition moves away before it serves, or was refused for good at this epoch."""
+        is_refused = isinstance(opening.error, StreamFencedError) and opening.failures >= FENCED_TRIES_MAX
+        return is_refused or opening.key in self._topics.image.moves
+
     def _note_settled(self) -> None:
-        if not self._opening and not self._awaited:
+        if not self._awaited and all(_was_refused(opening) for opening in self._openings.values()):
             self._settled.set()
 
     # Opening
 
-    async def _open_batch(self, requests: list[OpenRequest]) -> None:
-        pause_s = RETRY_S
-        while requests and not self._stopping:
+    async def _open_batch(self, openings: list[Opening]) -> None:
+        batch, pause_s = object(), RETRY_S
+        for opening in openings:
+            opening.batch = batch
+        while openings and not self._stopping:
             async with self._slots:
-                requests = await self._attempt(requests)
-            requests = self._still_wanted(requests)
-            if requests:
+                # The image may have moved on while the batch waited for its turn.
+                openings = [one for one in openings if one.batch is batch and self._goes_on(one)]
+                for opening in openings:
+                    opening.begin_attempt()
+                refusals = await self._attempt(openings) if openings and not self._stopping else []
+            openings = [one for one in openings if one.batch is batch and one.stage is Stage.OPENING]
+            for opening in openings:
+                opening.stage = Stage.WAITING
+            openings = [opening for opening in openings if self._goes_on(opening)]
+            _log_refusals(refusals, openings)
+            self._note_settled()
+            if openings:
                 await self._clock.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
         self._note_settled()
 
-    async def _attempt(self, requests: list[OpenRequest]) -> list[OpenRequest]:
-        """One try for all; where that fails, one by one, so that a single bad partition holds up no other. Returns what is left."""
-        try:
-            self._opened(await self._opener.open(requests))
-        except (S3StreamError, PartitionCorruptError, PartitionError) as error:
-            if len(requests) == 1:
-                return self._refused(requests[0], error)
-        else:
-            return []
-        left: list[OpenRequest] = []
-        for request in self._still_wanted(requests):
-            left.extend(await self._attempt([request]))
-        return left
+    async def _attempt(self, openings: Sequence[Opening]) -> list[Refusal]:
+        """One try for all. Where an operation for several was refused, each half is tried by itself, so that a bad partition holds up no other."""
+        final: list[Refusal] = []
+        for refusal in await self._opener.open(openings, self._opened):
+            refused = refusal.openings
+            if len(refused) == 1:
+                refused[0].failures += 1
+                refused[0].error = refusal.error
+                final.append(refusal)
+                continue
+            middle = len(refused) // 2
+            for half in (refused[:middle], refused[middle:]):
+                wanted = [opening for opening in half if self._is_wanted(opening)]
+                if wanted and not self._stopping:
+                    final += await self._attempt(wanted)
+        return final
 
-    def _opened(self, partitions: Sequence[Partition]) -> None:
+    def _interrupted(self, opening: Opening) -> None:
+        """Its attempt goes on without it."""
+        if not self._stopping and self._goes_on(opening):
+            self._tasks.spawn(self._open_batch([opening]), "open partitions")  # there is no reason any more
+
+    def _goes_on(self, opening: Opening) -> bool:
+        """Whether to try again. Where not, the partition serves, or it is dropped or given up here."""
+        if opening.stage is not Stage.WAITING:
+            return False
+        if not self._is_wanted(opening):
+            self._drop(opening)
+            return False
+        if self._must_leave(opening):
+            self._begin_release(opening)
+            return False
+        return True
+
+    def _drop(self, opening: Opening) -> None:
+        """The image shows that the partition is deleted, or led at another epoch: the streams are deleted, or closed by somebody."""
+        opening.stage = Stage.OVER
+        del self._openings[opening.key]
+        self._release.abandon(opening)
+        self.on_undecided(opening.key)
+
+    def _opened(self, opened: Sequence[tuple[Opening, Partition]]) -> None:
         now_ns = self._clock.monotonic_ns()
         duration = self._telemetry.histogram("ponor_partition_move_us", step="open")
         tracing = self._telemetry.tracing
         longest_ns = 0
-        for partition in partitions:
-            key = partition.identity.key
-            del self._opening[key]
-            election = self._elections.pop(key, None)
+        for opening, partition in opened:
+            opening.stage = Stage.OVER
+            del self._openings[opening.key]
+            election = self._elections.pop(opening.key, None)
             if election is None:
                 continue
             longest_ns = max(longest_ns, now_ns - election.heard_ns)
@@ -187,37 +268,54 @@ class Arrivals:
         if longest_ns:
             LOG.info(
                 "%d partitions serve, at most %d ms after they were elected",
-                len(partitions),
+                len(opened),
                 longest_ns // 1_000_000,
             )
-        self.on_opened(partitions)
+        self.on_opened([partition for _, partition in opened])
 
-    def _refused(self, request: OpenRequest, error: Exception) -> list[OpenRequest]:
+    # Giving up
+
+    def _begin_release(self, opening: Opening) -> None:
+        opening.stage = Stage.LEAVING
+        self._tasks.spawn(self._give_up(opening), "give up partitions")
+
+    async def _give_up(self, opening: Opening) -> None:
+        async with self._release_slots:
+            try:
+                await self._release.upload(opening)
+            except (TimeoutError, S3StreamError) as error:
+                reason = str(error) or "the object store does not take what has to be uploaded before a move"
+                LOG.warning("%s is not given up: %s", opening.request.identity, reason)
+                await self._release.cancel_move(opening, reason)
+                opening.stage, opening.failures = Stage.WAITING, 0
+                self._tasks.spawn(self._open_batch([opening]), "open partitions")
+                return
+            await self._release.close_and_elect(
+                opening, lambda: self._stopping or not self._is_wanted(opening)
+            )
+        if not self._stopping:
+            self._drop(opening)
+
+
+def _was_refused(opening: Opening) -> bool:
+    """Whether an attempt found what a moment later will not be otherwise: another owner, a deletion, or damage that only a person can mend."""
+    return isinstance(opening.error, StreamFencedError | StreamNotFoundError | PartitionCorruptError)
+
+
+def _log_refusals(refusals: Sequence[Refusal], left: Sequence[Opening]) -> None:
+    """One line for an attempt; partitions that are not wanted here any more are not spoken of."""
+    still = set(map(id, left))
+    told = [refusal for refusal in refusals if id(refusal.openings[0]) in still]
+    if told:
+        request = told[0].openings[0].request
         LOG.warning(
-            "partition %s cannot be opened at epoch %d: %s", request.identity, request.leader_epoch, error
+            "%d partitions cannot be opened and will be tried again, %s at epoch %d among them: %s",
+            len(told),
+            request.identity,
+            request.leader_epoch,
+            told[0].error,
         )
-        if isinstance(error, StreamFencedError | StreamNotFoundError | PartitionCorruptError):
-            # Another owner, a deletion that the image will show, or damage that only a person can mend: no use in trying again.
-            self._opening.pop(request.identity.key, None)
-            return []
-        return [request]
-
-    def _still_wanted(self, requests: list[OpenRequest]) -> list[OpenRequest]:
-        left = []
-        for request in requests:
-            key = request.identity.key
-            row = self._topics.partition(*key)
-            if (
-                row is not None
-                and row.leader_id == self._node_id
-                and row.leader_epoch == request.leader_epoch
-            ):
-                left.append(request)
-            else:
-                self._opening.pop(key, None)
-                self.on_undecided(key)
-        return left
 
 
-def _nobody(_: object) -> None:
-    """Before anybody listens."""
+def _ignore(_: object) -> None:
+    """Before a listener is set."""

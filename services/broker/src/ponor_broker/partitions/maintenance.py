@@ -1,7 +1,7 @@
 """Housekeeping of open partitions, outside the request path.
 
 What lives here: one loop that looks at the partitions to which something happened or whose time has come (`maintenance_schedule`): retention,
-streams to be trimmed, Time streams that are wanted by now, Meta streams whose rewrite may be trimmed, producers that were silent for too long.
+streams to be trimmed, Time streams that are wanted by now, streams that a partition does not know, Meta streams whose rewrite may be trimmed, producers that were silent for too long.
 Everything in it may be late without harm, and it has no other work than what it is told of: idle partitions cost nothing.
 """
 
@@ -17,9 +17,9 @@ from s3stream.errors import S3StreamError
 
 from ponor_broker.partitions import retention
 from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
+from ponor_broker.partitions.owned_streams import OwnedStreams
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.partitions.partition_opener import PartitionOpener
 from ponor_broker.partitions.topics import INTERNAL_TOPICS
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
@@ -38,7 +38,7 @@ class PartitionMaintenance:
     def __init__(
         self,
         partitions: PartitionManager,
-        opener: PartitionOpener,
+        owned: OwnedStreams,
         schedule: MaintenanceSchedule,
         clock: Clock,
         telemetry: Telemetry,
@@ -47,7 +47,7 @@ class PartitionMaintenance:
         producer_expiration_ms: int,
     ) -> None:
         self._partitions = partitions
-        self._opener = opener
+        self._owned = owned
         self._schedule = schedule
         self._clock = clock
         self._interval_ms = interval_ms
@@ -71,6 +71,8 @@ class PartitionMaintenance:
                     self._schedule.forget(partition)  # one that stays after all calls again
             self._partitions.notice_failures()
         await self._add_time_streams(writable)
+        for partition in await self._owned.delete_unknown(writable):
+            self._schedule.touch(partition)  # until none is left
         for first in range(0, len(writable), PARTITIONS_PER_TURN):
             turn = writable[first : first + PARTITIONS_PER_TURN]
             await asyncio.gather(*(self._care_for_one(partition) for partition in turn))
@@ -128,9 +130,11 @@ class PartitionMaintenance:
         if not wanting:
             return
         try:
-            await self._opener.add_time_streams(wanting[:TIME_STREAMS_PER_ROUND_MAX])
+            await self._owned.add_time_streams(wanting[:TIME_STREAMS_PER_ROUND_MAX])
         except S3StreamError as error:
             LOG.warning("Time streams will be made later: %s", error)
+            for partition in wanting:
+                self._schedule.touch(partition)
 
     def _set_deadline(self, partition: Partition) -> None:
         deadline_ms = retention.NEVER_MS

@@ -288,6 +288,7 @@ class PartitionManager:
         """Let an open partition begin to leave, stay after all, or end, as the image says; `row` is None where it is not wanted here."""
         partition = self._open.get(key)
         if partition is None:
+            self._arrivals.look_again(key)
             return
         move = self.topics.image.moves.get(key)
         if row is None or row.leader_epoch != partition.leader_epoch:
@@ -365,7 +366,7 @@ class PartitionManager:
         """Persist and seal every partition; their streams are closed by the stream client, all together."""
         await self.departures.close()
         self._stopping = True
-        self._arrivals.stop()
+        await self._arrivals.close()
         self._changed.set()
         self.parking.settle_all()
         partitions = list(self._open.items())

@@ -99,15 +99,24 @@ class Topics:
         row = self.image.keys.get(meta_stream_key(topic_id, index))
         return None if row is None else decode_stream_id(row.value)
 
-    def opened_streams(self, key: PartitionKey) -> list[StreamId]:
-        """Streams of a partition that were open at some time, by id."""
-        rows = self.image.streams.find(STREAMS_OF_PARTITION, (key[0].hex(), str(key[1])))
-        return [row.stream_id for row in rows if row.stream_epoch >= 0]
+    def streams(self, key: PartitionKey) -> Sequence[StreamRow]:
+        """All streams that carry a partition's tags, by id."""
+        return self.image.streams.find(STREAMS_OF_PARTITION, (key[0].hex(), str(key[1])))
+
+    def streams_to_open(self, key: PartitionKey, leader_epoch: int) -> list[StreamId]:
+        """Streams of a partition that were open at some time and may be opened, or are open, at an epoch, by id.
+
+        One that was closed at this epoch stays closed until the next one.
+        """
+        return [
+            row.stream_id
+            for row in self.streams(key)
+            if row.stream_epoch >= 0 and (row.open or row.stream_epoch < leader_epoch)
+        ]
 
     def streams_open_at(self, key: PartitionKey, node_id: NodeId) -> list[StreamRow]:
         """Streams of a partition that are open at a broker, by id."""
-        rows = self.image.streams.find(STREAMS_OF_PARTITION, (key[0].hex(), str(key[1])))
-        return [row for row in rows if row.open and row.node_id == node_id]
+        return [row for row in self.streams(key) if row.open and row.node_id == node_id]
 
     # What group coordination asks
 
