@@ -85,12 +85,15 @@ class ArrivalRelease:
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, ASK_RETRY_S_MAX)
 
-    async def cancel_move(self, opening: Opening, reason: str) -> None:
-        """The partition stays: what it holds cannot be closed now."""
+    async def cancel_move(self, partition: LedPartition, reason: str) -> None:
+        """The partition stays: its streams cannot be closed now."""
         try:
-            await self._controller.cancel([opening.name], reason)
+            await self._controller.cancel([partition], reason)
         except (OperationError, SessionClosedError, NodeFencedError, MetadataLagError) as error:
-            LOG.warning("the move of %s was not cancelled: %s", opening.request.identity, error)
+            (topic_id, index), _ = partition
+            LOG.warning(
+                "the move of partition %d of topic %s was not cancelled: %s", index, topic_id.hex(), error
+            )
 
     def abandon(self, opening: Opening) -> None:
         """Forget the streams that attempts opened: they were closed or deleted, or are another's."""

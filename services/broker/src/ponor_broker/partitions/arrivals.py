@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ponor.metadata.v1.records_pb2 import PartitionChanged, RecordBatch
-from ponor_metadata.rows import PartitionRow
+from ponor_metadata.rows import MoveRow, PartitionRow
 from ponor_partition.errors import PartitionCorruptError
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import NodeId
@@ -25,6 +25,7 @@ from s3stream.errors import S3StreamError, StreamFencedError, StreamNotFoundErro
 from ponor_broker.partitions.arrival_release import ArrivalRelease
 from ponor_broker.partitions.awaited_streams import AwaitedStreams
 from ponor_broker.partitions.identity import PartitionId, PartitionKey
+from ponor_broker.partitions.move_operations import LedPartition
 from ponor_broker.partitions.opening import Opening, OpenRequest, Stage
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_opener import PartitionOpener, Refusal
@@ -74,6 +75,7 @@ class Arrivals:
         self._telemetry = telemetry
         self._openings: dict[PartitionKey, Opening] = {}
         self._awaited = AwaitedStreams(topics, node_id)
+        self._watched_moves: dict[PartitionKey, MoveRow] = {}
         self._elections: dict[PartitionKey, _Election] = {}
         self._slots = asyncio.Semaphore(OPENS_IN_FLIGHT_MAX)
         self._release_slots = asyncio.Semaphore(RELEASES_IN_FLIGHT_MAX)
@@ -96,7 +98,10 @@ class Arrivals:
         """Open partitions that this broker leads, but those whose streams are not closed yet: `freed_by` tells when to ask again."""
         openings: list[Opening] = []
         for row in rows:
-            if self._awaited.holds_back(row) or (request := self._request(row)) is None:
+            if self._awaited.holds_back(row):
+                self._watch_move((row.topic_id, row.partition))
+                continue
+            if (request := self._request(row)) is None:
                 continue
             opening = self._openings[request.identity.key] = Opening(request, self._interrupted)
             if self._must_leave(opening):
@@ -275,6 +280,22 @@ class Arrivals:
 
     # Giving up
 
+    def _watch_move(self, key: PartitionKey) -> None:
+        """A partition that waits for its streams is to move again: it leaves as soon as they are closed, and stays if that takes long."""
+        move = self._topics.image.moves.get(key)
+        if move is not None and self._watched_moves.get(key) != move:
+            self._watched_moves[key] = move
+            self._tasks.spawn(self._cancel_unless_closed(key, move), "cancel moves of awaited partitions")
+
+    async def _cancel_unless_closed(self, key: PartitionKey, move: MoveRow) -> None:
+        await self._clock.sleep((move.elect_at_ms - move.begun_at_ms) / 1000)
+        del self._watched_moves[key]
+        is_same = self._topics.image.moves.get(key) == move and key in self._awaited.partitions
+        row = self._topics.partition(*key)
+        if is_same and row is not None and not self._stopping:
+            reason = "its streams are still open at a broker whose log is being recovered; try again later"
+            await self._release.cancel_move(LedPartition(key, row.leader_epoch), reason)
+
     def _begin_release(self, opening: Opening) -> None:
         opening.stage = Stage.LEAVING
         self._tasks.spawn(self._give_up(opening), "give up partitions")
@@ -286,7 +307,7 @@ class Arrivals:
             except (TimeoutError, S3StreamError) as error:
                 reason = str(error) or "the object store does not take what has to be uploaded before a move"
                 LOG.warning("%s is not given up: %s", opening.request.identity, reason)
-                await self._release.cancel_move(opening, reason)
+                await self._release.cancel_move(opening.name, reason)
                 opening.stage, opening.failures = Stage.WAITING, 0
                 self._tasks.spawn(self._open_batch([opening]), "open partitions")
                 return

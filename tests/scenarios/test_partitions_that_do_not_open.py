@@ -1,0 +1,153 @@
+"""Partitions that their leader cannot open for a while, or not at this epoch: they are opened in the end, and moves of them harm nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_broker.partitions.topics import Topics
+from ponor_broker.settings import BrokerSettings
+from ponor_kafka.errors import ErrorCode
+from ponor_metadata.rows import StreamRow, WalKind
+from ponor_metadata.session import SessionClient
+from s3stream.errors import StorageFailedError
+
+from tests.scenarios.moving_world import MovingWorld
+from tests.scenarios.test_brokers_without_disks import World
+
+UPLOADS = BrokerSettings(storage=replace(BrokerSettings().storage, upload_interval_ms=2_000))
+LONGER_THAN_A_MOVE_MAY_TAKE_S = 60
+SERVED_S_MAX = 120.0
+
+
+def streams_of(world: MovingWorld) -> list[StreamRow]:
+    """Rows of the partition's streams at the controller."""
+    assert world.cluster.watch.controller is not None
+    image = world.cluster.watch.controller.image
+    return list(Topics(lambda: image).streams((world.topic_id, 0)))
+
+
+def is_opened_by_leader(world: MovingWorld) -> bool:
+    node_id = world.cluster.node_of(world.leader())
+    return all(row.open and row.node_id == node_id for row in streams_of(world))
+
+
+def session_of(world: MovingWorld, name: str) -> SessionClient:
+    return world.services[name]._session
+
+
+async def make_unknown_stream(world: MovingWorld, *, is_opened: bool) -> int:
+    """What an attempt leaves that dies between the controller's answer and the log meta."""
+    name, row = world.leader(), world.row()
+    tags = {"topic": row.topic_id.hex(), "partition": "0", "kind": "time"}
+    session = session_of(world, name)
+    created = await session.submit(
+        wire.Operation(create_streams=wire.CreateStreams(streams=[wire.StreamTags(tags=tags)]))
+    )
+    (stream_id,) = created.streams_created.stream_ids
+    if is_opened:
+        opening = wire.OpenStream(stream_id=stream_id, stream_epoch=row.leader_epoch)
+        await session.submit(wire.Operation(open_streams=wire.OpenStreams(streams=[opening])))
+    return stream_id
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_a_stream_that_no_log_meta_names_is_deleted_and_a_late_failure_does_no_harm(is_opened: bool) -> None:
+    async def story(world: World) -> None:
+        dead = world.leader()
+        await world.fill(dead, 5)
+        unknown = await make_unknown_stream(world, is_opened=is_opened)
+        world.cluster.processes[dead].crash(power_loss=True)
+        await world.until(lambda: world.leader() != dead and is_opened_by_leader_but(world, unknown), 30)
+        world.store_of_faults().down = True  # the attempt fails after it opened everything
+        await asyncio.sleep(LONGER_THAN_A_MOVE_MAY_TAKE_S)
+        world.store_of_faults().down = False
+        await world.until(world.serves_somewhere, SERVED_S_MAX)
+        await world.until(lambda: unknown not in [row.stream_id for row in streams_of(world)], SERVED_S_MAX)
+        await world.holds(world.leader(), 10)
+
+    World(5, broker=UPLOADS).happen(story)
+
+
+def is_opened_by_leader_but(world: MovingWorld, unknown: int) -> bool:
+    node_id = world.cluster.node_of(world.leader())
+    return all(row.open and row.node_id == node_id for row in streams_of(world) if row.stream_id != unknown)
+
+
+def test_a_stream_that_was_closed_at_the_present_epoch_is_opened_at_a_new_one() -> None:
+    """A partition whose append failed closes its streams; only another epoch opens them again."""
+
+    async def story(world: MovingWorld) -> None:
+        name, epoch = world.leader(), world.row().leader_epoch
+        assert (await world.produce(name, 3)).error_code == ErrorCode.NONE
+        services = world.services[name]
+        services.partitions.find(world.topic_id, 0)._fail(StorageFailedError("told by the story"))
+        services.partitions.notice_failures()
+        await world.until(lambda: world.row().leader_epoch > epoch and world.serves_somewhere(), SERVED_S_MAX)
+        assert world.leader() == name
+        assert (await world.fetch(name)).high_watermark == 3
+
+    MovingWorld(6, wal=WalKind.OBJECT).tell(story)
+
+
+def test_a_move_of_a_partition_that_is_not_open_yet_ends_and_its_leader_lives() -> None:
+    """The store is away when the new leader has opened the streams: it closes them, and the target opens them."""
+
+    async def story(world: World) -> None:
+        dead = world.leader()
+        await world.fill(dead, 20)
+        world.cluster.processes[dead].crash(power_loss=True)
+        await world.until(lambda: world.leader() != dead and is_opened_by_leader(world), 30)
+        source = world.leader()
+        target = next(name for name in world.cluster.brokers if name not in (dead, source))
+        world.store_of_faults().down = True
+        assert await world.move(target, by=target) == [0]
+        await world.until(lambda: world.leader() == target and world.moves() == 0, 30)
+        await asyncio.sleep(LONGER_THAN_A_MOVE_MAY_TAKE_S)
+        world.store_of_faults().down = False
+        assert world.cluster.processes[source].running
+        await world.until(world.serves_somewhere, SERVED_S_MAX)
+        await world.holds(world.leader(), 40)
+
+    World(7, brokers=3, broker=UPLOADS).happen(story)
+
+
+def test_a_move_of_a_partition_whose_log_is_being_recovered_is_cancelled_and_its_leader_lives() -> None:
+    async def story(world: World) -> None:
+        dead = world.leader()
+        await world.fill(dead, 20)
+        world.cluster.processes[dead].crash(power_loss=True)
+        world.store_of_faults().down = True
+        await world.until(lambda: world.leader() != dead, 30)
+        source = world.leader()
+        target = next(name for name in world.cluster.brokers if name not in (dead, source))
+        assert await world.move(target, by=target) == [0]
+        await asyncio.sleep(LONGER_THAN_A_MOVE_MAY_TAKE_S)
+        assert world.cluster.processes[source].running
+        assert world.moves() == 0
+        world.store_of_faults().down = False
+        await world.until(world.serves_somewhere, SERVED_S_MAX)
+        await world.holds(world.leader(), 40)
+
+    World(7, brokers=3, broker=UPLOADS).happen(story)
+
+
+def test_a_move_back_while_the_target_still_opens_fences_nobody() -> None:
+    async def story(world: MovingWorld) -> None:
+        source = world.leader()
+        target = world.other(source)
+        assert (await world.produce(source, 2)).error_code == ErrorCode.NONE
+        assert await world.move(target) == [0]
+        await world.until(lambda: world.leader() == target)
+        world.store_of_faults().down = True
+        assert await world.move(source, by=source) == [0]
+        await asyncio.sleep(LONGER_THAN_A_MOVE_MAY_TAKE_S)
+        assert all(world.cluster.processes[name].running for name in world.cluster.brokers)
+        assert world.moves() == 0
+        world.store_of_faults().down = False
+        await world.until(world.serves_somewhere, SERVED_S_MAX)
+        assert (await world.fetch(world.leader())).high_watermark == 2
+
+    MovingWorld(4, wal=WalKind.OBJECT).tell(story)
