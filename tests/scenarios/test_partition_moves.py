@@ -327,6 +327,8 @@ def test_another_target_takes_the_place_of_the_first() -> None:
         store.down = False
         await world.until(lambda: world.moves() == 0)
         assert world.leader() == second
+        asked = world.image_of(world.cluster.brokers[0])
+        await world.until(lambda: len(asked.moves) == 0)
         assert await world.listed() == []
         assert await world.move(second) == [ErrorCode.NONE], "it is there"
         assert (await world.produce(second)).base_offset == 1
