@@ -38,6 +38,8 @@ TABLES = (
     "wals",
     "compactions",
     "snapshots",
+    "reclaims",
+    "deletions",
 )
 
 
@@ -103,6 +105,10 @@ def closed(stream_id: StreamId, epoch: int) -> pb.Record:
 
 def trimmed(stream_id: StreamId, start: int) -> pb.Record:
     return record(stream_trimmed=pb.StreamTrimmed(stream_id=stream_id, start_offset=start))
+
+
+def reclaimed(*stream_ids: StreamId) -> pb.Record:
+    return record(streams_reclaimed=pb.StreamsReclaimed(stream_ids=stream_ids))
 
 
 def prepared(

@@ -40,6 +40,7 @@ from libs.metadata.tests.metadata_kit import (
     opened,
     partition_changed,
     prepared,
+    reclaimed,
     record,
     registered,
     removed,
@@ -232,11 +233,13 @@ def test_trim_drops_what_lies_wholly_below() -> None:
     log.commit(sso(obj(6), (S1, 20, 30), node_id=NODE_B))
     refused(log, trimmed(S1, 31), match="outside")
     refused(log, trimmed(S1, 0), match="outside")
-    refused(log, trimmed(S1, 12), match="referenced by")  # the batch must destroy the object that dies
-    log.commit(trimmed(S1, 12), destroyed(obj(1)))
+    log.commit(trimmed(S1, 12))
+    refused(log, reclaimed(S1), match="is dead and was not destroyed")
+    log.commit(destroyed(obj(1)), reclaimed(S1))
+    refused(log, reclaimed(S1), match="neither trimmed nor deleted")
     assert [row.object_id for row in log.image.stream_objects] == [obj(2)]
     assert len(stream_row(log).ranges) == 2
-    log.commit(trimmed(S1, 30), destroyed(obj(2), obj(6)))
+    log.commit(trimmed(S1, 30), destroyed(obj(2), obj(6)), reclaimed(S1))
     assert stream_row(log).ranges == (RangeRow(2, NODE_B, 20, 30),)  # type: ignore[arg-type]
     assert len(log.image.stream_set_objects) == 0
 
@@ -246,7 +249,9 @@ def test_deleted_streams_leave_nothing_and_ids_do_not_return() -> None:
     log.commit(created(S1), created(S2))
     log.commit(opened(S1, 1), prepared(obj(1), 1))
     log.commit(so(obj(1), S1, 0, 10))
-    log.commit(record(stream_deleted=pb.StreamDeleted(stream_id=S1)), destroyed(obj(1)))
+    log.commit(record(stream_deleted=pb.StreamDeleted(stream_id=S1)))
+    refused(log, reclaimed(S1), match="is dead and was not destroyed")
+    log.commit(destroyed(obj(1)), reclaimed(S1))
     assert S1 not in log.image.streams
     refused(log, created(S1), match="handed out before")
     assert counters.next_value(log.image, counters.STREAM) == stream(3)

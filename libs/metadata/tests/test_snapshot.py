@@ -47,6 +47,7 @@ from libs.metadata.tests.metadata_kit import (
     sso,
     stream,
     topic_created,
+    trimmed,
     wal_assigned,
     wal_opened,
     wal_trimmed,
@@ -107,6 +108,7 @@ def populated() -> Log:
     log.commit(level_set(LEVEL_COMPACTION), registered(COMPACTOR, role=2))
     log.commit(compaction_leased(1, obj(2), until_ms=1 << 50))
     log.commit(snapshot_leased(1, log.image.index, log.image.cluster_time_ms))
+    log.commit(trimmed(stream(1), 1), record(orphans_found=pb.OrphansFound(topic_id=b"o" * 16)))
     return log
 
 
@@ -166,9 +168,9 @@ def test_a_snapshot_that_an_older_build_wrote_is_read() -> None:
     back = decode(
         bytes.fromhex(
             "50 4f 4e 4f 52 49 4d 32"
-            "a1 00 00 00  13 76 a6 fd"
+            "b1 00 00 00  5e e6 13 8b"
             "00  01 00 00 00 00 00 00 00  e8 03 00 00 00 00 00 00"
-            f"{digest}  01 00 00 00 00 00 00 00" + "00" * 120 + "56 00 00 00  12 fc 69 bd"
+            f"{digest}  01 00 00 00 00 00 00 00" + "00" * 136 + "56 00 00 00  12 fc 69 bd"
             "01  01 00"
             "00 01 00 00 00 00 00 00 00  00 01 00 00 00 00 00 00 00  63  00 00 00 00 00 00 00 00 00"
             "00 07 00 00 00 00 00 00 00"
@@ -274,9 +276,9 @@ def test_the_worked_example_of_the_format_document() -> None:
     encoding = begin_snapshot(image)
     assert b"".join(encoding) == bytes.fromhex(
         "50 4f 4e 4f 52 49 4d 34"
-        "c1 00 00 00  88 1f 7a e6"
+        "d1 00 00 00  26 a1 d9 17"
         "00  01 00 00 00 00 00 00 00  e8 03 00 00 00 00 00 00"
-        f"{digest}  01 00 00 00 00 00 00 00" + "00" * 152 + "68 00 00 00  5e 4f e6 1f"
+        f"{digest}  01 00 00 00 00 00 00 00" + "00" * 168 + "68 00 00 00  5e 4f e6 1f"
         "01  01 00"
         "00 01 00 00 00 00 00 00 00  00 01 00 00 00 00 00 00 00  63  00 00 00 00 00 00 00 00 00"
         "00 07 00 00 00 00 00 00 00"
@@ -284,4 +286,4 @@ def test_the_worked_example_of_the_format_document() -> None:
         "00 00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00 00"
         "00 00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00 00"
     )
-    assert encoding.state_digest == bytes.fromhex("62 90 cb 47 58 bd 57 04 fa a7 d2 6b 7c 7a 9c fb")
+    assert encoding.state_digest == bytes.fromhex("4d 25 52 b7 a3 10 84 08 e2 51 c5 41 f6 e9 d8 bb")

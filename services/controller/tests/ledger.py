@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from ponor_controller.compaction.survey import Survey
 from ponor_controller.compaction.wear import Wear
 from ponor_controller.formatting import format_records
 from ponor_controller.proposals.pending import Caller
+from ponor_controller.reclaiming.reclaim_driver import PAUSE_S, ReclaimDriver
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.validation.dispatch import validate
 from ponor_controller.validation.nodes import assign_recovery, register_node
@@ -25,10 +26,12 @@ from ponor_metadata.overlay import Overlay
 from ponor_metadata.rows import ObjectRow, StreamObjectRow, StreamRow, StreamSetObjectRow, WalKind
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ClusterOrdinal, NodeEpoch, NodeId, ObjectId, StreamId, compose_node_id
+from ponor_runtime.telemetry import Telemetry
 
 ORDINAL = ClusterOrdinal(7)
 UploadRange: TypeAlias = tuple[int, int, int, int]
 """Stream id, stream epoch, start offset, end offset."""
+RECLAIM_BATCHES_MAX = 10_000
 CLUSTER_ID = "11111111-2222-3333-4444-555555555555"
 
 
@@ -51,6 +54,38 @@ class CountingRandomness:
     def uuid(self) -> uuid.UUID:
         self._next += 1
         return uuid.UUID(int=self._next << 64 | self._next, version=4)
+
+
+class StandingClock:
+    """A clock that stands still; only `monotonic_ns` may be asked for."""
+
+    def monotonic_ns(self) -> int:
+        return 1
+
+
+class _NoLeading:
+    """Leadership that never changes."""
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        pass
+
+
+@dataclass
+class _LedgerProposer:
+    """What a duty asks of the proposer."""
+
+    ledger: Ledger
+
+    @property
+    def view(self) -> Overlay:
+        return self.ledger.view
+
+    def now_ms(self) -> int:
+        return self.ledger.now_ms
+
+    def propose(self, records: list[records_pb2.Record]) -> int:
+        self.ledger.apply(records)
+        return self.ledger.view.index
 
 
 @dataclass
@@ -83,6 +118,14 @@ class Ledger:
 
     def commit(self) -> None:
         self.view.commit(self.view.index)
+
+    def reclaim(self) -> int:
+        """Run the duty that reclaims until nothing is left to do; how many batches it made."""
+        driver = ReclaimDriver(_LedgerProposer(self), _NoLeading(), StandingClock(), Telemetry())  # type: ignore[arg-type]
+        before = self.view.index
+        while driver.step() == PAUSE_S:
+            assert self.view.index - before < RECLAIM_BATCHES_MAX, "reclaiming does not end"
+        return self.view.index - before
 
     def register(
         self,

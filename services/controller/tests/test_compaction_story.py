@@ -52,9 +52,11 @@ class Cluster:
     def trim(self, stream_id: int, start: int) -> None:
         state = wire.StreamState(stream_id=stream_id, stream_epoch=1, start_offset=start)
         self.ledger.do(self.broker, trim_streams=wire.TrimStreams(streams=[state]))
+        self.ledger.reclaim()
 
     def delete(self, *stream_ids: int) -> None:
         self.ledger.do(self.broker, delete_streams=wire.DeleteStreams(stream_ids=stream_ids))
+        self.ledger.reclaim()
 
     def states(self, *object_ids: int) -> list[str]:
         return [self.ledger.object(each).state.name for each in object_ids]

@@ -42,6 +42,7 @@ def _destroyed_object(ledger: Ledger, broker: Caller) -> int:
     ledger.open(broker, stream, 1)
     (single,) = ledger.upload(broker, stream_objects=[(stream, 1, 0, 5)])
     ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=[stream]))
+    ledger.reclaim()
     return single
 
 

@@ -123,13 +123,17 @@ def test_a_trim_moves_the_start_and_destroys_what_lies_below(ledger: Ledger) -> 
     (single,) = ledger.upload(broker, stream_objects=[(one, 1, 10, 30)])
 
     ledger.do(broker, trim_streams=_trim(one, 1, 29))
+    ledger.reclaim()
     assert ledger.stream(one).start_offset == 29
     assert ledger.object(single).state.name == "COMMITTED"
     assert ledger.object(shared).state.name == "COMMITTED", "stream two still needs it"
 
     ledger.do(broker, trim_streams=_trim(one, 1, 30))
+    assert ledger.object(single).state.name == "COMMITTED", "the trim commits the new start alone"
+    ledger.reclaim()
     assert ledger.object(single).state.name == "DESTROYED"
     ledger.do(broker, trim_streams=_trim(two, 1, 10))
+    ledger.reclaim()
     assert ledger.object(shared).state.name == "DESTROYED"
 
     assert ledger.decide(broker, trim_streams=_trim(one, 1, 30)) == []
@@ -147,6 +151,7 @@ def test_streams_are_deleted_by_their_owner_or_when_closed(ledger: Ledger) -> No
     ledger.do(other, delete_streams=wire.DeleteStreams(stream_ids=[closed]))
     ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=[opened]))
     assert len(ledger.image.streams) == 0
+    ledger.reclaim()
     assert ledger.object(single).state.name == "DESTROYED"
     assert ledger.decide(broker, delete_streams=wire.DeleteStreams(stream_ids=[opened, closed])) == []
     assert ledger.refusal(broker, close_streams=_close(opened, 1, 30)) == "STREAM_NOT_FOUND"

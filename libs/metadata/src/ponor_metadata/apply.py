@@ -76,6 +76,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "snapshot_leased": apply_snapshots.snapshot_leased,
     "snapshot_renewed": apply_snapshots.snapshot_renewed,
     "snapshot_released": apply_snapshots.snapshot_released,
+    "streams_reclaimed": apply_streams.streams_reclaimed,
+    "topic_purged": apply_cluster.topic_purged,
+    "orphans_found": apply_cluster.orphans_found,
 }
 """By name of the `kind` oneof of ponor.metadata.v1.Record."""
 

@@ -14,6 +14,7 @@ from ponor_metadata.rows import (
     NO_EPOCH,
     BrokerConfigsRow,
     ClusterRow,
+    DeletionRow,
     FeatureRow,
     KeyRow,
     NodeRole,
@@ -24,7 +25,7 @@ from ponor_metadata.rows import (
     TopicRow,
     WalKind,
 )
-from ponor_metadata.tables import OPERATIONS_OF, PARTITIONS_OF, TOPICS_NAMED
+from ponor_metadata.tables import OPERATIONS_OF, PARTITIONS_OF, STREAMS_OF_TOPIC, TOPICS_NAMED
 from ponor_metadata.view import View, cluster_of
 
 NODE_ID_LIMIT = 1 << 30
@@ -157,14 +158,33 @@ def broker_configs_set(view: View, record: records.BrokerConfigsSet) -> None:
 
 
 def topic_deleted(view: View, record: records.TopicDeleted) -> None:
-    """Its partitions go with it; streams and keys have records of their own in the batch."""
-    assert record.topic_id in view.topics, f"topic {record.topic_id.hex()} does not exist"
+    """Its partitions go with it; its streams and keys do later."""
+    topic = view.topics.get(record.topic_id)
+    assert topic is not None, f"topic {record.topic_id.hex()} does not exist"
     for partition in list(view.partitions.find(PARTITIONS_OF, record.topic_id)):
         key = (record.topic_id, partition.partition)
         view.partitions.delete(key)
         if key in view.moves:
             view.moves.delete(key)
     view.topics.delete(record.topic_id)
+    view.deletions.put(DeletionRow(record.topic_id, topic.name, view.cluster_time_ms))
+
+
+def orphans_found(view: View, record: records.OrphansFound) -> None:
+    """Streams or keys name a topic that does not exist; they go as those of a deleted one."""
+    topic_id = record.topic_id
+    assert len(topic_id) == TOPIC_ID_BYTES, "a topic id is a UUID of 16 bytes"
+    assert topic_id not in view.topics, f"topic {topic_id.hex()} exists"
+    assert topic_id not in view.deletions, f"topic {topic_id.hex()} is being deleted"
+    view.deletions.put(DeletionRow(topic_id, "", view.cluster_time_ms))
+
+
+def topic_purged(view: View, record: records.TopicPurged) -> None:
+    """Nothing names the topic any more. A stream that did could be found by nobody afterwards."""
+    assert record.topic_id in view.deletions, f"topic {record.topic_id.hex()} was not deleted"
+    left = next(iter(view.streams.find(STREAMS_OF_TOPIC, record.topic_id.hex())), None)
+    assert left is None, f"topic {record.topic_id.hex()}: stream {left} is left"
+    view.deletions.delete(record.topic_id)
 
 
 def partition_changed(view: View, record: records.PartitionChanged) -> None:
@@ -173,8 +193,11 @@ def partition_changed(view: View, record: records.PartitionChanged) -> None:
     leader_id = NodeId(record.leader_id)
     present = view.partitions.get((record.topic_id, record.partition))
     if present is None:
-        made = len(view.partitions.find(PARTITIONS_OF, record.topic_id))
-        assert record.partition == made, f"partition {record.partition} is made before {made}"
+        # Partitions have no gaps, so one look at the neighbour below does. Counting them made a topic of n partitions cost n² steps.
+        below = record.partition - 1
+        assert below == -1 or (record.topic_id, below) in view.partitions, (
+            f"partition {record.partition} is made before {below}"
+        )
     else:
         rises = record.leader_epoch > present.leader_epoch
         same = (record.leader_epoch, leader_id) == (present.leader_epoch, present.leader_id)

@@ -1,15 +1,15 @@
-"""Rules of apply for the life of streams: create, open, close, trim, delete, and how their end advances."""
+"""Rules of apply for the life of streams: create, open, close, trim, delete, reclaim, and how their end advances."""
 
 from __future__ import annotations
 
-from itertools import chain, takewhile
+from itertools import chain
 from sys import intern
 
 from ponor.metadata.v1 import records_pb2 as records
 from ponor_runtime.identity import NodeEpoch, NodeId, StreamEpoch, StreamId
 
 from ponor_metadata import counters
-from ponor_metadata.rows import NO_EPOCH, NO_NODE, StreamRow
+from ponor_metadata.rows import NO_EPOCH, NO_NODE, ReclaimRow, StreamRow
 from ponor_metadata.tables import STREAM_OBJECTS_OF
 from ponor_metadata.view import View, is_current
 
@@ -67,27 +67,36 @@ def stream_closed(view: View, record: records.StreamClosed) -> None:
 
 
 def stream_trimmed(view: View, record: records.StreamTrimmed) -> None:
-    """The start rises, at most to the committed end. Ranges and stream objects that lie wholly below go."""
+    """The start rises, at most to the committed end. Ranges that lie wholly below go; objects do later."""
     stream = _stream(view, record.stream_id)
     start = record.start_offset
     assert stream.start_offset < start <= stream.end_offset, (
         f"stream {stream.stream_id}: trim to {start} is outside of ({stream.start_offset}, {stream.end_offset}]"
     )
-    held = view.stream_objects.find(STREAM_OBJECTS_OF, stream.stream_id)
-    for object_id in [row.object_id for row in takewhile(lambda row: row.end_offset <= start, held)]:
-        view.stream_objects.delete(object_id)
     writers = stream.writers
     while len(writers) > 3 and writers[5] <= start:  # the second part begins there: the first ends
         writers = writers[3:]
     view.streams.put(stream._replace(start_offset=start, writers=writers))
+    view.reclaims.put(ReclaimRow(stream.stream_id))
 
 
 def stream_deleted(view: View, record: records.StreamDeleted) -> None:
-    """Stream and stream-object rows go; the batch destroys the objects."""
+    """The stream's row goes; its objects do later."""
     stream = _stream(view, record.stream_id)
-    for row in list(view.stream_objects.find(STREAM_OBJECTS_OF, stream.stream_id)):
-        view.stream_objects.delete(row.object_id)
     view.streams.delete(stream.stream_id)
+    view.reclaims.put(ReclaimRow(stream.stream_id))
+
+
+def streams_reclaimed(view: View, record: records.StreamsReclaimed) -> None:
+    """Nothing dead is left of the streams. Of stream objects that is asserted; a stream set object may hold too many pieces to look at."""
+    for stream_id in map(StreamId, record.stream_ids):
+        assert stream_id in view.reclaims, f"stream {stream_id} was neither trimmed nor deleted"
+        stream = view.streams.get(stream_id)
+        oldest = next(iter(view.stream_objects.find(STREAM_OBJECTS_OF, stream_id)), None)
+        assert oldest is None or (stream is not None and oldest.end_offset > stream.start_offset), (
+            f"stream {stream_id}: object {oldest} is dead and was not destroyed"
+        )
+        view.reclaims.delete(stream_id)
 
 
 def advance(view: View, stream_id: StreamId, start_offset: int, end_offset: int) -> StreamRow:

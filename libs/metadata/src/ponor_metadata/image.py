@@ -68,6 +68,8 @@ class MetadataImage:
         self.wals = MemoryTable(tables.WALS)
         self.compactions = MemoryTable(tables.COMPACTIONS)
         self.snapshots = MemoryTable(tables.SNAPSHOTS)
+        self.reclaims = MemoryTable(tables.RECLAIMS)
+        self.deletions = MemoryTable(tables.DELETIONS)
         self._plain = plain_records(self) if compiled else None
 
     @property

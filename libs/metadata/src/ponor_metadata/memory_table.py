@@ -122,6 +122,14 @@ class MemoryTable(Generic[K, R]):
         places = self._indexes[index.name].get(index_key)
         return () if places is None else Found(places.keys, self.get)
 
+    def after(self, key: K | None, limit: int) -> list[R]:
+        """At most `limit` rows above a key, in key order; None: from the first. Takes time in proportion to the limit."""
+        return [self._row(values) for _, values in self._rows.after(key, limit)]
+
+    def index_keys(self, index: Index[I, R]) -> list[I]:
+        """All keys of an index, in no order that means anything; a copy."""
+        return list(self._indexes[index.name])
+
     def put(self, row: R) -> None:
         key = self._schema.key(row)
         old = self._rows.put(key, _exact(row))

@@ -70,6 +70,8 @@ class Overlay:
         self.wals = OverlayTable(image.wals, self)
         self.compactions = OverlayTable(image.compactions, self)
         self.snapshots = OverlayTable(image.snapshots, self)
+        self.reclaims = OverlayTable(image.reclaims, self)
+        self.deletions = OverlayTable(image.deletions, self)
         self._all_tables = [value for value in vars(self).values() if isinstance(value, OverlayTable)]
 
     @property

@@ -236,6 +236,20 @@ class StreamSetObjectRow(NamedTuple):
     ranges: PackedRanges
 
 
+class ReclaimRow(NamedTuple):
+    """A stream that was trimmed or deleted. Objects that hold a piece of it and nothing live are not all destroyed yet."""
+
+    stream_id: StreamId
+
+
+class DeletionRow(NamedTuple):
+    """A deleted topic whose streams and keys are not all deleted yet. `name` is empty for a topic id that only orphans name."""
+
+    topic_id: bytes
+    name: str
+    deleted_at_ms: int
+
+
 class KeyRow(NamedTuple):
     """A small value the cluster keeps."""
 

@@ -12,11 +12,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from ponor_runtime.identity import NodeId, ObjectId
+from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from ponor_metadata.blocks import Picture, TupleBlocks, Values
 from ponor_metadata.memory_table import Found, Places, release_items
-from ponor_metadata.ranges import PackedRanges
+from ponor_metadata.ranges import DecodedRanges, PackedRanges, decode_ranges
 from ponor_metadata.rows import StreamSetObjectRow
 from ponor_metadata.tables import (
     STREAM_SET_OBJECTS,
@@ -131,6 +131,15 @@ class StreamSetObjectTable:
             StreamSetObjectRow(ObjectId(each), node_id, order, PackedRanges(data))
             for each, (node_id, order, data) in self._rows.after(key, limit)
         ]
+
+    def ids_with(self, stream_id: StreamId) -> list[int]:
+        """Ids of the objects that hold a piece of the stream. Nothing is decoded."""
+        return [self._object_ids[slot] for slot in self._with_stream.get(stream_id, ())]
+
+    def pieces_of(self, key: ObjectId) -> DecodedRanges | None:
+        """The pieces of an object, decoded for this call alone; None if it is not there."""
+        values = self._rows.get(key)
+        return None if values is None else decode_ranges(values[2])
 
     def freeze(self) -> Picture[int]:
         """A picture of the rows, without their keys, for the snapshot."""

@@ -258,6 +258,8 @@ _SECTION_KINDS: Final = (
         weigh=_configs_bytes,
     ),
     _plain(13, "partitions", (BLOBS, INTEGERS, INTEGERS, INTEGERS, Lists(INTEGERS))),
+    _plain(21, "reclaims", (INTEGERS,)),
+    _plain(22, "deletions", (BLOBS, TEXTS, INTEGERS), weigh=_bytes_at(1)),
     _plain(14, "operations", (INTEGERS, NATURALS, BLOBS, BLOBS, NATURALS), weigh=_bytes_at(3)),
     _plain(
         15,
@@ -290,8 +292,8 @@ _SECTION_KINDS: Final = (
     ),
     _plain(20, "snapshots", (INTEGERS, TEXTS, *[INTEGERS] * 3), weigh=_bytes_at(1)),
 )
-_KINDS_OF_A_QUORUM: Final = 16
-_KINDS_OF_BROKERS: Final = 18
+_KINDS_OF_A_QUORUM: Final = 18
+_KINDS_OF_BROKERS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
-from ponor_runtime.identity import ObjectId
+from ponor_runtime.identity import ObjectId, StreamId
 
 from ponor_metadata.blocks import Picture, StructBlocks
 from ponor_metadata.memory_table import Found, release_items
@@ -26,14 +26,41 @@ except ImportError:  # pragma: no cover - no C compiler was there when the membe
 I = TypeVar("I")  # noqa: E741 -- the key of an index
 
 
+class _Tail(Sequence[int]):
+    """The items of an array behind the first `gone`, without a copy."""
+
+    __slots__ = ("_gone", "_ids")
+
+    def __init__(self, ids: array[int], gone: int) -> None:
+        self._ids = ids
+        self._gone = gone
+
+    def __len__(self) -> int:
+        return len(self._ids) - self._gone
+
+    @overload
+    def __getitem__(self, i: int) -> int: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, i: int | slice) -> int | Sequence[int]:
+        if isinstance(i, slice):
+            return self._ids[self._gone :][i]
+        return self._ids[i + self._gone if i >= 0 else i]
+
+
 class StreamObjectTable:
     """Fulfils `ponor_metadata.tables.Table`."""
 
-    __slots__ = ("_of_stream", "_rows")
+    __slots__ = ("_gone", "_of_stream", "_rows")
 
     def __init__(self) -> None:
         self._rows = StructBlocks(HOLDING)
         self._of_stream: dict[int, array[int]] = {}
+        # Per stream: how many leading ids of its array belong to deleted rows. Retention takes objects from the front, and removing the first item of
+        # an array moves all others, so the ids are removed many at a time.
+        self._gone: dict[int, int] = {}
 
     @property
     def schema(self) -> Schema[ObjectId, StreamObjectRow]:
@@ -57,8 +84,16 @@ class StreamObjectTable:
 
     def find(self, index: Index[I, StreamObjectRow], index_key: I) -> Sequence[StreamObjectRow]:
         assert index is STREAM_OBJECTS_OF, f"stream objects have no index {index.name}"
-        ids: Any = self._of_stream.get(index_key)  # type: ignore[call-overload]  # the index's keys are stream ids
-        return () if ids is None else Found(ids, self.get)
+        stream_id: Any = index_key
+        ids = self._of_stream.get(stream_id)
+        if ids is None:
+            return ()
+        gone = self._gone.get(stream_id)
+        return Found(ids if gone is None else _Tail(ids, gone), self.get)
+
+    def ids_of(self, stream_id: StreamId) -> array[int]:
+        """Ids of a stream's objects by start offset; a copy."""
+        return self._of_stream.get(stream_id, array("q"))[self._gone.get(stream_id, 0) :]
 
     def put(self, row: StreamObjectRow) -> None:
         key, stream_id, start, end = row
@@ -99,6 +134,7 @@ class StreamObjectTable:
         """Take all that the other holds, and give it what this one held."""
         self._rows, other._rows = other._rows, self._rows
         self._of_stream, other._of_stream = other._of_stream, self._of_stream
+        self._gone, other._gone = other._gone, self._gone
 
     def release(self) -> Iterator[None]:
         """Forget everything in small steps; the table is of no use meanwhile."""
@@ -117,19 +153,28 @@ class StreamObjectTable:
         elif self._start_of(ids[-1]) < start:  # most objects continue their stream
             ids.append(key)
         else:
-            position = bisect_left(ids, start, key=self._start_of)
+            position = bisect_left(ids, start, lo=self._gone.get(stream_id, 0), key=self._start_of)
             assert self._start_of(ids[position]) != start, f"stream {stream_id}: two objects at {start}"
             ids.insert(position, key)
 
     def _forget(self, key: int, stream_id: int, start: int) -> None:
-        ids = self._of_stream[stream_id]
-        del ids[self._position(ids, key, start)]
+        ids, gone = self._of_stream[stream_id], self._gone.get(stream_id, 0)
+        position = self._position(ids, key, start, gone)
+        if position > gone:
+            del ids[position]
+            return
+        gone += 1
+        if 2 * gone < len(ids):
+            self._gone[stream_id] = gone
+            return
+        del ids[:gone]
+        self._gone.pop(stream_id, None)
         if not ids:
             del self._of_stream[stream_id]
 
-    def _position(self, ids: array[int], key: int, start: int) -> int:
+    def _position(self, ids: array[int], key: int, start: int, gone: int) -> int:
         """Where the object stands, by the others' starts: its own row is gone, or says something else by now."""
-        low, high = 0, len(ids)
+        low, high = gone, len(ids)
         while low < high:
             middle = (low + high) // 2
             if ids[middle] == key:

@@ -19,6 +19,7 @@ from ponor_metadata.rows import (
     ClusterRow,
     CompactionRow,
     CounterRow,
+    DeletionRow,
     FeatureRow,
     KeyRow,
     MoveRow,
@@ -28,6 +29,7 @@ from ponor_metadata.rows import (
     OperationRow,
     PartitionRow,
     QuorumMemberRow,
+    ReclaimRow,
     SnapshotRow,
     StreamObjectRow,
     StreamRow,
@@ -257,3 +259,5 @@ OPERATIONS: Final[Schema[tuple[NodeId, int], OperationRow]] = Schema(
 QUORUM: Final[Schema[tuple[NodeId, bytes], QuorumMemberRow]] = Schema(
     "quorum", QuorumMemberRow, FIRST_TWO_FIELDS
 )
+RECLAIMS: Final[Schema[StreamId, ReclaimRow]] = Schema("reclaims", ReclaimRow, FIRST_FIELD)
+DELETIONS: Final[Schema[bytes, DeletionRow]] = Schema("deletions", DeletionRow, FIRST_FIELD)

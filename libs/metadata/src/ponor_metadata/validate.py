@@ -69,6 +69,7 @@ def validate(view: View) -> None:
     _validate_streams(view)
     _validate_references(view)
     _validate_coverage(view)
+    _validate_reclaims(view)
     _validate_counters(view)
     _validate_topics(view)
     _validate_quorum(view)
@@ -249,8 +250,8 @@ def _validate_coverage(view: View) -> None:
     """Objects hold every offset of [start, end) exactly once; what lies wholly below the start may linger in stream set objects."""
     pieces: dict[StreamId, list[tuple[int, int, NodeId | None]]] = defaultdict(list)
     for stream_object in view.stream_objects:
-        assert stream_object.stream_id in view.streams, (
-            f"object {stream_object.object_id}: its stream is gone"
+        assert stream_object.stream_id in view.streams or stream_object.stream_id in view.reclaims, (
+            f"object {stream_object.object_id}: its stream is gone and nothing reclaims it"
         )
         piece = (stream_object.start_offset, stream_object.end_offset, None)
         pieces[stream_object.stream_id].append(piece)
@@ -271,6 +272,25 @@ def _validate_coverage(view: View) -> None:
             covered = end
         if stream.start_offset < stream.end_offset:
             assert covered == stream.end_offset, f"stream {stream.stream_id}: nothing holds {covered}"
+
+
+def _validate_reclaims(view: View) -> None:
+    """An object that holds nothing live waits in at least one of its streams to be destroyed, and what a deleted topic left waits in the topic's row."""
+    held: dict[ObjectId, list[tuple[StreamId, int]]] = {
+        row.object_id: [(row.stream_id, row.end_offset)] for row in view.stream_objects
+    }
+    for several in view.stream_set_objects:
+        held[several.object_id] = [(each.stream_id, each.end_offset) for each in several.ranges.decoded]
+    for object_id, pieces in held.items():
+        live = any(
+            (stream := view.streams.get(stream_id)) is not None and end > stream.start_offset
+            for stream_id, end in pieces
+        )
+        assert live or any(stream_id in view.reclaims for stream_id, _ in pieces), (
+            f"object {object_id} holds nothing live, and no stream of it is to be reclaimed"
+        )
+    for deletion in view.deletions:
+        assert deletion.topic_id not in view.topics, f"topic {deletion.topic_id.hex()} exists and is deleted"
 
 
 def _validate_counters(view: View) -> None:

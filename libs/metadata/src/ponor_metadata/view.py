@@ -16,6 +16,7 @@ from ponor_metadata.rows import (
     ClusterRow,
     CompactionRow,
     CounterRow,
+    DeletionRow,
     FeatureRow,
     KeyRow,
     MoveRow,
@@ -24,6 +25,7 @@ from ponor_metadata.rows import (
     OperationRow,
     PartitionRow,
     QuorumMemberRow,
+    ReclaimRow,
     SnapshotRow,
     StreamObjectRow,
     StreamRow,
@@ -141,6 +143,16 @@ class View(Protocol):
     @property
     def snapshots(self) -> Table[int, SnapshotRow]:
         """By lease id."""
+        ...
+
+    @property
+    def reclaims(self) -> Table[StreamId, ReclaimRow]:
+        """By stream id."""
+        ...
+
+    @property
+    def deletions(self) -> Table[bytes, DeletionRow]:
+        """By topic id."""
         ...
 
     def begin(self, batch: RecordBatch) -> None:

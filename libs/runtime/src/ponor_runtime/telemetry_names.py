@@ -186,6 +186,15 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_controller_sessions": Metric(GAUGE, "sessions", (), "Node sessions that are alive"),
     "ponor_controller_suspected_nodes": Metric(GAUGE, "nodes", (), "Registered brokers that have been silent for longer than the session timeout"),
     "ponor_controller_moves_under_way": Metric(GAUGE, "moves", (), "Partitions on their way to another broker"),
+    "ponor_controller_objects_reclaimed_total": Metric(
+        COUNTER, "objects", (), "Objects destroyed after trims and deletions left nothing live in them"
+    ),
+    "ponor_controller_streams_to_reclaim": Metric(
+        GAUGE, "streams", (), "Trimmed or deleted streams whose dead objects are not all destroyed"
+    ),
+    "ponor_controller_topic_deletions": Metric(
+        GAUGE, "topics", (), "Deleted topics whose streams and keys are not all deleted"
+    ),
     "ponor_controller_move_interventions_total": Metric(
         COUNTER,
         "moves",

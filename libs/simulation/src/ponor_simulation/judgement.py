@@ -74,6 +74,7 @@ class Judgement:
         """Moves and recoveries are over, images agree, the store is clean."""
         await self._brokers_lead_and_moves_end()
         await self._compaction_rests()
+        await self._alive("everything dead is destroyed and deleted topics are purged", self._is_reclaimed)
         await self._images_are_equal()
         await self._store_is_clean()
         self._rules_hold()
@@ -193,6 +194,10 @@ class Judgement:
                 38, False, f"not within {CALM_S_MAX} s: {busy or 'objects are compacted for ever'}"
             )
         self._checks.require(38, True, "rests")
+
+    def _is_reclaimed(self) -> bool:
+        image = self._image()
+        return not len(image.reclaims) and not len(image.deletions)
 
     async def _images_are_equal(self) -> None:
         await self._alive(

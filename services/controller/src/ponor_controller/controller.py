@@ -54,6 +54,7 @@ from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.quorum.quorum_service import QuorumService
 from ponor_controller.quorum_control import RaftQuorum
 from ponor_controller.quorum_records import QuorumRecords
+from ponor_controller.reclaiming import reclaim_driver
 from ponor_controller.recovery import Recovered
 from ponor_controller.sessions.answer_turn import AnswerTurn
 from ponor_controller.sessions.node_activity import NodeActivity
@@ -253,6 +254,8 @@ class Controller:
         self._add_duty("compactions", compactions.step, compaction_driver.WAKING)
         leases = lease_driver.LeaseDriver(proposer, self.leadership, settings.snapshot_leases, telemetry)
         self._add_duty("snapshot-leases", leases.step, lease_driver.WAKING)
+        reclaims = reclaim_driver.ReclaimDriver(proposer, self.leadership, self._runtime.clock, telemetry)
+        self._add_duty("reclaims", reclaims.step, reclaim_driver.WAKING)
 
     def _add_duty(self, name: str, step: Step, kinds: Sequence[str]) -> None:
         duty = LeaderDuty(step, self.proposer, self.leadership, self._runtime.clock)

@@ -12,6 +12,7 @@ from typing import Final
 from ponor.common.v1 import error_pb2
 from ponor_metadata.rows import PartitionRow
 from ponor_metadata.tables import PARTITION_TAG, TOPIC_TAG
+from ponor_metadata.topic_tags import parse_topic_id
 
 from ponor_controller.validation.situation import Situation, refuse
 
@@ -86,10 +87,10 @@ def _require_led(topic_id: bytes, number: int, situation: Situation) -> Partitio
 
 
 def _topic_id(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"{text!r} is not a topic id in hex") from None
+    topic_id = parse_topic_id(text)
+    if topic_id is None:
+        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"{text!r} is not a topic id in hex")
+    return topic_id
 
 
 def _number(text: str) -> int:

@@ -14,9 +14,11 @@ from ponor.metadata.v1 import records_pb2
 from ponor_metadata import counters
 from ponor_metadata.epochs import epoch_floor
 from ponor_metadata.rows import StreamRow
+from ponor_metadata.tables import STREAMS_OF_TOPIC
+from ponor_metadata.topic_tags import parse_topic_id
+from ponor_metadata.view import View
 from ponor_runtime.identity import StreamId
 
-from ponor_controller.validation.dead_objects import find_dead_objects
 from ponor_controller.validation.partition_rights import require_stream_rights, require_tagged_rights
 from ponor_controller.validation.situation import (
     Decision,
@@ -97,7 +99,7 @@ def close_streams(body: wire.CloseStreams, situation: Situation) -> Decision:
     acting = writer(situation, recovered)
     decision = Decision()
     for wanted in body.streams:
-        if recovered is not None and StreamId(wanted.stream_id) not in situation.view.streams:
+        if recovered is not None and find_stream(situation.view, wanted.stream_id) is None:
             continue  # its topic was deleted while the log was recovered
         row = require_stream(situation, wanted.stream_id)
         repeated = not row.open and acting.holds(row) and row.stream_epoch == wanted.stream_epoch
@@ -115,13 +117,12 @@ def close_streams(body: wire.CloseStreams, situation: Situation) -> Decision:
 
 
 def trim_streams(body: wire.TrimStreams, situation: Situation) -> Decision:
-    """Drop the oldest data, and with it the objects that hold nothing else."""
+    """Drop the oldest data. Objects that hold nothing else are destroyed by the duty that reclaims."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.streams), situation.settings.streams_per_operation_max, "streams")
     require_distinct([stream.stream_id for stream in body.streams], "stream")
     acting = writer(situation)
-    trims: list[records_pb2.Record] = []
-    new_starts: dict[StreamId, int | None] = {}
+    decision = Decision()
     for wanted in body.streams:
         row = require_stream(situation, wanted.stream_id)
         require_owner(row, wanted.stream_epoch, acting)
@@ -132,15 +133,16 @@ def trim_streams(body: wire.TrimStreams, situation: Situation) -> Decision:
                 error_pb2.ERROR_CODE_OFFSET_MISMATCH,
                 f"stream {row.stream_id} ends at {row.end_offset} and cannot begin at {wanted.start_offset}; upload first",
             )
-        new_starts[row.stream_id] = wanted.start_offset
         record = records_pb2.StreamTrimmed(stream_id=row.stream_id, start_offset=wanted.start_offset)
-        trims.append(records_pb2.Record(stream_trimmed=record))
-    dead = find_dead_objects(situation.view, new_starts)
-    return Decision([*destructions(dead, situation.now_ms), *trims], divisible=True)
+        decision.records.append(records_pb2.Record(stream_trimmed=record))
+    return decision
 
 
 def delete_streams(body: wire.DeleteStreams, situation: Situation) -> Decision:
-    """Delete streams of the caller, or closed ones, but not those of a partition that another broker leads. Absent ones are deleted already."""
+    """Delete streams of the caller, or closed ones, but not those of a partition that another broker leads. Absent ones are deleted already.
+
+    Their objects are destroyed by the duty that reclaims.
+    """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.stream_ids), situation.settings.streams_per_operation_max, "streams")
     require_distinct(body.stream_ids, "stream")
@@ -152,20 +154,8 @@ def delete_streams(body: wire.DeleteStreams, situation: Situation) -> Decision:
                 f"stream {row.stream_id} is open at node {row.node_id}; only that node deletes it",
             )
         require_stream_rights(row.tag_pairs, situation)
-    return delete_rows(rows, situation)
-
-
-def delete_rows(rows: Sequence[StreamRow], situation: Situation) -> Decision:
-    """The records that delete streams and every object that only they needed.
-
-    Objects go before the streams that lead to them: if a crash parts the batches, the repeated request still finds the rest.
-    """
-    dead = find_dead_objects(situation.view, {row.stream_id: None for row in rows})
-    decision = Decision(destructions(dead, situation.now_ms), divisible=True)
-    for row in rows:
-        record = records_pb2.StreamDeleted(stream_id=row.stream_id)
-        decision.records.append(records_pb2.Record(stream_deleted=record))
-    return decision
+    deleted = [records_pb2.StreamDeleted(stream_id=row.stream_id) for row in rows]
+    return Decision([records_pb2.Record(stream_deleted=each) for each in deleted])
 
 
 def destructions(object_ids: Sequence[int], now_ms: int) -> list[records_pb2.Record]:
@@ -178,13 +168,26 @@ def destructions(object_ids: Sequence[int], now_ms: int) -> list[records_pb2.Rec
     return records
 
 
+def find_stream(view: View, stream_id: int) -> StreamRow | None:
+    """The stream's row; None if there is none, or if its topic is being deleted: a deleted topic's streams are gone for everybody before their rows are."""
+    row = view.streams.get(StreamId(stream_id))
+    if row is None or not len(view.deletions):
+        return row
+    return None if any(_is_deleted(view, named) for named in STREAMS_OF_TOPIC.keys(row)) else row
+
+
+def _is_deleted(view: View, named: str) -> bool:
+    topic_id = parse_topic_id(named)
+    return topic_id is not None and topic_id in view.deletions
+
+
 def require_stream(situation: Situation, stream_id: int) -> StreamRow:
     """The stream's row.
 
     Raises:
         OperationError: STREAM_NOT_FOUND.
     """
-    row = situation.view.streams.get(StreamId(stream_id))
+    row = find_stream(situation.view, stream_id)
     if row is None:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_NOT_FOUND,

@@ -1,7 +1,7 @@
 """Topics: create, delete, add partitions.
 
-What lives here: Kafka's rules for a new topic, where its partitions go, and that nothing of a deleted topic stays. Streams belong to a topic by
-their tags; the broker sets them when it makes a partition's streams.
+What lives here: Kafka's rules for a new topic, and where its partitions go. Streams belong to a topic by their tags; the broker sets them when it makes a partition's streams. What a
+deleted topic leaves is the business of `ponor_controller.reclaiming`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from ponor_kafka.configs.changes import checked_topic_configs
 from ponor_kafka.configs.definition import ConfigError
 from ponor_metadata.epochs import next_leader_epoch
 from ponor_metadata.rows import NodeRole, TopicRow
-from ponor_metadata.tables import PARTITIONS_OF, STREAMS_OF_TOPIC, TOPICS_NAMED, TOPICS_OF_TENANT
+from ponor_metadata.tables import PARTITIONS_OF, TOPICS_NAMED, TOPICS_OF_TENANT
 from ponor_metadata.view import View
 from ponor_runtime.identity import NodeId, TenantId
 
 from ponor_controller.placement import candidates, is_live, led_counts, spread
 from ponor_controller.validation.configs import check_sizes
 from ponor_controller.validation.situation import Decision, Situation, refuse, require_role
-from ponor_controller.validation.streams import delete_rows
 from ponor_controller.validation.topic_names import collides, has_collision_characters, name_problem
 
 DEFAULT_COUNT = -1
@@ -87,22 +86,11 @@ def create_partitions(body: wire.CreatePartitions, situation: Situation) -> Deci
 
 
 def delete_topic(body: wire.DeleteTopic, situation: Situation) -> Decision:
-    """The topic, its streams, their objects and its keys, in one batch."""
+    """The topic and its partitions are gone with this batch. Its streams, their objects and its keys go by the duty that reclaims."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     topic = _require_topic(body.topic_id, situation)
-    decision = delete_rows(situation.view.streams.find(STREAMS_OF_TOPIC, topic.topic_id.hex()), situation)
-    for partition in situation.view.partitions.find(PARTITIONS_OF, topic.topic_id):
-        key = partition_key(topic, partition.partition)
-        if key in situation.view.keys:
-            decision.records.append(records_pb2.Record(key_deleted=records_pb2.KeyDeleted(key=key)))
     deleted = records_pb2.TopicDeleted(topic_id=topic.topic_id)
-    decision.records.append(records_pb2.Record(topic_deleted=deleted))
-    return decision
-
-
-def partition_key(topic: TopicRow, partition: int) -> str:
-    """The key under which a partition's meta stream is found."""
-    return f"partition/{topic.topic_id.hex()}/{partition}"
+    return Decision([records_pb2.Record(topic_deleted=deleted)])
 
 
 def _require_topic(topic_id: bytes, situation: Situation) -> TopicRow:

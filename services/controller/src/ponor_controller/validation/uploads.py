@@ -17,7 +17,7 @@ from ponor_metadata.rows import ObjectState
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from ponor_controller.validation.situation import Decision, Situation, refuse, require_distinct, require_role
-from ponor_controller.validation.streams import destructions, require_owner, require_stream
+from ponor_controller.validation.streams import destructions, find_stream, require_owner, require_stream
 from ponor_controller.validation.wals import Writer, trims, writer
 
 
@@ -162,7 +162,7 @@ def _check_continuity(
         if each.stream_id in deleted:
             continue
         if each.stream_id not in ends:
-            if StreamId(each.stream_id) not in situation.view.streams:
+            if find_stream(situation.view, each.stream_id) is None:
                 deleted[each.stream_id] = None
                 continue
             ends[each.stream_id] = _owned_end(each, acting, situation)

@@ -1,0 +1,68 @@
+"""Which objects hold nothing live once streams were trimmed or deleted.
+
+A stream object is dead when its end is at or below the start of its stream, a stream set object when all of its pieces are. What is dead stays dead: starts only rise, and nothing
+is added to an object. The search may therefore stop between any two rows and go on later, in a newer image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ponor_metadata.image import MetadataImage
+from ponor_runtime.identity import ObjectId, StreamId
+
+IDS_PER_VISIT: Final = 16
+"""Ids that an index names are taken without a look at their rows; so many cost about as much as one row."""
+
+
+def dead_objects(image: MetadataImage, stream_ids: Sequence[StreamId]) -> Iterator[ObjectId | None]:
+    """Look for dead objects that hold a piece of one of these streams.
+
+    Yields:
+        Once for each row that is visited: the id of an object that is dead, or None. Each id once.
+    """
+    for stream_id in stream_ids:
+        yield from _dead_stream_objects(image, stream_id)
+    yield from _dead_set_objects(image, stream_ids)
+
+
+def start_of(image: MetadataImage, stream_id: StreamId) -> int | None:
+    """The stream's first live offset; None if the stream was deleted."""
+    stream = image.streams.get(stream_id)
+    return None if stream is None else stream.start_offset
+
+
+def _dead_stream_objects(image: MetadataImage, stream_id: StreamId) -> Iterator[ObjectId | None]:
+    for object_id in map(ObjectId, image.stream_objects.ids_of(stream_id)):
+        row, start = image.stream_objects.get(object_id), start_of(image, stream_id)
+        if row is None:
+            yield None
+        elif start is None or row.end_offset <= start:
+            yield object_id
+        else:
+            break  # the objects behind it end higher
+    yield None
+
+
+def _dead_set_objects(image: MetadataImage, stream_ids: Sequence[StreamId]) -> Iterator[ObjectId | None]:
+    """Visit each stream set object once, however many of the streams it holds."""
+    candidates: dict[ObjectId, None] = {}
+    for stream_id in stream_ids:
+        found = image.stream_set_objects.ids_with(stream_id)
+        candidates.update(dict.fromkeys(map(ObjectId, found)))
+        for _ in range(len(found) // IDS_PER_VISIT + 1):
+            yield None
+    for object_id in candidates:
+        pieces = image.stream_set_objects.pieces_of(object_id)
+        if pieces is None:
+            yield None
+            continue
+        for held_id, _, end in pieces.runs():
+            start = start_of(image, StreamId(held_id))
+            if start is not None and end > start:
+                yield None
+                break
+            yield None
+        else:
+            yield object_id

@@ -1,0 +1,65 @@
+"""What is left of deleted topics: their streams and keys, and those of topics that never were.
+
+Streams name their topic by a tag, keys by their name (`partition/TOPIC/NUMBER`). A stream or key that names a topic without a row is an orphan, left by an operation that came too
+late. `find_orphans` finds their topics; from then on they are purged as the topics that were deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.overlay import Overlay
+from ponor_metadata.tables import STREAMS_OF_TOPIC
+from ponor_metadata.topic_tags import parse_topic_id
+from ponor_metadata.view import View
+
+KEYS_OF_PARTITIONS: Final = "partition/"
+KEYS_PER_LOOK: Final = 256
+
+
+def purge(view: Overlay, topic_id: bytes, limit: int) -> list[records_pb2.Record]:
+    """Records that delete at most `limit` streams and keys of a deleted topic; the record that ends its deletion when there are none left."""
+    records: list[records_pb2.Record] = []
+    named = topic_id.hex()
+    for stream in view.image.streams.find(STREAMS_OF_TOPIC, named)[:limit]:
+        if stream.stream_id in view.streams:
+            deleted = records_pb2.StreamDeleted(stream_id=stream.stream_id)
+            records.append(records_pb2.Record(stream_deleted=deleted))
+    prefix = f"{KEYS_OF_PARTITIONS}{named}/"
+    for row in view.image.keys.after(prefix, max(0, limit - len(records))):
+        if not row.key.startswith(prefix):
+            break
+        if row.key in view.keys:
+            records.append(records_pb2.Record(key_deleted=records_pb2.KeyDeleted(key=row.key)))
+    # Streams are looked for among those in flight too. Keys need not be: none is put for a topic that does not exist.
+    if not records and not len(view.streams.find(STREAMS_OF_TOPIC, named)):
+        purged = records_pb2.TopicPurged(topic_id=topic_id)
+        records.append(records_pb2.Record(topic_purged=purged))
+    return records
+
+
+def find_orphans(view: Overlay) -> Iterator[bytes | None]:
+    """Look for topics that streams or keys name and that neither exist nor are being deleted.
+
+    Yields:
+        Once for each index key or row that is visited: the id of such a topic, or None.
+    """
+    image = view.image
+    for named in image.streams.index_keys(STREAMS_OF_TOPIC):
+        yield _orphaned(view, named)
+    after = KEYS_OF_PARTITIONS
+    while some := image.keys.after(after, KEYS_PER_LOOK):
+        for row in some:
+            if not row.key.startswith(KEYS_OF_PARTITIONS):
+                return
+            yield _orphaned(view, row.key.removeprefix(KEYS_OF_PARTITIONS).partition("/")[0])
+        after = some[-1].key
+
+
+def _orphaned(view: View, named: str) -> bytes | None:
+    topic_id = parse_topic_id(named)
+    if topic_id is None or topic_id in view.topics or topic_id in view.deletions:
+        return None
+    return topic_id
