@@ -28,6 +28,7 @@ from ponor_broker.partitions.identity import PartitionId
 from ponor_broker.partitions.opening import Opening, OpenRequest
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_opener import PartitionOpener
+from ponor_broker.partitions.refused_sequences import RefusedSequences
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics
 from ponor_broker.serving import Serving
@@ -168,6 +169,7 @@ class GroupWorld:
             runtime.clock,
             config=TopicConfig(),
             producers_max=10,
+            refused=RefusedSequences(runtime.clock),
             attend=lambda _: None,
         )
         wanted = [

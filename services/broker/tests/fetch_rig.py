@@ -23,6 +23,7 @@ from ponor_broker.partitions.move_operations import LeavingPartition, LedPartiti
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.partition_opener import PartitionOpener
+from ponor_broker.partitions.refused_sequences import RefusedSequences
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topic_configs import TopicConfigs
@@ -115,6 +116,7 @@ class FetchRig:
     async def __aenter__(self) -> FetchRig:
         self.permission = Permission(self.clock)
         topics = Topics(lambda: self.image)
+        self.refused = RefusedSequences(self.clock)
         opener = PartitionOpener(
             self.streams,
             topics,
@@ -122,6 +124,7 @@ class FetchRig:
             self.clock,
             config=TopicConfig(),
             producers_max=100,
+            refused=self.refused,
             attend=lambda _: None,
         )
         for node_id in (NODE, OTHER_NODE):
@@ -185,6 +188,7 @@ class FetchRig:
                 bytes_max=self.settings.park_bytes_max,
                 telemetry=self.telemetry,
             ),
+            self.refused,
             self.permission.serving,
             node_id=NODE,
             tasks=self.tasks,

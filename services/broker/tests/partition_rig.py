@@ -11,6 +11,7 @@ from ponor_broker.partitions.opening import Opening, OpenRequest
 from ponor_broker.partitions.owned_streams import OwnedStreams
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_opener import PartitionOpener
+from ponor_broker.partitions.refused_sequences import RefusedSequences
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics
 from ponor_kafka.record_batch import BatchView
@@ -52,6 +53,7 @@ class PartitionRig:
     attended: list[Partition] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.refused = RefusedSequences(self.clock)
         self.opener = PartitionOpener(
             self.streams,
             Topics(lambda: self.image),
@@ -60,6 +62,7 @@ class PartitionRig:
             config=self.config,
             producers_max=100,
             attend=self.attended.append,
+            refused=self.refused,
         )
         self.owned = OwnedStreams(self.streams, Topics(lambda: self.image), NodeId(7))
 

@@ -17,6 +17,8 @@ from ponor_broker.handlers.produce_deadlines import TIMEOUT_MS_MIN, ProduceDeadl
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.producer_entry import ProducerBatch
+from ponor_broker.partitions.refused_sequences import RefusedSequences
 from ponor_broker.partitions.topics import Topics
 from ponor_broker.partitions.transit_parking import TransitParking
 from ponor_broker.request_flow import RequestFlow
@@ -53,10 +55,11 @@ NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 class OnePartition:
     """The look-up of a broker that leads one partition: `t-0`."""
 
-    def __init__(self, partition: Partition, topics: Topics) -> None:
+    def __init__(self, partition: Partition, topics: Topics, refused: RefusedSequences) -> None:
         self.topics = topics
         self.parking = TransitParking(ms_max=60_000, bytes_max=1 << 20, telemetry=Telemetry())
         self._partition = partition
+        self._refused = refused
 
     def get(self, topic: str | bytes, index: int) -> Partition | None:
         return self._partition if topic in {"t", TOPIC_ID} and index == 0 else None
@@ -66,6 +69,10 @@ class OnePartition:
         if partition is not None:
             return partition
         raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic!r}-{index}")
+
+    def note_refusal(self, topic: str | bytes, index: int, batch: ProducerBatch) -> None:
+        assert topic in {"t", TOPIC_ID}
+        self._refused.note((TOPIC_ID, index), batch)
 
 
 @dataclass
@@ -107,7 +114,7 @@ class Client:
         self.clock: SteppedClock = rig.clock
         self.log: MemoryStream = rig.stream("log")
         self.telemetry = Telemetry()
-        partitions = self.partitions = OnePartition(partition, Topics(lambda: rig.image))
+        partitions = self.partitions = OnePartition(partition, Topics(lambda: rig.image), rig.refused)
         validator = BatchValidator(decompressed_batch_bytes_max=1 << 20)
         handler = ProduceHandler(
             partitions,  # type: ignore[arg-type]  # all that it asks for

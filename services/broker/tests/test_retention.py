@@ -201,6 +201,30 @@ async def test_a_trim_that_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch
 # DeleteRecords
 
 
+async def test_a_cancelled_delete_records_shows_the_start_that_became_durable() -> None:
+    rig = PartitionRig()
+    keeper = Keeper(rig)
+    partition = await rig.open()
+    for at in range(10):
+        await append(partition, at)
+    meta = rig.stream("meta")
+    meta.hold = True
+    deletion = asyncio.ensure_future(partition.delete_records(7))
+    await asyncio.sleep(0)
+    deletion.cancel()
+    await asyncio.wait([deletion])
+    assert deletion.cancelled()
+    assert partition.log_start_offset == 0, "not durable yet"
+    meta.hold = False
+    meta.confirm()
+    await asyncio.sleep(0)
+    assert partition.log_start_offset == 7
+    await keeper.maintenance.round()
+    assert rig.stream("log").start_offset == 7
+    again = await rig.open()
+    assert again.log_start_offset == 7
+
+
 async def test_delete_records_moves_the_start_into_a_batch_and_survives_a_crash() -> None:
     rig = PartitionRig(config=FOREVER)
     partition = await rig.open()

@@ -76,6 +76,7 @@ from ponor_broker.partitions.move_operations import MoveOperations
 from ponor_broker.partitions.owned_streams import OwnedStreams
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.partition_opener import PartitionOpener
+from ponor_broker.partitions.refused_sequences import RefusedSequences
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_configs import TopicConfigs
 from ponor_broker.partitions.topics import Topics
@@ -155,6 +156,7 @@ class BrokerServices:
     ) -> tuple[PartitionManager, PartitionMaintenance, LogCleaner]:
         settings, clock = self._settings, self._runtime.clock
         schedule = MaintenanceSchedule(clock)
+        refused = RefusedSequences(clock)
         opener = PartitionOpener(
             streams,
             self.topics,
@@ -163,6 +165,7 @@ class BrokerServices:
             config=topic_configs.static_defaults,
             producers_max=settings.producers_per_partition_max,
             attend=schedule.touch,
+            refused=refused,
         )
         owned = OwnedStreams(streams, self.topics, self._node_id)
         release = ArrivalRelease(streams, self.moves, clock, open_here=self._open_here)
@@ -192,6 +195,7 @@ class BrokerServices:
                 bytes_max=settings.park_bytes_max,
                 telemetry=self._runtime.telemetry,
             ),
+            refused,
             self.serving,
             node_id=self._node_id,
             tasks=self._tasks,

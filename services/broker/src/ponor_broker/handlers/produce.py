@@ -35,13 +35,21 @@ from ponor_broker.handlers.produce_answer import PartitionOutcome, ProduceAnswer
 from ponor_broker.handlers.produce_deadlines import ProduceDeadlines
 from ponor_broker.handlers.registry import WhenFenced
 from ponor_broker.partitions.batch_validation import BatchValidator
-from ponor_broker.partitions.errors import PartitionError, PartitionInTransitError, storage_error
+from ponor_broker.partitions.durable_state import producer_of
+from ponor_broker.partitions.errors import (
+    BrokerFencedError,
+    PartitionError,
+    PartitionInTransitError,
+    storage_error,
+)
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.request_tracing import partition_attributes
 
 ACKS_NONE: Final = 0
 ACKS: Final = (-1, 0, 1)
+MOMENTARY: Final = (PartitionInTransitError, BrokerFencedError, S3StreamError)
+"""Refusals after which the same batch may be taken by the same broker."""
 
 
 class ProducePending(PendingAnswer):
@@ -175,7 +183,20 @@ class ProduceHandler:
             if not request.may_wait or not self._partitions.parking.park(
                 transit.key, again, 0 if records is None else len(records)
             ):
-                outcome.settled(transit)
+                self._refuse(outcome, records, transit)
+
+    def _refuse(
+        self, outcome: WaitingOutcome, records: memoryview | None, error: PartitionError | S3StreamError
+    ) -> None:
+        """Settle the outcome with an error, and remember whose batch it was where the same broker may take it in a moment."""
+        if isinstance(error, MOMENTARY):
+            self._note_refusal(outcome, records)
+        outcome.settled(error)
+
+    def _note_refusal(self, outcome: WaitingOutcome, records: memoryview | None) -> None:
+        producer = producer_of(records)
+        if producer is not None:
+            self._partitions.note_refusal(outcome.topic, outcome.index, producer)
 
     def _try_again(
         self, outcome: WaitingOutcome, records: memoryview | None, version: int, span: Span | None
@@ -183,13 +204,15 @@ class ProduceHandler:
         """The partition has settled, or is not waited for any more. `span`: the request's own, since whatever runs now is another's."""
         request = outcome.request
         if outcome.is_settled or request.connection is None:
-            return  # its time is over, or its client is gone: who repeats it must not find it appended
+            # Its time is over, or its client is gone: who repeats it must not find it appended, nor what was sent behind it.
+            self._note_refusal(outcome, records)
+            return
         request.wait_for_one_more()  # a repeat is settled before its offset is known here
         running, self._telemetry.request = self._telemetry.request, span
         try:
             self._try(outcome, records, version, self._clock.wall_ms())
         except PartitionInTransitError as transit:
-            outcome.settled(transit)
+            self._refuse(outcome, records, transit)
         finally:
             self._telemetry.request = running
         if request.settle_one():
@@ -219,7 +242,7 @@ class ProduceHandler:
         except PartitionInTransitError:
             raise
         except (PartitionError, S3StreamError) as error:
-            outcome.settled(error)
+            self._refuse(outcome, records, error)
         else:
             outcome.log_start_offset = partition.log_start_offset
             if config.is_log_append_time:

@@ -231,6 +231,17 @@ def _stored_batch(record: StreamRecord) -> BatchView:
         ) from error
 
 
+def producer_of(records: memoryview | None) -> ProducerBatch | None:
+    """The producer of a batch that may be malformed; None if there is none."""
+    if records is None:
+        return None
+    try:
+        batch = BatchView(records)
+    except KafkaWireError:
+        return None
+    return None if batch.producer_id == NO_PRODUCER_ID else producer_batch(batch)
+
+
 def producer_batch(batch: BatchView) -> ProducerBatch:
     """What the producer's state machine needs of a batch."""
     return ProducerBatch(

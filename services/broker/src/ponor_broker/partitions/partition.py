@@ -1,8 +1,7 @@
 """A partition that this broker leads: appends, reads, and what must survive a move.
 
-What lives here: the order of things for one partition. A batch is checked against the producer's state and appended in one step, without
-a pause in between; it becomes readable, and is acknowledged, when it is durable. Replication factor is 1 by design (durability is the
-log's and the object store's), so the high watermark is the confirmed end and there is no follower.
+A batch is checked against the producer's state and appended in one step; it becomes readable, and is acknowledged, when it is durable. Replication factor
+is 1 by design (durability is the log's and the object store's), so the high watermark is the confirmed end and there is no follower.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from ponor_kafka.plain_produce import stamped_copy
 from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView, stamp
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
+from s3stream.errors import S3StreamError
 from s3stream.records import TIMESTAMP_MIN, StreamRecord
 
 from ponor_broker.partitions.durable_state import DurableState, producer_batch
@@ -28,14 +28,15 @@ from ponor_broker.partitions.meta_stream import MetaStream
 from ponor_broker.partitions.partition_log import PartitionLog, RollRules
 from ponor_broker.partitions.producer_entry import ProducerBatch
 from ponor_broker.partitions.producer_state import ProducerStates
+from ponor_broker.partitions.refused_sequences import RefusedSequences
+from ponor_broker.partitions.sequence_order import SequenceOrder
 from ponor_broker.partitions.service_state import ServiceState
 from ponor_broker.partitions.stream_port import PartitionStream
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import INTERNAL_TOPICS
 
 ANY_EPOCH: Final = -1
-HIGH_WATERMARK: Final = -1
-"""As an offset of `delete_records`."""
+HIGH_WATERMARK: Final = -1  # as an offset of `delete_records`
 COPIED_BYTES_MAX: Final = 2048
 """A batch up to this size is copied out of its request. The log cache keeps it for a while, and a view keeps the whole request, three more
 objects and the garbage collector's interest in two of them: more than the batch itself."""
@@ -63,6 +64,7 @@ class Partition:
         *,
         config: TopicConfig,
         clock: Clock,
+        refused: RefusedSequences,
     ) -> None:
         self.identity = identity
         self.is_internal = identity.topic in INTERNAL_TOPICS
@@ -77,7 +79,8 @@ class Partition:
         self._clock = clock
         self._settled_offset = log.confirmed_offset
         """Producer state, timestamps and watchers have seen the appends below; the log itself may be a moment ahead."""
-        self._start = LogStart(state)
+        self._start = LogStart(state, lambda: self._attend(self))
+        self._order = SequenceOrder(identity, state.producers, refused)
         self._in_flight: InFlightAppends | None = None  # made by the first append: most partitions rest
         self._drained: asyncio.Future[None] | None = None
         self.bytes_in = 0
@@ -163,14 +166,13 @@ class Partition:
         Raises:
             PartitionError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
         """
-        if current_leader_epoch in {ANY_EPOCH, self.leader_epoch}:
+        known = self.leader_epoch
+        if current_leader_epoch in {ANY_EPOCH, known}:
             return
-        if current_leader_epoch < self.leader_epoch:
-            code, relation = ErrorCode.FENCED_LEADER_EPOCH, "older"
-        else:
-            code, relation = ErrorCode.UNKNOWN_LEADER_EPOCH, "newer"
+        is_older = current_leader_epoch < known
         raise PartitionError(
-            code, f"{self.identity}: epoch {current_leader_epoch} is {relation} than {self.leader_epoch}"
+            ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"{self.identity}: epoch {current_leader_epoch} is {'older' if is_older else 'newer'} than {known}",
         )
 
     # Appends
@@ -198,22 +200,26 @@ class Partition:
                 if taken is not None:
                     self._tell_of_first(taken.end_offset, on_settled)
                     return taken.base_offset
-                self._check_sequence(producer)
+                self._order.check(producer, has_in_flight=self.has_in_flight)
         payload = batch.view
         size_bytes = len(payload)
-        self.log.roll_if_due(size_bytes, now_ms)
-        base_offset = self.log.end_offset
-        batch.stamp(base_offset, self.leader_epoch)
-        self._take(
-            payload if size_bytes > COPIED_BYTES_MAX else bytes(payload),
-            base_offset,
-            batch.last_offset_delta + 1,
-            batch.max_timestamp,
-            min_timestamp,
-            producer,
-            now_ms,
-            on_settled,
-        )
+        try:
+            self.log.roll_if_due(size_bytes, now_ms)
+            base_offset = self.log.end_offset
+            batch.stamp(base_offset, self.leader_epoch)
+            self._take(
+                payload if size_bytes > COPIED_BYTES_MAX else bytes(payload),
+                base_offset,
+                batch.last_offset_delta + 1,
+                batch.max_timestamp,
+                min_timestamp,
+                producer,
+                now_ms,
+                on_settled,
+            )
+        except S3StreamError:
+            self._order.refuse(producer)
+            raise
         return base_offset
 
     def append_plain(
@@ -237,15 +243,21 @@ class Partition:
         if producer is not None and not self._state.producers.is_next(producer):
             return None
         log = self.log
-        log.roll_if_due(size_bytes, now_ms)
-        base_offset = log.end_offset
-        payload: memoryview | bytes
-        if size_bytes <= COPIED_BYTES_MAX:
-            payload = stamped_copy(frame, position, size_bytes, base_offset, self.leader_epoch)
-        else:
-            payload = memoryview(frame)[position : position + size_bytes]
-            stamp(payload, base_offset, self.leader_epoch)
-        self._take(payload, base_offset, count, max_timestamp, min_timestamp, producer, now_ms, on_settled)
+        try:
+            log.roll_if_due(size_bytes, now_ms)
+            base_offset = log.end_offset
+            payload: memoryview | bytes
+            if size_bytes <= COPIED_BYTES_MAX:
+                payload = stamped_copy(frame, position, size_bytes, base_offset, self.leader_epoch)
+            else:
+                payload = memoryview(frame)[position : position + size_bytes]
+                stamp(payload, base_offset, self.leader_epoch)
+            self._take(
+                payload, base_offset, count, max_timestamp, min_timestamp, producer, now_ms, on_settled
+            )
+        except S3StreamError:
+            self._order.refuse(producer)
+            raise
         return base_offset
 
     def _take(
@@ -265,7 +277,7 @@ class Partition:
             state.persist_epochs()
         self.log.append(payload, base_offset, count, max_timestamp, min_timestamp, self._settle)
         if producer is not None:
-            state.producers.append(producer, base_offset, end_offset, now_ms)
+            self._order.append(producer, base_offset, end_offset, now_ms)
         if self._in_flight is None:
             self._in_flight = InFlightAppends()
         size_bytes = len(payload)
@@ -291,17 +303,6 @@ class Partition:
 
         base_offset = self.append(BatchView(memoryview(batch)), self._clock.wall_ms(), settled)
         return result
-
-    def _check_sequence(self, producer: ProducerBatch) -> None:
-        try:
-            self.producers.check(producer)
-        except PartitionError as error:
-            if error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self._in_flight:
-                # Clients take this code for an acknowledgement, and the batch may still be on its way to the disk.
-                raise PartitionError(
-                    ErrorCode.REQUEST_TIMED_OUT, f"{self.identity}: {error}; not durable yet"
-                ) from error
-            raise
 
     def _tell_of_first(self, end_offset: int, on_settled: OnSettled) -> None:
         """The append that ends here was taken before: tell what became, or becomes, of it."""
@@ -411,7 +412,6 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.identity}: offset {offset} is not within 0..{end}"
             )
         await self.advance_log_start(wanted)
-        self._attend(self)
         return self.log_start_offset
 
     async def advance_log_start(self, offset: int) -> None:
@@ -497,4 +497,4 @@ class Partition:
 
 
 def _nobody(_: Partition) -> None:
-    """Before anybody attends."""
+    """Nobody attends yet."""

@@ -24,6 +24,8 @@ from ponor_broker.partitions.departures import Departures
 from ponor_broker.partitions.errors import BrokerFencedError, PartitionError, PartitionInTransitError
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.producer_entry import ProducerBatch
+from ponor_broker.partitions.refused_sequences import RefusedSequences
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_configs import TopicConfigs
 from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics
@@ -61,6 +63,7 @@ class PartitionManager:
         arrivals: Arrivals,
         departures: Departures,
         parking: TransitParking,
+        refused: RefusedSequences,
         serving: Serving,
         *,
         node_id: NodeId,
@@ -72,6 +75,7 @@ class PartitionManager:
         self._arrivals = arrivals
         self.departures = departures
         self.parking = parking
+        self._refused = refused
         self._serving = serving
         self._node_id = node_id
         self._tasks = tasks
@@ -143,6 +147,12 @@ class PartitionManager:
             finally:
                 place.leave()
         return self.find(topic, index)
+
+    def note_refusal(self, topic: str | bytes, index: int, batch: ProducerBatch) -> None:
+        """A batch was refused that may be taken here in a moment: what its producer sent behind it has to wait for it."""
+        row = self.topics.by_id(topic) if isinstance(topic, bytes) else self.topics.by_name(topic)
+        if row is not None:
+            self._refused.note((row.topic_id, index), batch)
 
     def _is_in_transit(self, key: PartitionKey) -> bool:
         """Whether it is about to be known who serves a partition that is not served here."""

@@ -31,6 +31,7 @@ from ponor_broker.partitions.opening import Opening, OpeningInterruptedError
 from ponor_broker.partitions.owned_streams import stream_tags
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_log import PartitionLog, RollRules
+from ponor_broker.partitions.refused_sequences import RefusedSequences
 from ponor_broker.partitions.stream_port import PartitionStream, StreamSource
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics, decode_stream_id, encode_stream_id, meta_stream_key
@@ -85,6 +86,7 @@ class PartitionOpener:
         config: TopicConfig,
         producers_max: int,
         attend: Callable[[Partition], None],
+        refused: RefusedSequences,
     ) -> None:
         self._streams = streams
         self._topics = topics
@@ -93,6 +95,7 @@ class PartitionOpener:
         self._config = config
         self._producers_max = producers_max
         self._attend = attend
+        self._refused = refused
 
     async def open(self, openings: Sequence[Opening], on_opened: OnOpened) -> list[Refusal]:
         """Open partitions; those that could not be opened, and why. What was opened for them stays open here, and is named in their openings.
@@ -294,6 +297,7 @@ class PartitionOpener:
             state,
             config=config,
             clock=self._clock,
+            refused=self._refused,
         )
 
 
