@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from ponor_broker.partitions import offset_lookup, partition_closing
-from ponor_broker.partitions.cleaning import cleaned_segment
+from ponor_broker.partitions.cleaning import cleaned_segment, cleaner
 from ponor_broker.partitions.cleaning.cleaned_segment import CleanedSegment
 from ponor_broker.partitions.maintenance import PartitionMaintenance
 from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
@@ -431,3 +431,33 @@ async def test_what_was_replaced_stays_until_the_new_list_is_in_objects() -> Non
     await one.rig.streams.force_upload()
     await partition.log.trim(0)
     assert one.stream("log").start_offset == 5
+
+
+async def test_a_batch_that_is_too_large_for_the_log_stops_its_partition_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = CleaningRig()
+    partition = await one.open()
+    for _ in range(3):
+        await one.append([(1, b"key", b"v" * 500)])
+    one.roll()
+    await one.append([(2, b"key", b"v")])
+    await one.rig.owned.add_cleaned_streams(partition)
+    cleaned = one.stream("log.cleaned")
+    append_to_cleaned = cleaned.append
+
+    def append(payload: bytes, *, count: int, max_timestamp: int) -> asyncio.Future[None]:
+        if len(payload) > 300:
+            raise ValueError("a record exceeds what the log can take; raise wal_bytes_max")
+        return append_to_cleaned(payload, count=count, max_timestamp=max_timestamp)
+
+    with monkeypatch.context() as smaller:
+        smaller.setattr(cleaned, "append", append)
+        assert await one.cleaner.round()
+        assert "raise wal_bytes_max" in caplog.text
+        assert [s.suffix for s in one.log_meta.segments] == ["", ""]
+        one.rig.clock.now_ms += cleaner.RETRY_MS
+        assert not await one.cleaner.round(), "each try would read everything up to the batch again"
+    one.rig.clock.now_ms += cleaner.TOO_LARGE_RETRY_MS
+    assert await one.clean() == 1
+    assert [found.offset for found in await one.read()] == [2, 3]

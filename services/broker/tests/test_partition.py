@@ -382,3 +382,20 @@ async def test_producers_that_one_write_did_not_tell_of_are_in_the_next() -> Non
     assert again.recovers_from is None
     last_sequences = {id_: entry.last_sequence for id_, entry in again.producers.active()}
     assert last_sequences == {8: 1, 9: 1}
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 1])
+async def test_batches_in_flight_at_a_checkpoint_count_once_after_a_crash(segment_bytes: int) -> None:
+    rig = PartitionRig(config=TopicConfig(segment_bytes=segment_bytes))
+    partition = await rig.open()
+    await _durable(partition, batch(1))
+    log = rig.stream("log")
+    log.hold = True
+    append(partition, batch(1, timestamp=9))
+    append(partition, batch(1, timestamp=8))
+    partition.before_upload()
+    log.confirm()
+    again = await rig.open()
+    assert again.recovers_from is not None
+    assert again.log.active_content == partition.log.active_content
+    assert again.log.size_bytes == sum(len(record.payload) for record in log.records)

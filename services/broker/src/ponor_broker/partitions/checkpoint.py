@@ -20,7 +20,8 @@ NO_TIMESTAMP: Final = -1
 @dataclass(slots=True)
 class PartitionCheckpoint:
     """Offsets are Kafka's. `max_timestamp` is the largest of all records below `recover_offset`, in the batch at `max_timestamp_offset`;
-    the `active_*` fields say the same of the active segment alone, and count its bytes.
+    the `active_*` fields say the same of the active segment alone, and count its bytes, of all batches below `active_end_offset`: those in flight too,
+    which lie before the checkpoint in the write-ahead log.
     """
 
     start_offset: int = 0
@@ -31,6 +32,7 @@ class PartitionCheckpoint:
     active_bytes: int = 0
     active_max_timestamp: int = NO_TIMESTAMP
     active_max_timestamp_offset: int = -1
+    active_end_offset: int = 0
 
     @property
     def key(self) -> MetaKey:
@@ -47,6 +49,7 @@ class PartitionCheckpoint:
             "active_bytes": self.active_bytes,
             "active_max_timestamp": self.active_max_timestamp,
             "active_max_timestamp_offset": self.active_max_timestamp_offset,
+            "active_end": self.active_end_offset,
         }
         return json.dumps(content, separators=(",", ":")).encode()
 
@@ -61,6 +64,7 @@ class PartitionCheckpoint:
             self.active_bytes = int(content.get("active_bytes", 0))
             self.active_max_timestamp = int(content.get("active_max_timestamp", NO_TIMESTAMP))
             self.active_max_timestamp_offset = int(content.get("active_max_timestamp_offset", -1))
+            self.active_end_offset = int(content.get("active_end", self.recover_offset))
         except (ValueError, KeyError, TypeError) as error:
             raise PartitionCorruptError(
                 f"PARTITION value {value[:80]!r} is not a checkpoint: {error}"

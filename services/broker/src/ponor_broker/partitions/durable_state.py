@@ -30,6 +30,8 @@ from ponor_broker.partitions.producer_entry import ProducerBatch
 from ponor_broker.partitions.producer_state import ProducerStates
 
 RECOVER_BYTES: Final = 1 << 20
+BATCHES_PER_TURN: Final = 256
+"""Batch headers that a recovery reads before others get the loop."""
 
 
 class DurableState:
@@ -103,7 +105,8 @@ class DurableState:
         """
         checkpoint = self.checkpoint
         offset = checkpoint.recover_offset
-        if offset > self._log.log_meta.active.base_offset:  # at the base it counted the segment before
+        # At the base it counted the segment before.
+        if checkpoint.active_end_offset > self._log.log_meta.active.base_offset:
             self._log.set_active_content(
                 Content(
                     checkpoint.active_bytes,
@@ -120,10 +123,12 @@ class DurableState:
                 self._replay(_stored_batch(record), base_offset, record, now_ms)
                 offset = base_offset + record.count
                 batches += 1
+                if batches % BATCHES_PER_TURN == 0:
+                    await clock.sleep(0)
         return batches
 
     def _replay(self, batch: BatchView, base_offset: int, record: StreamRecord, now_ms: int) -> None:
-        if base_offset >= self._log.log_meta.active.base_offset:
+        if base_offset >= max(self._log.log_meta.active.base_offset, self.checkpoint.active_end_offset):
             self._log.note_content(len(record.payload), batch.max_timestamp, base_offset)
         if batch.producer_id != NO_PRODUCER_ID and batch.base_sequence >= 0:
             self.producers.replay(producer_batch(batch), base_offset, base_offset + record.count, now_ms)
@@ -170,6 +175,7 @@ class DurableState:
                 active_bytes=self._log.active_bytes,
                 active_max_timestamp=self._log.active_max_timestamp,
                 active_max_timestamp_offset=self._log.active_max_timestamp_offset,
+                active_end_offset=self._log.end_offset,
             )
             observe(self._meta.put(meta_entry.PARTITION, written.snapshot()))
             self.checkpoint = written

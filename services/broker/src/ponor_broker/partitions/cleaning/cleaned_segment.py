@@ -13,7 +13,7 @@ from typing import Final
 from ponor_kafka.record_batch import BatchView
 from ponor_partition.segment import CLEANED, DATA, TIME, Content, Segment, Slice
 from ponor_runtime.clock import Clock
-from s3stream.errors import AppendBackpressureError
+from s3stream.errors import AppendBackpressureError, S3StreamError
 from s3stream.records import RECORD_COUNT_MAX
 
 from ponor_broker.partitions.cleaning.rewriting import padding
@@ -26,6 +26,12 @@ IN_FLIGHT_BYTES_MAX: Final = 1 << 20
 TIME_ENTRY_EVERY_BYTES: Final = 256 << 10
 FULL_RETRY_S: Final = 0.25
 FULL_RETRIES_MAX: Final = 240
+
+
+class BatchTooLargeError(S3StreamError):
+    """A stored batch does not fit into the write-ahead log or the log cache of this broker: it was taken under larger settings, or grew when it
+    was written again. The message names the settings.
+    """
 
 
 class CleanedSegment:
@@ -118,6 +124,10 @@ class CleanedSegment:
                 self._durable = stream.append(payload, count=count, max_timestamp=max_timestamp)
             except AppendBackpressureError:
                 await self._clock.sleep(FULL_RETRY_S)  # producers come first
+            except ValueError as error:
+                raise BatchTooLargeError(
+                    f"stream {stream.stream_id}, a batch of {len(payload)} bytes: {error}"
+                ) from error
             else:
                 observe(self._durable)
                 return

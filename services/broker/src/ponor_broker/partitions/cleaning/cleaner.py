@@ -16,16 +16,19 @@ from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import S3StreamError
 
 from ponor_broker.partitions.cleaning.cleanable import Cleanable, survey
+from ponor_broker.partitions.cleaning.cleaned_segment import BatchTooLargeError
 from ponor_broker.partitions.cleaning.cleaning_pass import CleaningLimits, CleaningPass, CleaningStoppedError
 from ponor_broker.partitions.cleaning.pace import Pace
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.partition import Partition
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
-PARTITIONS_PER_TURN: Final = 200
-"""Partitions that are looked at before others get the loop."""
+SEGMENTS_PER_TURN: Final = 2_000
+"""Segments that are looked at before others get the loop; a partition counts as ten more."""
 RETRY_MS: Final = 60_000
 """Rest of a partition whose cleaning failed; others go on."""
+TOO_LARGE_RETRY_MS: Final = 3_600_000
+"""Rest of a partition with a batch that is too large for the settings: only other settings help, and each try reads up to the batch again."""
 
 
 class TwinStreams(Protocol):
@@ -89,13 +92,17 @@ class LogCleaner:
         }
         ratio_max, oldest_ms = 0.0, None
         chosen: tuple[Partition, Cleanable] | None = None
-        for number, partition in enumerate(self._partitions(), 1):
-            if number % PARTITIONS_PER_TURN == 0:
+        looked_at = 0
+        for partition in self._partitions():
+            looked_at += 10
+            if looked_at >= SEGMENTS_PER_TURN:
+                looked_at = 0
                 await self._clock.sleep(0)
             if not partition.config.is_compacted or partition.is_internal or not partition.is_writable:
                 continue
             if not partition.log.is_trimmed(partition.log_start_offset):
                 self._touch(partition)  # what a cleaning wrote was uploaded since
+            looked_at += len(partition.log.log_meta.segments)
             cleanable = _survey(partition, now_ms)
             if cleanable is None:
                 continue
@@ -120,7 +127,7 @@ class LogCleaner:
                 raise CleaningStoppedError("it closes, or moves")
             await one.run()
         except (CleaningStoppedError, S3StreamError, PartitionCorruptError) as error:
-            self._rest(partition)
+            self._rest(partition, TOO_LARGE_RETRY_MS if isinstance(error, BatchTooLargeError) else RETRY_MS)
             if partition.is_writable:
                 LOG.warning("cleaning of %s will be tried again: %s", partition.identity, error)
             stopped = isinstance(error, CleaningStoppedError) or not partition.is_writable
@@ -135,8 +142,8 @@ class LogCleaner:
         if partition.is_writable:
             self._touch(partition)  # streams may be trimmed now
 
-    def _rest(self, partition: Partition) -> None:
-        self._failed_until_ms[partition.identity.key] = self._clock.wall_ms() + RETRY_MS
+    def _rest(self, partition: Partition, rest_ms: int = RETRY_MS) -> None:
+        self._failed_until_ms[partition.identity.key] = self._clock.wall_ms() + rest_ms
 
     def _tell(self, partition: Partition, one: CleaningPass, result: str, took_ms: int) -> None:
         report = one.report
