@@ -270,3 +270,26 @@ def test_a_chunk_waits_until_its_term_is_durable() -> None:
     ready = node.ready()
     assert ready is not None
     assert ready.chunks == (chunk,)
+
+
+def test_a_full_window_takes_what_is_needed_before_anything_can_be_compacted() -> None:
+    """Uncommitted entries and the opening entry of a term are taken beyond the bound; others wait until committed ones are compacted."""
+    leader = replica_id(2)
+    node = a_node(RaftLimits(window_entries_max=4))
+
+    def append(term: int, first: int, prev_term: int, count: int, commit: int) -> int:
+        entries = tuple(Entry(first + at, term, b"x") for at in range(count))
+        node.step(AppendRequest(leader, OWN, term, first - 1, prev_term, entries, commit))
+        drain(node)
+        return node.last_index
+
+    begin, prev = node.last_index + 1, node.last_term
+    assert append(2, begin, prev, 10, 0) == begin + 9, "none of them is known to be committed"
+    assert append(2, begin + 10, 2, 1, begin + 9) == begin + 10
+    assert append(2, begin + 11, 2, 1, begin + 10) == begin + 10, "committed ones fill the window"
+    assert node.dropped["window full"] == 1
+    assert node.commit_index == begin + 10, "what is known to be committed is learnt without room too"
+    assert append(3, begin + 11, 2, 2, begin + 10) == begin + 11, "the opening entry alone is taken"
+    node.snapshot_available(SnapshotMeta(begin + 10, 2, node.membership, bytes(16), 0))
+    node.compact(begin + 10)
+    assert append(3, begin + 12, 3, 1, begin + 11) == begin + 12

@@ -32,6 +32,16 @@ class AskedConsensus:
         return self.leading
 
     @property
+    def has_room(self) -> bool:
+        return True
+
+    def room_problem(self, size_bytes: int) -> str | None:
+        return None
+
+    def on_compaction(self, listener: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+    @property
     def leadership(self) -> Leadership:
         return Leadership(Role.LEADER if self.leading else Role.FOLLOWER, self.term, None)
 

@@ -59,6 +59,15 @@ class HeldConsensus:
     def __init__(self) -> None:
         self.entries: list[LogEntry] = []
         self.settled = 0
+        self.has_room = True
+        self.problem: str | None = None
+        self.compacted: Callable[[], None] = lambda: None
+
+    def room_problem(self, size_bytes: int) -> str | None:
+        return self.problem
+
+    def on_compaction(self, listener: Callable[[], None]) -> None:
+        self.compacted = listener
 
     def propose(self, entry: LogEntry) -> None:
         self.entries.append(entry)
@@ -385,3 +394,32 @@ def test_every_operation_comes_out_once_and_in_its_nodes_order(puts: list[tuple[
         taken.setdefault(pending.caller.node_id, []).append(pending.operation.request_id)
     for node in range(4):
         assert taken.get(node, []) == [number for number, (each, _) in enumerate(puts) if each == node]
+
+
+def test_a_log_without_room_refuses_before_the_overlay_shows_anything(ledger: Ledger) -> None:
+    leader = Leader(ledger)
+    leader.consensus.problem = "full"
+    before = leader.proposer.last_index
+    put = records_pb2.Record(key_put=records_pb2.KeyPut(key="k", value=b"v"))
+    with pytest.raises(OperationError) as refused:
+        leader.proposer.propose([put])
+    assert refused.value.code == error_pb2.ERROR_CODE_OVERLOADED
+    assert leader.proposer.last_index == before
+    leader.proposer.gather([put])
+    leader.proposer.seal()
+    assert leader.proposer.gathers, "what was gathered waits"
+    assert leader.consensus.entries == []
+    leader.consensus.problem = None
+    leader.proposer.seal()
+    assert len(leader.consensus.entries) == 1
+
+
+async def test_proposals_wait_for_room_in_the_log(ledger: Ledger) -> None:
+    leader = Leader(ledger)
+    leader.consensus.has_room = False
+    leader.consensus.compacted()
+    assert not leader.proposer.has_room
+    assert not leader.proposer.has_turn
+    leader.consensus.has_room = True
+    leader.consensus.compacted()
+    assert leader.proposer.has_room

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import pytest
-from ponor_controller.consensus import raft_driver
+from ponor_controller.consensus import window_compaction
 from ponor_controller.consensus.errors import RecordLogCorruptError
 from ponor_controller.consensus.members import members_of_rows
 from ponor_controller.quorum_control import RaftQuorum
@@ -113,7 +113,7 @@ def test_a_follower_that_was_away_for_long_gets_a_snapshot_and_a_power_loss_mean
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # So that what a snapshot holds leaves memory in several turns.
-    monkeypatch.setattr(raft_driver, "COMPACTED_AT_ONCE", 7)
+    monkeypatch.setattr(window_compaction, "COMPACTED_AT_ONCE", 7)
 
     async def story(rig: QuorumRig, writer: Writer) -> None:
         leader = await rig.until_led()

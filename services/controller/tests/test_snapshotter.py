@@ -34,6 +34,7 @@ class Written:
             Telemetry(),
             membership=lambda: MEMBERSHIP,
             taken=self.taken.append,
+            has_room=lambda: True,
         )
 
     async def commit(self, count: int = 1) -> None:

@@ -44,8 +44,12 @@ class Following:
         elif log.term_at(request.prev_index) != request.prev_term:
             self._reject(request)
             return
-        if entries and not self._take_over(entries):
-            return
+        if entries:
+            taken_to = self._take_over(entries)
+            if taken_to is None:
+                return
+            last = min(last, taken_to)
+        # Also without room: only what is known to be committed can be applied, held by a snapshot and compacted.
         log.commit_to(min(request.commit, max(last, log.commit)))
         self._acknowledge(request, max(last, log.commit))
 
@@ -67,32 +71,44 @@ class Following:
         replica = self._replica
         replica.outbox.send(AppendResponse(replica.own, request.sender, replica.term, 0, rejected=True))
 
-    def _take_over(self, entries: tuple[Entry, ...]) -> bool:
-        """Append what is not here yet, after cutting what contradicts it."""
+    def _take_over(self, entries: tuple[Entry, ...]) -> int | None:
+        """Append what is not here yet, after cutting what contradicts it; the last index that now agrees with the leader, None for a message to ignore."""
         replica = self._replica
         log = replica.log
         new = _without_known(entries, replica)
         if not new:
-            return True
+            return entries[-1].index
         first = new[0].index
         if first <= log.commit:
             replica.drop("conflict with a committed entry")
-            return False
-        if (
-            len(log) + len(new) > replica.limits.window_entries_max
-            or log.size_bytes > replica.limits.window_bytes_max
-        ):
-            replica.drop("window full")
-            return False
+            return None
         if (log.term_at(first - 1) or 0) > new[0].term:
             replica.drop("malformed append")
-            return False
+            return None
+        new = self._admitted(new)
+        if not new:
+            return first - 1
         if first <= log.last_index:
             log.cut(first)
             replica.configurations.cut(first)
         log.append(new)
         replica.configurations.append(new)
-        return True
+        return new[-1].index
+
+    def _admitted(self, new: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """As many of the new entries as there is room for.
+
+        Only committed entries count: they can be compacted. The others must be taken whatever the window holds, because nothing is committed without them; the leader bounds
+        how many there are. For the same reason the entry that opens a term is taken beyond the bound.
+        """
+        replica = self._replica
+        log, limits = replica.log, replica.limits
+        committed = log.commit - log.before_index
+        if committed < limits.window_entries_max and log.bytes_up_to(log.commit) < limits.window_bytes_max:
+            return new
+        replica.drop("window full")
+        opens_term = new[0].term > (log.term_at(new[0].index - 1) or 0)
+        return new[:1] if opens_term else ()
 
     def _acknowledge(self, request: AppendRequest, match_index: int) -> None:
         replica = self._replica

@@ -61,7 +61,8 @@ class Leading:
             raise NotLeaderError(
                 f"leadership is being handed to node {self.transfer.target.node_id}; ask there, or later"
             )
-        self._check_room(len(data))
+        if (problem := self.room_problem(len(data))) is not None:
+            raise ProposalsFullError(problem)
         if membership is not None:
             check_change(replica, self.replication, membership)
         log = replica.log
@@ -72,8 +73,8 @@ class Leading:
             self.replication.follow_membership()
         return entry
 
-    def _check_room(self, size_bytes: int) -> None:
-        """A single proposal is always let in, whatever its size: what a former leader left uncommitted does not count."""
+    def room_problem(self, size_bytes: int) -> str | None:
+        """Why a proposal of this size does not fit; None when it does. A single one always does: what a former leader left uncommitted does not count."""
         limits = self._replica.limits
         log = self._replica.log
         since = max(log.commit, self.replication.term_began_at - 1)
@@ -82,15 +83,12 @@ class Leading:
             uncommitted >= limits.uncommitted_entries_max
             or log.bytes_after(since) + size_bytes > limits.uncommitted_bytes_max
         ):
-            raise ProposalsFullError(
-                f"{uncommitted} proposals wait to be committed; wait for commits, then propose again"
-            )
+            return f"{uncommitted} proposals wait to be committed; wait for commits, then propose again"
         if uncommitted and (
             len(log) >= limits.window_entries_max or log.size_bytes + size_bytes > limits.window_bytes_max
         ):
-            raise ProposalsFullError(
-                f"{len(log)} entries ({log.size_bytes} bytes) are in memory; take a snapshot and compact the log"
-            )
+            return f"{len(log)} entries ({log.size_bytes} bytes) are in memory; take a snapshot and compact the log"
+        return None
 
     # --- answers ---
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+WINDOW_ENTRIES_MAX: Final = 1_000_000
+WINDOW_BYTES_MAX: Final = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,8 @@ class RaftLimits:
         reads_max: linearizable reads that wait.
         transfer_ticks: how long a transfer may take before proposals are let in again.
         snapshot_retry_ticks: without an answer to a chunk, after how long it is sent again.
-        window_entries_max: entries in memory, committed ones that are not compacted included; above it `propose` refuses, and a follower takes nothing.
+        window_entries_max: entries in memory, committed ones that are not compacted included; above it `propose` refuses all but one entry at a time, and a follower
+            whose committed entries alone reach it takes nothing but the opening entry of a term. `RaftNode.has_room` becomes False before.
         window_bytes_max: the same, in bytes of data.
         promotion_lag_entries_max: how far behind the leader's last entry a learner may be that is to become a voter.
     """
@@ -40,8 +45,8 @@ class RaftLimits:
     reads_max: int = 1024
     transfer_ticks: int = 20
     snapshot_retry_ticks: int = 20
-    window_entries_max: int = 1_000_000
-    window_bytes_max: int = 512 * 1024 * 1024
+    window_entries_max: int = WINDOW_ENTRIES_MAX
+    window_bytes_max: int = WINDOW_BYTES_MAX
     promotion_lag_entries_max: int = 4096
 
     def __post_init__(self) -> None:

@@ -109,6 +109,10 @@ class LogWindow:
         offset = index - self.before_index - 1
         return self._ends[-1] - (self._ends[offset] if offset >= 0 else self._origin)
 
+    def bytes_up_to(self, index: int) -> int:
+        """Data of the entries in memory up to `index`."""
+        return self.size_bytes - self.bytes_after(index)
+
     def last_at_or_below(self, index: int, term: int) -> tuple[int, int]:
         """The last entry that is neither above `index` nor of a term above `term`; where two logs that part may have their last entry in common.
 

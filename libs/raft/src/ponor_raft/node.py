@@ -152,6 +152,21 @@ class RaftNode:
         return self._leading.transfer.target if self._leading is not None else None
 
     @property
+    def has_room(self) -> bool:
+        """Whether the owner may propose more. False some way below the bounds of the window: what is proposed already still fits then."""
+        log, limits = self._replica.log, self._replica.limits
+        reserved_entries = min(limits.uncommitted_entries_max, limits.window_entries_max // 2)
+        reserved_bytes = min(limits.uncommitted_bytes_max, limits.window_bytes_max // 2)
+        return (
+            len(log) < limits.window_entries_max - reserved_entries
+            and log.size_bytes < limits.window_bytes_max - reserved_bytes
+        )
+
+    def room_problem(self, size_bytes: int) -> str | None:
+        """Why `propose` would raise `ProposalsFullError` for an entry of this size; None if it would not."""
+        return self._leading.room_problem(size_bytes) if self._leading is not None else None
+
+    @property
     def dropped(self) -> Counter[str]:
         """What was ignored, by reason."""
         return self._replica.dropped

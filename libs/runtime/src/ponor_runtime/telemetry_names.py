@@ -218,6 +218,7 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_controller_committed_index": Metric(GAUGE, "index", (), "Index of the last committed batch"),
     "ponor_controller_raft_term": Metric(GAUGE, "term", (), "Term of this controller"),
     "ponor_controller_raft_leading": Metric(GAUGE, "controllers", (), "1 while this controller leads and executes operations"),
+    "ponor_controller_raft_window_full": Metric(GAUGE, "1", (), "1 while the entries in memory leave no room for proposals, because no snapshot lets them go"),
     "ponor_controller_raft_last_index": Metric(GAUGE, "index", (), "Index of the last batch in the log, committed or not"),
     "ponor_controller_raft_unsynced_writes": Metric(GAUGE, "writes", (), "Writes to the log that are not durable yet"),
     "ponor_controller_peers_connected": Metric(GAUGE, "controllers", (), "Other controllers to which a stream is open"),

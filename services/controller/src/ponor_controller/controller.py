@@ -12,7 +12,7 @@ from ponor_metadata.image import MetadataImage
 from ponor_metadata.overlay import Overlay
 from ponor_metadata.view import cluster_of
 from ponor_raft.entry import Entry
-from ponor_raft.limits import RaftLimits
+from ponor_raft.limits import WINDOW_BYTES_MAX, WINDOW_ENTRIES_MAX, RaftLimits
 from ponor_raft.node import RaftNode
 from ponor_raft.stored import StoredState
 from ponor_rpc.methods import CLUSTER, PEER, QUORUM, SESSION, SUBSCRIBE
@@ -195,16 +195,7 @@ class Controller:
             settings=settings,
             telemetry=runtime.telemetry,
         )
-        self.snapshotter = Snapshotter(
-            self._log,
-            self.image,
-            self._tasks,
-            runtime.clock,
-            settings,
-            runtime.telemetry,
-            membership=lambda: self.driver.applied_membership,
-            taken=self.driver.snapshot_taken,
-        )
+        self.snapshotter = self._build_snapshotter(settings)
         self._committed = CommittedBatches(
             self.image,
             self.proposer,
@@ -228,6 +219,21 @@ class Controller:
         self.cluster = ClusterService(
             self.leadership, self.proposer, self._balancer, self._activity, settings.snapshot_leases
         )
+
+    def _build_snapshotter(self, settings: ControllerSettings) -> Snapshotter:
+        snapshotter = Snapshotter(
+            self._log,
+            self.image,
+            self._tasks,
+            self._runtime.clock,
+            settings,
+            self._runtime.telemetry,
+            membership=lambda: self.driver.applied_membership,
+            taken=self.driver.snapshot_taken,
+            has_room=lambda: self.consensus.has_room,
+        )
+        self.driver.compaction.on_end(snapshotter.look)
+        return snapshotter
 
     def _build_duties(self, settings: ControllerSettings) -> None:
         proposer, activity, telemetry = self.proposer, self._activity, self._runtime.telemetry
@@ -325,12 +331,21 @@ class Controller:
 
 
 def raft_limits(settings: ControllerSettings) -> RaftLimits:
-    """Times in ticks, and bounds above those at which the proposer lets nobody in any more."""
+    """Times in ticks, and bounds above those at which the proposer lets nobody in any more.
+
+    Memory holds two intervals between snapshots (one is being written while the next one fills), what is kept behind a snapshot, and what is proposed.
+    """
+    entries = 2 * settings.snapshot_batches + settings.log_trailing_batches + 8 * settings.proposals_max
+    size_bytes = (
+        2 * settings.snapshot_bytes + settings.log_trailing_bytes_max + 8 * settings.proposals_bytes_max
+    )
     return RaftLimits(
         election_ticks=max(2, round(settings.election_timeout_ms / 1000 / TICK_SECONDS)),
         heartbeat_ticks=max(1, round(settings.heartbeat_interval_ms / 1000 / TICK_SECONDS)),
         uncommitted_bytes_max=4 * settings.proposals_bytes_max,
         uncommitted_entries_max=4 * settings.proposals_max,
+        window_entries_max=max(WINDOW_ENTRIES_MAX, entries),
+        window_bytes_max=max(WINDOW_BYTES_MAX, size_bytes),
     )
 
 

@@ -22,7 +22,7 @@ Step: TypeAlias = Callable[[], float | None]
 PAUSE_S: Final = 0.02
 """Between two steps: what is committed meanwhile is looked at once."""
 HANDING_OVER_S: Final = 0.5
-"""A leader that hands over proposes nothing; if nobody takes over, it goes on."""
+"""A leader that hands over proposes nothing, nor does one whose log has no room; it goes on later."""
 
 
 class LeaderDuty:
@@ -52,7 +52,7 @@ class LeaderDuty:
         try:
             return self._step()
         except OperationError as error:
-            if error.code != error_pb2.ERROR_CODE_NOT_LEADER:
+            if error.code not in (error_pb2.ERROR_CODE_NOT_LEADER, error_pb2.ERROR_CODE_OVERLOADED):
                 raise
             return HANDING_OVER_S
 

@@ -192,9 +192,9 @@ class ControllerSettings:
     log_trailing_batches: int = setting(
         20_000,
         minimum=0,
-        maximum=10_000_000,
+        maximum=1_000_000,
         unit="batches",
-        doc="Batches kept before a snapshot, so that a controller which was away for a moment needs no snapshot.",
+        doc="Batches kept before a snapshot, on disk and in memory, so that a controller which was away for a moment needs no snapshot.",
     )
     log_trailing_bytes_max: int = setting(
         16 * MIB,
@@ -206,16 +206,16 @@ class ControllerSettings:
     snapshot_batches: int = setting(
         100_000,
         minimum=1,
-        maximum=100_000_000,
+        maximum=10_000_000,
         unit="batches",
-        doc="Batches between two snapshots of the image.",
+        doc="Batches between two snapshots of the image. Memory holds up to twice as many, some 200 bytes each beside their data.",
     )
     snapshot_bytes: int = setting(
         64 * MIB,
         minimum=4 * KIB,
-        maximum=16_384 * MIB,
+        maximum=4_096 * MIB,
         unit="bytes",
-        doc="Log bytes between two snapshots of the image.",
+        doc="Log bytes between two snapshots of the image. Memory holds up to twice as many.",
     )
 
     # Subscriptions

@@ -1,12 +1,15 @@
 """When the image is written to disk, so that the log before it can go.
 
 What lives here: the thresholds and the one background write. The image is encoded as of one index while batches go on being applied; writing it blocks nobody.
+A snapshot that the disk has no space for is tried again: until one succeeds, the log grows on disk and in memory, and a leader without room in memory accepts nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from ponor_journal.segment_files import NO_SPACE
 from ponor_metadata.image import MetadataImage
@@ -23,6 +26,9 @@ from ponor_controller.consensus.record_log import RecordLog
 from ponor_controller.consensus.snapshot_format import DIGEST_BYTES, SnapshotHeader
 from ponor_controller.settings import ControllerSettings
 
+LOG = logging.getLogger(__name__)
+RETRY_S: Final = 5.0
+
 
 class Snapshotter:
     """Counts what was committed since the last snapshot."""
@@ -38,6 +44,7 @@ class Snapshotter:
         *,
         membership: Callable[[], Membership],
         taken: Callable[[SnapshotMeta], None],
+        has_room: Callable[[], bool],
     ) -> None:
         """See the class.
 
@@ -50,6 +57,7 @@ class Snapshotter:
             telemetry: counts.
             membership: in force at the newest applied index.
             taken: told of every durable snapshot.
+            has_room: whether the log's entries in memory leave room for more; without room a snapshot is due at once.
         """
         self._log = log
         self._image = image
@@ -58,25 +66,21 @@ class Snapshotter:
         self._settings = settings
         self._membership = membership
         self._taken = taken
+        self._has_room = has_room
         self._written = telemetry.counter("ponor_controller_snapshots_total")
         self._failed = telemetry.counter("ponor_controller_snapshots_without_space_total")
         self._seen_batches = 0
         self._seen_bytes = 0
         self._term = 0
         self._writing: asyncio.Task[int] | None = None
+        self._waits_for_space = False
 
     def committed(self, entries: Sequence[LogEntry]) -> None:
         """Count, and begin a snapshot when it is due. To be called after the entries were applied to the image."""
         self._seen_batches += len(entries)
         self._seen_bytes += sum(len(entry.data) for entry in entries)
         self._term = entries[-1].term
-        due = (
-            self._seen_batches >= self._settings.snapshot_batches
-            or self._seen_bytes >= self._settings.snapshot_bytes
-        )
-        # Batches may still become durable while the controller stops; the next start replays them.
-        if due and self._writing is None and not self._tasks.is_closed:
-            self._begin()
+        self.look()
 
     async def take(self) -> int:
         """Write one now, unless nothing was committed since the last; returns its index once it is durable."""
@@ -86,11 +90,26 @@ class Snapshotter:
             return self._log.newest.index
         return await asyncio.shield(self._begin())
 
+    def look(self) -> None:
+        """Begin a snapshot if one is due. To be called after a compaction too: it may have left no room."""
+        if self._waits_for_space:
+            return
+        seen, settings = self._seen_batches, self._settings
+        due = (
+            seen >= settings.snapshot_batches
+            or self._seen_bytes >= settings.snapshot_bytes
+            or (seen > 0 and not self._has_room())
+        )
+        # Batches may still become durable while the controller stops; the next start replays them.
+        if due and self._writing is None and not self._tasks.is_closed:
+            self._begin()
+
     def restarted(self) -> None:
         """A received snapshot took the image's place."""
         self._seen_batches = self._seen_bytes = 0
 
     def _begin(self) -> asyncio.Task[int]:
+        seen = self._seen_batches, self._seen_bytes
         self._seen_batches = self._seen_bytes = 0
         image = self._image
         cluster = cluster_of(image)
@@ -105,20 +124,38 @@ class Snapshotter:
             self._membership(),
         )
         encoding = begin_snapshot(image)
-        self._writing = self._tasks.spawn(self._write(header, encoding), f"snapshot-{image.index}")
+        self._writing = self._tasks.spawn(self._write(header, encoding, seen), f"snapshot-{image.index}")
         return self._writing
 
-    async def _write(self, header: SnapshotHeader, encoding: SnapshotEncoding) -> int:
+    async def _write(self, header: SnapshotHeader, encoding: SnapshotEncoding, seen: tuple[int, int]) -> int:
         try:
             complete = await self._log.write_snapshot(header, encoding, self._clock)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            # Nothing is lost but the wish for a shorter log: the next one is tried after as many batches again.
             self._failed.add()
+            LOG.critical(
+                "the snapshot at index %d was not written: %s; free space on the disk. It is tried again in %g s",
+                header.index,
+                error,
+                RETRY_S,
+            )
+            self._seen_batches += seen[0]
+            self._seen_bytes += seen[1]
+            self._retry_later()
             return self._log.newest.index if self._log.newest is not None else 0
         finally:
             self._writing = None
         self._written.add()
         self._taken(complete.meta)
         return complete.index
+
+    def _retry_later(self) -> None:
+        if not self._waits_for_space and not self._tasks.is_closed:
+            self._waits_for_space = True
+            self._tasks.spawn(self._retry(), "snapshot-retry")
+
+    async def _retry(self) -> None:
+        await self._clock.sleep(RETRY_S)
+        self._waits_for_space = False
+        self.look()

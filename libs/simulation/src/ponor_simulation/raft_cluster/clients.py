@@ -107,6 +107,8 @@ class Clients:
         asked = _Asked(client, put.key, put.value, self._now(), replica, replica.life)
         try:
             assert replica.node is not None
+            if not replica.node.has_room:
+                raise ProposalsFullError("the owner waits for a snapshot")
             entry = replica.node.propose(put.encode())
         except (NotLeaderError, ProposalsFullError) as refused:
             self.counts[type(refused).__name__] += 1

@@ -112,6 +112,7 @@ class RaftCluster:
         self.retire_removed()
         for replica in list(self._replicas.values()):
             self._resume(replica)
+            self.free_space(replica)
             self._disk_free_ms[replica.own] = self.timeline.now_ms
             self.restart(replica)
 
@@ -141,6 +142,8 @@ class RaftCluster:
     def _propose_fresh(self, leader: Replica) -> int:
         """Its index; 0 when the leader has no room yet, or hands over."""
         assert leader.node is not None
+        if not leader.node.has_room:
+            return 0
         try:
             index = leader.node.propose(b"").index
         except (NotLeaderError, ProposalsFullError):
@@ -232,6 +235,11 @@ class RaftCluster:
     def stall_disk(self, replica: Replica, length_ms: float) -> None:
         free_ms = self._disk_free_ms[replica.own]
         self._disk_free_ms[replica.own] = max(free_ms, self.timeline.now_ms) + length_ms
+
+    def free_space(self, replica: Replica) -> None:
+        replica.has_space = True
+        if replica.node is not None and replica.own not in self._paused:
+            replica.pump()  # nothing may be committed any more that would lead to a snapshot
 
     def cut(self, links: list[tuple[ReplicaId, ReplicaId]], length_ms: float) -> None:
         for link in links:

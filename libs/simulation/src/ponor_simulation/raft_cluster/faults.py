@@ -24,6 +24,7 @@ DOWN_MS_MAX = 3_000.0
 PAUSE_MS_MAX = 4_000.0
 CUT_MS_MAX = 4_000.0
 SLOW_MS_MAX = 2_500.0
+FULL_MS_MAX = 15_000.0
 
 
 class Group(Protocol):
@@ -44,6 +45,9 @@ class Group(Protocol):
 
     def stall_disk(self, replica: Replica, length_ms: float) -> None:
         """No write ends for a while."""
+
+    def free_space(self, replica: Replica) -> None:
+        """The disk has space for snapshots again."""
 
     def cut(self, links: list[tuple[ReplicaId, ReplicaId]], length_ms: float) -> None:
         """Links are down."""
@@ -79,6 +83,7 @@ class Faults:
             "transfer": self._transfer,
             "blackout": self._blackout,
             "seclusion": self._seclusion,
+            "full disk": self._full_disk,
         }
 
     def start(self) -> None:
@@ -144,6 +149,16 @@ class Faults:
         victim = self._victim()
         if victim is not None:
             self._group.stall_disk(victim, self._length_ms(SLOW_MS_MAX))
+
+    def _full_disk(self) -> None:
+        """No snapshot succeeds: at one replica, or at all of them, so that the windows of the whole group fill up."""
+        victim = self._victim()
+        if victim is None:
+            return
+        length_ms = FULL_MS_MAX * self._chance.random()
+        for replica in self._running() if self._chance.random() < 0.5 else [victim]:
+            replica.has_space = False
+            self._timeline.after(length_ms, partial(self._group.free_space, replica))
 
     def _partition(self) -> None:
         """One replica from all others, a line through the middle, or single links; in both directions or in one."""

@@ -107,6 +107,8 @@ class Replica:
         self._world = world
         self._receiving: _Receiving | None = None
         self._snapshot_under_way = False
+        self.has_space = True
+        """Whether the disk has space for a snapshot."""
 
     @property
     def name(self) -> str:
@@ -145,6 +147,7 @@ class Replica:
             self._carry_out(node, ready)
         else:
             raise AssertionError(f"{self.name}: instructions without end")
+        self._take_snapshot()
         self._world.look(self)
         self._world.pumped(self)
 
@@ -168,7 +171,6 @@ class Replica:
             self._keep(node, chunk)
         for wanted in ready.snapshots:
             self._send_chunk(wanted)
-        self._take_snapshot()
 
     # --- the disk ---
 
@@ -194,12 +196,10 @@ class Replica:
         """One at a time, of what is applied."""
         node, state = self.node, self.state
         assert node is not None
-        newest = self.disk.snapshot.meta.index
-        if (
-            self._snapshot_under_way
-            or self._receiving is not None
-            or state.index - newest < self._habits.every_entries
-        ):
+        if self._snapshot_under_way or self._receiving is not None or not self.has_space:
+            return
+        behind = state.index - self.disk.snapshot.meta.index
+        if behind < (self._habits.every_entries if node.has_room else 1):
             return
         term = node.term_at(state.index)
         assert term is not None, "what was applied is still in memory"
@@ -215,14 +215,18 @@ class Replica:
                 return  # a received one is newer
             self._world.snapshot_stored(self, meta)
             node.snapshot_available(meta)
-            upto = meta.index - self._habits.trailing_entries
-            if upto > self.disk.before[0]:
-                node.compact(upto)
-                self.disk.forget_before(upto)
+            self._forget(node, meta.index - self._habits.trailing_entries)
+            if not node.has_room:
+                self._forget(node, meta.index)
             self.pump()
 
         self.disk.write(StoredSnapshot(meta, body), ended)
         self._world.write_begun(self)
+
+    def _forget(self, node: RaftNode, index: int) -> None:
+        if index > self.disk.before[0]:
+            node.compact(index)
+            self.disk.forget_before(index)
 
     # --- snapshots that travel ---
 

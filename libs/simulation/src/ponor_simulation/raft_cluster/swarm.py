@@ -13,7 +13,17 @@ from ponor_raft.limits import RaftLimits
 
 from ponor_simulation.raft_cluster.replica import SnapshotHabits
 
-FAULT_KINDS = ("partition", "crash", "pause", "slow disk", "change", "transfer", "blackout", "seclusion")
+FAULT_KINDS = (
+    "partition",
+    "crash",
+    "pause",
+    "slow disk",
+    "change",
+    "transfer",
+    "blackout",
+    "seclusion",
+    "full disk",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ class Swarm:
             reads_max=chance.choice((2, 64)),
             transfer_ticks=chance.choice((5, 20)),
             snapshot_retry_ticks=chance.choice((4, 20)),
-            window_entries_max=chance.choice((80, 1_000_000)) if snapshots.every_entries < 30 else 1_000_000,
+            window_entries_max=chance.choice((4, 80, 1_000_000)),
             promotion_lag_entries_max=chance.choice((2, 4096)),
         )
         return cls(

@@ -69,6 +69,19 @@ class Consensus(Protocol):
         """Whether `propose` would take an entry: leading, and not handing over."""
         ...
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the entries in memory leave room for more proposals. Without room, wait: a snapshot makes some."""
+        ...
+
+    def room_problem(self, size_bytes: int) -> str | None:
+        """Why an entry of this size would not be taken now, however long that lasts; None if it would."""
+        ...
+
+    def on_compaction(self, listener: Callable[[], None]) -> None:
+        """Hear whenever entries left memory."""
+        ...
+
     def leader_address(self) -> str | None:
         """HOST:PORT of the leader's sessions, if a leader and its address are known."""
         ...
@@ -81,6 +94,7 @@ class Consensus(Protocol):
         Raises:
             NotLeaderError: another voter leads, or this one is handing over.
             MembershipChangeError: the entry changes the membership, and that is not allowed now; nothing was taken.
+            ProposalsFullError: see `room_problem`.
         """
         ...
 

@@ -73,6 +73,16 @@ class RaftConsensus:
         node = self._driver.node  # it may know of a newer term already, and the driver not yet
         return self._driver.leading and node.is_leader and node.transfer_target is None
 
+    @property
+    def has_room(self) -> bool:
+        return self._driver.node.has_room
+
+    def room_problem(self, size_bytes: int) -> str | None:
+        return self._driver.node.room_problem(size_bytes)
+
+    def on_compaction(self, listener: Callable[[], None]) -> None:
+        self._driver.compaction.on_end(listener)
+
     def leader_address(self) -> str | None:
         asked = self._driver.leadership.leader
         members = self.membership.members

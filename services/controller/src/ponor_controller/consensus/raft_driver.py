@@ -27,13 +27,12 @@ from ponor_controller.consensus.linearizable_reads import LinearizableReads
 from ponor_controller.consensus.peers import Peers
 from ponor_controller.consensus.ports import CommitListener, LeadershipListener, LogEntry
 from ponor_controller.consensus.record_log import RecordLog
+from ponor_controller.consensus.window_compaction import WindowCompaction
 
 TICK_SECONDS: Final = 0.05
 HURRIED_TICK_SECONDS: Final = 0.01
 HURRY_NS: Final = 3_000_000_000
 """How long a controller without a leader is in a hurry."""
-COMPACTED_AT_ONCE: Final = 8_192
-"""Entries that leave memory in one turn of the loop, a millisecond or two: there may be 100,000 between two snapshots."""
 SLICE_NS: Final = 10_000_000
 """How long committed entries are applied before others on the event loop have their turn."""
 
@@ -90,6 +89,7 @@ class RaftDriver:
         """
         self._node = node
         self._log = log
+        self.compaction = WindowCompaction(node, log)
         self._peers = peers
         self._outgoing = CommitNotices(peers.send)
         self._clock = runtime.clock
@@ -116,8 +116,7 @@ class RaftDriver:
         self._hurry_until_ns = 0
         self._hurry()
         self._scheduled = self._delivering = self._closed = False
-        self.leadership = Leadership(node.role, node.term, node.leader)
-        self.leading = False
+        self.leadership, self.leading = Leadership(node.role, node.term, node.leader), False
         self.applied_index = node.commit_index
         """Everything up to here was given to the listeners."""
         self.applied_term = 0
@@ -155,11 +154,14 @@ class RaftDriver:
     def start(self) -> None:
         """Begin to take part. The first tick is at once: a sole voter campaigns in it."""
         self._peers.attach(self)
+        if self._log.newest is not None:  # the log on the disk may reach far back before the newest snapshot
+            self.compaction.begin(self._log.newest.index)
         self._tasks.spawn(self._tick(), "raft-ticks")
 
     def close(self) -> None:
         """Take no further part; what is being written is written, and nobody is told."""
         self._closed = True
+        self.compaction.close()
         self._outgoing.close()
         self._set_not_leading()
 
@@ -221,14 +223,7 @@ class RaftDriver:
         """The owner of the image made a durable snapshot; what it holds may leave the core's memory, but for what lagging followers need."""
         if not self._closed:
             self._node.snapshot_available(meta)
-            self._compact(self._log.trailing_index(meta.index))
-
-    def _compact(self, index: int) -> None:
-        if not self._closed:
-            step = min(index, self._node.first_index - 1 + COMPACTED_AT_ONCE)
-            self._node.compact(step)
-            if step < index:
-                self._loop.call_soon(self._compact, index)
+            self.compaction.begin(meta.index)
 
     def keep_chunk(self, chunk: SnapshotChunk, next_offset: int) -> None:
         """A received snapshot is kept up to this offset."""
@@ -409,6 +404,7 @@ class RaftDriver:
         telemetry = runtime.telemetry
         telemetry.gauge("ponor_controller_raft_term", lambda: self._node.term)
         telemetry.gauge("ponor_controller_raft_leading", lambda: int(self.leading))
+        telemetry.gauge("ponor_controller_raft_window_full", lambda: int(not self._node.has_room))
         telemetry.gauge("ponor_controller_raft_last_index", lambda: self._node.last_index)
         telemetry.gauge("ponor_controller_raft_unsynced_writes", lambda: len(self._writes))
 

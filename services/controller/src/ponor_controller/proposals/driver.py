@@ -17,7 +17,7 @@ SLICE_NS = 10_000_000
 SLICES_MAX = 4
 """How many slices may share a batch. Were it one, a slow or busy machine would make small batches, each of which costs as much on its way as some 40 operations, and be busier still."""
 HANDOVER_SECONDS = 0.01
-"""How soon a batch that was gathered when leadership began to be handed over is tried again: it may come to nothing."""
+"""How soon a batch is tried again that was gathered when leadership began to be handed over (which may come to nothing), or when the log had no room."""
 
 
 async def drive(lanes: Lanes, executor: Executor, proposer: Proposer, clock: Clock) -> None:

@@ -70,6 +70,7 @@ class Proposer:
         self._leads = False
         self._open: records_pb2.RecordBatch | None = None
         self._open_bytes = 0
+        consensus.on_compaction(self._update_room)
         self._commit_us = telemetry.histogram("ponor_controller_commit_us")
 
     @property
@@ -139,7 +140,7 @@ class Proposer:
 
         Raises:
             OperationError: INVALID_REQUEST when they do not fit into one batch and must, NOT_LEADER when this controller does not lead or is handing over;
-                nothing was proposed then.
+                nothing was proposed then. OVERLOADED when the record log has no room for a batch; those before it are proposed.
         """
         bytes_max = self._settings.batch_bytes_max
         batches = divide(records, bytes_max)
@@ -166,7 +167,7 @@ class Proposer:
             return self.propose(records, divisible=divisible)
         if self._open is not None and self._open_bytes + size_bytes > GROUP_BYTES_MAX:
             self.require_leading()  # a hand-over leaves the batch open, and it must not grow beyond its bound
-            self.seal()
+            self._seal_or_refuse()
         if self._open is None:
             self.require_leading()
             batch = self._next_batch()
@@ -182,9 +183,11 @@ class Proposer:
         return self._open is not None
 
     def seal(self) -> None:
-        """Propose what was gathered, if anything was. While leadership is handed over, or ends, it stays: `end` drops it, or a later call proposes it."""
+        """Propose what was gathered, if anything was. While leadership is handed over or ends, or the log has no room, it stays: `end` drops it, or a later
+        call proposes it.
+        """
         batch = self._open
-        if batch is not None and self._accepts:
+        if batch is not None and self._accepts and self._consensus.room_problem(self._open_bytes) is None:
             assert batch.term == self._consensus.term, "the end of a term drops what it gathered"
             self._open = None
             sealed = self._overlay.seal()
@@ -243,6 +246,7 @@ class Proposer:
         assert not self._leads
         assert self._overlay.proposed_batches == 0, "nothing of an earlier term is left"
         self._leads = True
+        self._update_room()
 
     def end(self, error: OperationError) -> None:
         """It does not lead any more. Whoever waits hears `error`. Idempotent."""
@@ -277,9 +281,25 @@ class Proposer:
             for waiter in waiters:
                 committed(waiter)
 
+    def _seal_or_refuse(self) -> None:
+        self.seal()
+        if self._open is not None:
+            self._require_room(self._open_bytes)
+
+    def _require_room(self, size_bytes: int) -> None:
+        """Refuse what the log has no room for, before the overlay shows it.
+
+        Raises:
+            OperationError: OVERLOADED; the caller asks again later.
+        """
+        problem = self._consensus.room_problem(size_bytes)
+        if problem is not None:
+            raise OperationError(error_pb2.ERROR_CODE_OVERLOADED, f"the record log has no room: {problem}")
+
     def _propose(self, records: Sequence[records_pb2.Record], membership: Membership | None = None) -> int:
         self.require_leading()
-        self.seal()
+        self._seal_or_refuse()
+        self._require_room(_records_bytes(records) + RECORD_OVERHEAD_BYTES * len(records))
         batch = self._next_batch()
         batch.records.extend(records)
         if membership is not None:  # the only one that the core may refuse: it has to see it first
@@ -310,6 +330,7 @@ class Proposer:
         if (
             len(self._in_flight) < settings.proposals_max
             and self._in_flight_bytes < settings.proposals_bytes_max
+            and self._consensus.has_room
         ):
             self._room.set()
         else:

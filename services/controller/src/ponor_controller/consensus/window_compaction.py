@@ -1,0 +1,51 @@
+"""Which entries leave the core's memory once a snapshot holds them, and in which steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from ponor_raft.node import RaftNode
+
+from ponor_controller.consensus.record_log import RecordLog
+
+COMPACTED_AT_ONCE: Final = 8_192
+"""Entries that leave memory in one turn of the loop, a millisecond or two: there may be 100,000 between two snapshots."""
+
+
+class WindowCompaction:
+    """Compacts the window of one core."""
+
+    def __init__(self, node: RaftNode, log: RecordLog) -> None:
+        self._node = node
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[Callable[[], None]] = []
+        self._closed = False
+
+    def on_end(self, listener: Callable[[], None]) -> None:
+        """Hear of the end of each compaction."""
+        self._listeners.append(listener)
+
+    def begin(self, snapshot_index: int) -> None:
+        """Forget what a durable snapshot holds, but for what is kept for lagging followers."""
+        self._compact(self._log.trailing_index(snapshot_index), snapshot_index)
+
+    def close(self) -> None:
+        """Go no further."""
+        self._closed = True
+
+    def _compact(self, index: int, snapshot_index: int) -> None:
+        """Up to `index`; up to the snapshot if that leaves no room: a follower that lags is sent the snapshot then."""
+        if self._closed:
+            return
+        step = min(index, self._node.first_index - 1 + COMPACTED_AT_ONCE)
+        self._node.compact(step)
+        if step < index:
+            self._loop.call_soon(self._compact, index, snapshot_index)
+        elif index < snapshot_index and not self._node.has_room:
+            self._loop.call_soon(self._compact, snapshot_index, snapshot_index)
+        else:
+            for listener in self._listeners:
+                listener()
