@@ -84,3 +84,16 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
     deep = ClusterDirectory(tmp_path / ("x" * 120))
     assert len(str(socket_path(deep))) < 100
     assert socket_path(deep) != socket_path(ClusterDirectory(tmp_path / ("y" * 120)))
+
+
+def test_a_refused_start_leaves_no_directory_behind(tmp_path: Path) -> None:
+    root = tmp_path / "a" / "b"
+    directory = ClusterDirectory(root)
+    made = directory.make()
+    directory.lock().close()
+    directory.unmake(made)
+    assert list(tmp_path.iterdir()) == []
+    directory.make()
+    (root / "run" / "broker-0.json").touch()
+    directory.unmake(directory.make())
+    assert sorted(path.name for path in root.iterdir()) == ["config", "logs", "run"], "they were there before"

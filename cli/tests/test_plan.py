@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,22 @@ from ponor_cli.plan import (
     object_store_url,
     plan,
     plan_addition,
-    ports_needed,
 )
+from ponor_cli.port_plan import BLOCK, PlannedPort, choose_ports, ports_of_cluster, ports_of_process
 from ponor_cli.quorum_file import ControllerPlace, QuorumFile
+from ponor_runtime.host_port import join_host_port
 
 
 def options(**changes: object) -> UpOptions:
     return UpOptions(directory=ClusterDirectory(Path("/d")), **changes)  # type: ignore[arg-type]
+
+
+def ports_needed(chosen: UpOptions) -> int:
+    return len(
+        ports_of_cluster(
+            9092, range(chosen.controllers), range(chosen.brokers), chosen.gcs, chosen.compactors
+        )
+    )
 
 
 def quorum_of(controllers: int, *, formatted: bool = False) -> QuorumFile:
@@ -160,6 +170,8 @@ def test_node_ids_are_unique_and_below_two_to_the_thirty() -> None:
         ({"wal": "tape"}, "--wal tape"),
         ({"kafka_port": 0}, "--kafka-port 0"),
         ({"kafka_port": 65530}, "--kafka-port 65530"),
+        ({"host": "0.0.0.0"}, "--advertise HOST"),
+        ({"host": "0.0.0.0", "advertise": "::"}, "--advertise ::"),
     ],
 )
 def test_a_refusal_names_the_option(change: dict[str, object], word: str) -> None:
@@ -249,3 +261,49 @@ def test_otlp_options_become_opentelemetrys_own_variables() -> None:
         check_options(options(otlp="127.0.0.1:4318"))
     with pytest.raises(CommandError, match=r"--trace-ratio 1\.5"):
         check_options(options(trace_ratio=1.5))
+
+
+def test_all_ports_follow_from_the_kafka_port_and_none_is_used_twice() -> None:
+    planned = ports_of_cluster(9092, range(10), range(16), 16, 8)
+    ports = [each.port for each in planned]
+    assert len(set(ports)) == len(ports)
+    brokers = {9092 + number for number in range(16)}
+    assert not brokers & set(ports)
+    assert max(ports) < 9092 + BLOCK
+    assert ports_of_process(9092, "controller", 13)[0].port == ports_of_process(9092, "controller", 3)[0].port
+    metrics = {role: ports_of_process(9092, role, 0)[-1].port for role in ("controller", "broker", "gc")}
+    assert metrics == {"controller": 9132, "broker": 9142, "gc": 9158}
+
+
+def test_a_port_that_somebody_listens_on_is_replaced_and_a_line_says_so() -> None:
+    said: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        planned = [PlannedPort("controller 0", port), PlannedPort("the metrics of gc 0", port)]
+        chosen = choose_ports("127.0.0.1", planned, said.append)
+    assert port not in chosen
+    assert len(set(chosen)) == 2
+    assert (
+        said[0]
+        == f"ponor: port {port} on 127.0.0.1 is in use: controller 0 has port {chosen[0]} until the next start"
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "advertise", "kafka", "controller"),
+    [
+        ("::1", None, "[::1]:9092", "[::1]:7000"),
+        ("0.0.0.0", "kafka.example", "kafka.example:9092", "kafka.example:7000"),
+    ],
+)
+def test_a_cluster_is_reached_where_it_says(
+    host: str, advertise: str | None, kafka: str, controller: str
+) -> None:
+    chosen = options(host=host, advertise=advertise)
+    specs = plan(chosen, quorum_of(1), list(range(7000, 7006)))
+    assert bootstrap_of(specs) == kafka
+    assert specs[1].config["controllers"] == [controller]
+    assert specs[0].config["voters"][0]["service_address"] == controller
+    assert specs[0].config["listen"] == join_host_port(host, 7000)
+    assert specs[1].config["kafka_host"] == host
+    assert specs[1].config.get("advertised_host") == advertise

@@ -100,6 +100,7 @@ def test_what_is_not_built_or_makes_no_sense_is_refused_by_name(
     assert refused.returncode != 0
     assert words in refused.stderr
     assert "Traceback" not in refused.stderr
+    assert list(tmp_path.iterdir()) == [], "a refused start leaves nothing behind"
 
 
 def test_a_port_in_use_is_named_with_the_remedy(tmp_path: Path) -> None:
@@ -112,6 +113,28 @@ def test_a_port_in_use_is_named_with_the_remedy(tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert f"port {port}" in refused.stderr
     assert "--kafka-port" in refused.stderr
+    assert list(tmp_path.iterdir()) == [], "a refused start leaves nothing behind"
+
+
+def test_ports_are_the_same_at_every_start_and_a_cluster_is_reached_over_ipv6(tmp_path: Path) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback address")
+    cluster = LocalCluster(tmp_path, arguments=["--host", "::1"])
+    seen = []
+    for _ in range(2):
+        with cluster:
+            assert cluster.bootstrap == f"[::1]:{cluster.kafka_port}"
+            words = ["topic", "list", "--bootstrap", cluster.bootstrap]
+            done = subprocess.run([ponor(), *words], capture_output=True, text=True, timeout=600)
+            assert done.returncode == 0, done.stderr
+            description = cluster.describe()
+            seen.append(
+                (description["controllers"], [each["metrics_url"] for each in description["processes"]])
+            )
+    assert seen[0] == seen[1]
+    assert seen[0][0] == [f"[::1]:{cluster.kafka_port + 20}"]
 
 
 def test_a_stopped_node_stays_down_and_a_killed_one_comes_back(tmp_path: Path) -> None:

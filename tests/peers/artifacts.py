@@ -77,6 +77,8 @@ class JavaLibraries:
 
 
 KAFKA = JavaLibraries(f"kafka-{KAFKA_VERSION}", POMS / "kafka" / "pom.xml")
+ECOSYSTEM = JavaLibraries(f"ecosystem-{KAFKA_VERSION}", POMS / "ecosystem" / "pom.xml")
+"""Kafka Connect, MirrorMaker 2 and Kafka Streams."""
 SPARK_CONNECTOR = JavaLibraries(f"spark-connector-{SPARK_VERSION}", POMS / "spark-connector" / "pom.xml")
 """Spark's own Kafka connector, for the pyspark of that version."""
 
@@ -102,7 +104,7 @@ def java() -> str:
 def main() -> int:
     """Fetch everything; say what could not be had."""
     missing = 0
-    for libraries in (KAFKA, SPARK_CONNECTOR, *map(clients, CLIENT_VERSIONS)):
+    for libraries in (KAFKA, ECOSYSTEM, SPARK_CONNECTOR, *map(clients, CLIENT_VERSIONS)):
         try:
             libraries.fetch()
             print(f"{libraries.name}: {sum(1 for _ in libraries.directory.glob('*.jar'))} jars")

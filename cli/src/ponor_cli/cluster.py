@@ -10,6 +10,7 @@ from typing import Any, Final
 import typer
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import NO_NODE, NodeRole, ObjectState
+from ponor_runtime.host_port import join_host_port
 from ponor_runtime.identity import DEFAULT_TENANT
 
 from ponor_cli.balance import BALANCE_HELP, balance
@@ -90,7 +91,7 @@ def describe_brokers(image: MetadataImage, states: Mapping[int, str]) -> list[di
     return [
         {
             "broker": row.node_id,
-            "address": f"{row.kafka_host}:{row.kafka_port}",
+            "address": join_host_port(row.kafka_host, row.kafka_port),
             "state": states.get(row.node_id, "left or fenced" if row.fenced else "registered a moment ago"),
             "wal": row.wal.name.lower(),
             "partitions": led[row.node_id],

@@ -16,6 +16,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -63,17 +65,36 @@ class ClusterDirectory:
         """Data of the process `ROLE-N`."""
         return self.root / name
 
-    def make(self) -> None:
-        """Create the directories.
+    def make(self) -> list[Path]:
+        """Create the directories; those that were not there before, outermost first.
 
         Raises:
-            CommandError: the place cannot be written.
+            CommandError: the place cannot be written; what was made is gone again.
         """
+        wanted = [
+            *reversed(self.root.parents),
+            self.root,
+            *(self.root / name for name in ("config", "run", "logs")),
+        ]
+        made: list[Path] = []
         try:
-            for child in ("config", "run", "logs"):
-                (self.root / child).mkdir(parents=True, exist_ok=True)
+            for path in wanted:
+                if not path.is_dir():
+                    path.mkdir(exist_ok=True)
+                    made.append(path)
         except OSError as error:
+            self.unmake(made)
             raise self._unusable(error) from error
+        return made
+
+    def unmake(self, made: Sequence[Path]) -> None:
+        """Remove what a `ponor up` made that was refused before it started anything. A directory that was there before, or holds something, stays."""
+        if self.root in made:
+            for path in (self.quorum_file, self.root / "supervisor.lock"):
+                path.unlink(missing_ok=True)
+        for path in reversed(made):
+            with suppress(OSError):
+                path.rmdir()
 
     def _unusable(self, error: OSError) -> CommandError:
         return CommandError(

@@ -31,6 +31,7 @@ from ponor_kafka.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from ponor_kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from ponor_runtime.host_port import join_host_port
 
 from ponor_cli.error_codes import error_of
 from ponor_cli.errors import CommandError
@@ -155,7 +156,7 @@ class GroupMember:
             found = response.coordinators[0]
             if found.error_code == ErrorCode.NONE:
                 # A connection of its own: a join may wait for other members.
-                return KafkaClient(f"{found.host}:{found.port}")
+                return KafkaClient(join_host_port(found.host, found.port))
             tries += 1
             self._wait_or_raise(found.error_code, tries)
 

@@ -17,12 +17,12 @@ from ponor_kafka.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ponor_runtime.host_port import split_host_port
 
 from ponor_cli.errors import CommandError
 
 R = TypeVar("R", bound=Message)
 CLIENT_ID = "ponor-cli"
-PORT_MAX = 65_535
 TIMEOUT_S = 60.0
 RESPONSE_BYTES_MAX = 100 * 1024 * 1024
 BROKER_RESOURCE = 4
@@ -121,11 +121,14 @@ def _connect_to_any(bootstrap: str) -> tuple[str, socket.socket]:
     addresses = bootstrap.split(",")
     reason: OSError | None = None
     for address in addresses:
-        host, separator, port = address.rpartition(":")
-        if not separator or not port.isdigit() or not 0 < int(port) <= PORT_MAX:
-            raise CommandError(f"--bootstrap {bootstrap}: write HOST:PORT, several with commas between them")
         try:
-            return address, socket.create_connection((host, int(port)), TIMEOUT_S / len(addresses))
+            host, port = split_host_port(address)
+        except ValueError as error:
+            raise CommandError(
+                f"--bootstrap {bootstrap}: write HOST:PORT, several with commas between them; an IPv6 address stands in brackets: [::1]:9092"
+            ) from error
+        try:
+            return address, socket.create_connection((host, port), TIMEOUT_S / len(addresses))
         except OSError as error:
             reason = error
     assert reason is not None

@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.metadata import MetadataResponse, MetadataResponseTopic
+from ponor_runtime.host_port import join_host_port
 
 from ponor_cli.error_codes import error_of
 from ponor_cli.errors import CommandError, absent_topic
@@ -66,7 +67,7 @@ class LeaderConnections:
         """The connection to one broker, opened when it is first asked for."""
         address = (host, port)
         if address not in self._connections:
-            self._connections[address] = KafkaClient(f"{host}:{port}")
+            self._connections[address] = KafkaClient(join_host_port(host, port))
         return self._connections[address]
 
     def may_retry(self, code: int, tries: int) -> bool:

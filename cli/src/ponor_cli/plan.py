@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ponor_runtime.host_port import join_host_port
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 
 from ponor_cli.directory import ClusterDirectory
 from ponor_cli.errors import CommandError
+from ponor_cli.port_plan import BLOCK
 from ponor_cli.quorum_file import FIRST_CONTROLLERS, ControllerPlace, QuorumFile
 
 CLUSTER_ORDINAL_DEFAULT = ClusterOrdinal(1)
@@ -27,6 +29,8 @@ SHARED_NUMBER_FIRST: Final[Mapping[str, int]] = {"gc": GC_NUMBER_FIRST, "compact
 
 PORTS_PER_CONTROLLER: Final = 2
 """One for nodes and tools, one for the other controllers."""
+PORT_MAX: Final = 65_535
+EVERY_INTERFACE: Final = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - to be recognised, not bound
 BROKERS_MAX = 16
 GCS_MAX = 16
 COMPACTORS_MAX = 8
@@ -56,6 +60,9 @@ class UpOptions:
     compactors: int = 1
     gcs: int = 1
     host: str = "127.0.0.1"
+    """Where all processes listen."""
+    advertise: str | None = None
+    """Under which name clients and nodes reach them; None: the host."""
     kafka_port: int = 9092
     object_store: str | None = None
     wal: str = "file"
@@ -104,8 +111,18 @@ def check_options(options: UpOptions) -> None:
         raise CommandError(
             f"--trace-ratio {options.trace_ratio}: give the share of requests to trace, 0 to 1"
         )
-    if not 1 <= options.kafka_port <= 65535 - BROKERS_MAX:
-        raise CommandError(f"--kafka-port {options.kafka_port}: choose 1 to {65535 - BROKERS_MAX}")
+    if not 1 <= options.kafka_port <= PORT_MAX - BLOCK:
+        raise CommandError(
+            f"--kafka-port {options.kafka_port}: choose 1 to {PORT_MAX - BLOCK}; the {BLOCK} ports from there on are the cluster's"
+        )
+    if options.host in EVERY_INTERFACE and options.advertise is None:
+        raise CommandError(
+            f"--host {options.host} listens everywhere, but clients need one name: say --advertise HOST as well"
+        )
+    if options.advertise in EVERY_INTERFACE:
+        raise CommandError(
+            f"--advertise {options.advertise} is no name under which anybody reaches this machine"
+        )
 
 
 def object_store_url(options: UpOptions) -> str:
@@ -156,7 +173,7 @@ def plan(
     assert len(voters) == options.controllers
     assert len(ports) == ports_needed(options)
     rows = [
-        _voter(options.host, voter, ports[PORTS_PER_CONTROLLER * at :]) for at, voter in enumerate(voters)
+        _voter(reach(options), voter, ports[PORTS_PER_CONTROLLER * at :]) for at, voter in enumerate(voters)
     ]
     places = ClusterPlaces(
         options.directory,
@@ -165,6 +182,7 @@ def plan(
         object_store_url(options),
         options.kafka_port,
         options.wal,
+        options.advertise,
     )
     metrics = iter(ports[PORTS_PER_CONTROLLER * len(rows) :])
     specs = [
@@ -174,7 +192,7 @@ def plan(
             voter.number,
             CONTROLLER_NUMBER_FIRST,
             next(metrics),
-            _controller(row, rows, format_empty=not quorum.formatted),
+            _controller(options.host, row, rows, format_empty=not quorum.formatted),
             options.settings,
         )
         for voter, row in zip(voters, rows, strict=True)
@@ -203,22 +221,32 @@ def plan(
 def bootstrap_of(specs: Sequence[ProcessSpec]) -> str:
     """What clients are given: the addresses of all brokers."""
     brokers = [spec.config for spec in specs if spec.role == "broker"]
-    return ",".join(f"{config['kafka_host']}:{config['kafka_port']}" for config in brokers)
+    return ",".join(
+        join_host_port(config.get("advertised_host", config["kafka_host"]), config["kafka_port"])
+        for config in brokers
+    )
+
+
+def reach(options: UpOptions) -> str:
+    """Under which name the processes are reached."""
+    return options.advertise or options.host
 
 
 def _voter(host: str, voter: ControllerPlace, ports: list[int]) -> dict[str, Any]:
     service_port, peer_port = ports[:PORTS_PER_CONTROLLER]
     return {
         "node_id": compose_node_id(CLUSTER_ORDINAL_DEFAULT, CONTROLLER_NUMBER_FIRST + voter.number),
-        "peer_address": f"{host}:{peer_port}",
-        "service_address": f"{host}:{service_port}",
+        "peer_address": join_host_port(host, peer_port),
+        "service_address": join_host_port(host, service_port),
     }
 
 
-def _controller(own: dict[str, Any], voters: list[dict[str, Any]], *, format_empty: bool) -> dict[str, Any]:
+def _controller(
+    host: str, own: dict[str, Any], voters: list[dict[str, Any]], *, format_empty: bool
+) -> dict[str, Any]:
     return {
-        "listen": own["service_address"],
-        "peer_listen": own["peer_address"],
+        "listen": at(host, own["service_address"]),
+        "peer_listen": at(host, own["peer_address"]),
         "cluster_ordinal": CLUSTER_ORDINAL_DEFAULT,
         "voters": voters,
         "format": format_empty,
@@ -235,6 +263,11 @@ class ClusterPlaces:
     object_store: str
     kafka_port: int = 9092
     wal: str = "file"
+    advertise: str | None = None
+
+    def reached(self, address: str) -> str:
+        """The address under which others reach a process that listens on this one."""
+        return at(self.advertise or self.host, address)
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -246,6 +279,7 @@ class ClusterPlaces:
         return {
             **self.shared,
             "kafka_host": self.host,
+            **({"advertised_host": self.advertise} if self.advertise else {}),
             "kafka_port": self.kafka_port + number,
             "wal": self.wal,
         }
@@ -277,17 +311,17 @@ def plan_addition(
         return _spec(places, role, number, BROKER_NUMBER_FIRST, ports[0], own, {role: settings})
     service_port, peer_port, metrics_port = ports
     blank = {
-        "listen": f"{places.host}:{service_port}",
-        "peer_listen": f"{places.host}:{peer_port}",
+        "listen": join_host_port(places.host, service_port),
+        "peer_listen": join_host_port(places.host, peer_port),
         "cluster_ordinal": CLUSTER_ORDINAL_DEFAULT,
         "format": False,
     }
     return _spec(places, role, number, CONTROLLER_NUMBER_FIRST, metrics_port, blank, {role: settings})
 
 
-def ports_of_addition(role: str) -> int:
-    """How many free ports `plan_addition` takes."""
-    return 1 + (PORTS_PER_CONTROLLER if role == "controller" else 0)
+def at(host: str, address: str) -> str:
+    """The address with another host."""
+    return join_host_port(host, int(address.rpartition(":")[2]))
 
 
 def export_environment(options: UpOptions) -> dict[str, str]:
@@ -322,7 +356,7 @@ def _spec(
         "node_id": node_id,
         "data": str(places.directory.process_data(name).resolve()),
         "ready_file": str(places.directory.ready_file(name).resolve()),
-        "metrics": f"{places.host}:{metrics_port}",
+        "metrics": join_host_port(places.host, metrics_port),
         **extra,
         "settings": settings.get(role, {}),
     }

@@ -44,10 +44,22 @@ def anywhere() -> int:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether nobody uses it now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    """Whether nobody uses it now, nor did a moment ago."""
+    return _can_bind(host, port, again=False)
+
+
+def is_listenable(host: str, port: int) -> bool:
+    """Whether nobody listens on it now; connections of a process that listened on it may still be closing."""
+    return _can_bind(host, port, again=True)
+
+
+def _can_bind(host: str, port: int, *, again: bool) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        if again:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind((host.strip("[]"), port))
         except OSError:
             return False
         return True

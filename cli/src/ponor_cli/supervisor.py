@@ -31,9 +31,8 @@ from ponor_cli.plan import (
     bootstrap_of,
     check_addition,
     plan_addition,
-    ports_of_addition,
 )
-from ponor_cli.ports import anywhere, free_ports
+from ponor_cli.port_plan import choose_ports, ports_of_process
 from ponor_cli.process_words import how_it_ended, say
 from ponor_cli.quorum_file import QuorumFile
 
@@ -157,7 +156,8 @@ class Supervisor:
         numbers = {child.spec.number for child in self._children if child.spec.role == role}
         check_addition(role, len(numbers))
         number = self._number_for(role, numbers)
-        ports = free_ports(self._places.host, ports_of_addition(role), first=anywhere())
+        planned = ports_of_process(self._places.kafka_port, role, number)
+        ports = choose_ports(self._places.host, planned, say)
         spec = plan_addition(self._places, role, number, ports, settings)
         child = Child(spec, self._cluster.add(self._directory, spec.role, spec.number, spec.node_id))
         self._children.append(child)
@@ -167,7 +167,7 @@ class Supervisor:
             await self._spawn(child)
             await self._launcher.await_first_ready(child)
             if role == "controller":
-                await self._changes.let_in(number, spec.node_id, child.entry.addresses)
+                await self._changes.let_in(number, spec.node_id, self._reached(child))
                 self._controllers_changed()
         except CommandError:
             await self._forget(child)
@@ -182,6 +182,11 @@ class Supervisor:
             f"{child.title} added (pid {child.entry.pid}, node {spec.node_id}){learner}; "
             f"for the next start say `ponor up --{role}s {more}`"
         )
+
+    def _reached(self, child: Child) -> dict[str, str]:
+        """Addresses of a controller, as others reach it."""
+        addresses = dict(child.entry.addresses)
+        return addresses | {role: self._places.reached(addresses[role]) for role in ("peer", "session")}
 
     def _number_for(self, role: str, taken: set[int]) -> int:
         if role == "controller":
@@ -231,7 +236,8 @@ class Supervisor:
         if role == "broker":
             await self._drain(child)
         if role == "controller":
-            await self._changes.let_go(child.spec.number, child.spec.node_id, child.spec.config["listen"])
+            address = self._places.reached(child.spec.config["listen"])
+            await self._changes.let_go(child.spec.number, child.spec.node_id, address)
             self._controllers_changed()
         child.wanted = False
         await self._launcher.terminate(child, STOP_ONE_GRACE_S)

@@ -23,6 +23,7 @@ from ponor_kafka.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from ponor_kafka.messages.metadata import MetadataResponseTopic
+from ponor_runtime.host_port import join_host_port
 
 from ponor_cli.error_codes import error_name
 from ponor_cli.errors import CommandError, absent_topic
@@ -110,7 +111,7 @@ def describe(
     with KafkaClient(find_bootstrap(data, bootstrap)) as client:
         topic = client.metadata([name]).topics[0]
         _raise_for(topic.error_code, name, None)
-        addresses = {row.node_id: f"{row.host}:{row.port}" for row in client.metadata([]).brokers}
+        addresses = {row.node_id: join_host_port(row.host, row.port) for row in client.metadata([]).brokers}
     starts, ends = _offsets(topic, addresses)
     rows = [
         {

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ponor_cli.cluster_file import ClusterFile, ProcessEntry
 from ponor_cli.control import ControlServer
@@ -23,13 +22,15 @@ from ponor_cli.plan import (
     export_environment,
     object_store_url,
     plan,
-    ports_needed,
 )
-from ponor_cli.ports import free_ports
+from ponor_cli.port_plan import choose_ports, ports_of_cluster
+from ponor_cli.ports import is_listenable
 from ponor_cli.process_words import say
 from ponor_cli.quorum_file import QuorumFile
 from ponor_cli.store_glance import silence_of
 from ponor_cli.supervisor import Supervisor, install_stop_signals
+
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
 def run_up(options: UpOptions, *, restart: bool, ready_file: Path | None) -> None:
@@ -41,21 +42,41 @@ def run_up(options: UpOptions, *, restart: bool, ready_file: Path | None) -> Non
     check_options(options)
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
-    options.directory.make()
+    made = options.directory.make()
     with options.directory.lock():
-        store = object_store_url(options)
-        before = read_json(options.directory.cluster_file)
-        if before is not None:
-            _refuse_other_store(options, store, before)
-        brokers = broker_numbers(options.brokers, _brokers_of(before))
-        if before is not None:
-            _await_those_left_behind(ClusterFile.parse(before))
-        _refuse_taken_kafka_ports(options, brokers)
-        quorum = QuorumFile.open(options.directory, options.controllers)
-        specs = plan(options, quorum, free_ports(options.host, ports_needed(options)), brokers)
-        cluster = _describe(options, specs, store)
-        cluster.write(options.directory)
+        try:
+            cluster, quorum, specs = _prepare(options)
+        except CommandError:
+            options.directory.unmake(made)
+            raise
+        if options.host not in LOOPBACK:
+            say(
+                f"ponor: listening on {options.host}: there is no TLS and no authentication, so whoever reaches these ports can read and change everything"
+            )
         asyncio.run(_serve(options, cluster, quorum, specs, restart=restart, ready_file=ready_file))
+
+
+def _prepare(options: UpOptions) -> tuple[ClusterFile, QuorumFile, list[ProcessSpec]]:
+    """What is to run, written down; nothing was started.
+
+    Raises:
+        CommandError: something stands in the way.
+    """
+    directory, store = options.directory, object_store_url(options)
+    before = read_json(directory.cluster_file)
+    if before is not None:
+        _refuse_other_store(options, store, before)
+    brokers = broker_numbers(options.brokers, _brokers_of(before))
+    if before is not None:
+        _await_those_left_behind(ClusterFile.parse(before))
+    _refuse_taken_kafka_ports(options, brokers)
+    quorum = QuorumFile.open(directory, options.controllers)
+    controllers = [place.number for place in quorum.controllers]
+    planned = ports_of_cluster(options.kafka_port, controllers, brokers, options.gcs, options.compactors)
+    specs = plan(options, quorum, choose_ports(options.host, planned, say), brokers)
+    cluster = _describe(options, specs, store)
+    cluster.write(directory)
+    return cluster, quorum, specs
 
 
 async def _serve(
@@ -80,6 +101,7 @@ async def _serve(
             cluster.object_store,
             options.kafka_port,
             options.wal,
+            options.advertise,
         ),
         quorum=quorum,
         restart=restart,
@@ -126,7 +148,7 @@ def _describe(options: UpOptions, specs: list[ProcessSpec], store: str) -> Clust
     ]
     return ClusterFile(
         bootstrap=bootstrap_of(specs),
-        controllers=[spec.config["listen"] for spec in specs if spec.role == "controller"],
+        controllers=list(next(spec.config["controllers"] for spec in specs if spec.role == "broker")),
         object_store=store,
         wal=options.wal,
         supervisor_pid=os.getpid(),
@@ -160,11 +182,8 @@ def _await_those_left_behind(before: ClusterFile) -> None:
 def _refuse_taken_kafka_ports(options: UpOptions, brokers: list[int]) -> None:
     for number in brokers:
         port = options.kafka_port + number
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((options.host, port))
-            except OSError as error:
-                raise CommandError(
-                    f"port {port} on {options.host} cannot be used ({error.strerror}); choose another with --kafka-port"
-                ) from error
+        if not is_listenable(options.host, port):
+            raise CommandError(
+                f"port {port} on {options.host} cannot be used: another process listens on it, or {options.host} is no address of this machine; "
+                "choose others with --kafka-port and --host"
+            )

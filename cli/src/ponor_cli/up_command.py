@@ -14,6 +14,20 @@ from ponor_cli.up import run_up
 
 up_app = typer.Typer(add_completion=False)
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="Data directory of the cluster.")]
+HostOption = Annotated[
+    str,
+    typer.Option(metavar="HOST", help="Address on which all processes listen; 0.0.0.0 for every interface."),
+]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option(metavar="HOST", help="Name under which clients and nodes reach it; default: --host."),
+]
+OtlpOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="Send traces and metrics to this OpenTelemetry collector (OTLP over HTTP)."
+    ),
+]
 DATA_DEFAULT = Path("data")
 UP_HELP = """Run a cluster on this machine until Ctrl-C.
 
@@ -22,6 +36,7 @@ Examples:
   ponor up
   ponor up --data /var/lib/ponor --kafka-port 9092 --gcs 2 --set upload_interval_ms=2000
   ponor up --brokers 3 --wal object
+  ponor up --host 0.0.0.0 --advertise kafka.example.com
   ponor up --object-store 's3://bucket/prefix?endpoint=http://127.0.0.1:9000'
   ponor up --otlp http://127.0.0.1:4318 --trace-ratio 0.1
 """
@@ -36,7 +51,11 @@ def up(
     ] = 1,
     compactors: Annotated[int, typer.Option(help="Number of compactors; 0: nothing is compacted.")] = 1,
     gcs: Annotated[int, typer.Option(help="Number of garbage collectors.")] = 1,
-    kafka_port: Annotated[int, typer.Option(help="Kafka port of broker 0.")] = 9092,
+    kafka_port: Annotated[
+        int, typer.Option(help="Kafka port of broker 0; all other ports follow from it.")
+    ] = 9092,
+    host: HostOption = "127.0.0.1",
+    advertise: AdvertiseOption = None,
     object_store: Annotated[
         str | None,
         typer.Option(
@@ -47,12 +66,7 @@ def up(
     wal: Annotated[str, typer.Option(help="Write-ahead log: file or object.")] = "file",
     ready_file: Annotated[Path | None, typer.Option(help="Written once clients can produce.")] = None,
     no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave dead processes dead.")] = False,
-    otlp: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Send traces and metrics to this OpenTelemetry collector (OTLP over HTTP)."
-        ),
-    ] = None,
+    otlp: OtlpOption = None,
     trace_ratio: Annotated[
         float | None,
         typer.Option(
@@ -72,6 +86,8 @@ def up(
         brokers=brokers,
         compactors=compactors,
         gcs=gcs,
+        host=host,
+        advertise=advertise,
         kafka_port=kafka_port,
         object_store=object_store,
         wal=wal,

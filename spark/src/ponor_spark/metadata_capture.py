@@ -14,6 +14,7 @@ from ponor_metadata.rows import PartitionRow, StreamRow, TopicRow
 from ponor_metadata.tables import PARTITIONS_OF, STREAMS_OF_PARTITION, TOPICS_OF_TENANT
 from ponor_metadata.view import cluster_of
 from ponor_partition.segment import TXN
+from ponor_runtime.host_port import join_host_port
 from ponor_runtime.identity import DEFAULT_TENANT, StreamId
 
 from ponor_spark.errors import StoredDataError
@@ -135,11 +136,15 @@ def _streams_of(image: MetadataImage, topic_id: bytes, partition: int) -> dict[s
 def _leader(image: MetadataImage, row: PartitionRow | None) -> str:
     node = None if row is None else image.nodes.get(row.leader_id)
     return (
-        "" if node is None or node.fenced or not node.kafka_port else f"{node.kafka_host}:{node.kafka_port}"
+        ""
+        if node is None or node.fenced or not node.kafka_port
+        else join_host_port(node.kafka_host, node.kafka_port)
     )
 
 
 def _brokers(image: MetadataImage) -> tuple[str, ...]:
     return tuple(
-        f"{node.kafka_host}:{node.kafka_port}" for node in image.nodes if node.kafka_port and not node.fenced
+        join_host_port(node.kafka_host, node.kafka_port)
+        for node in image.nodes
+        if node.kafka_port and not node.fenced
     )

@@ -15,6 +15,7 @@ from typing import Final
 from ponor_metadata.quorum_client import QuorumClient
 from ponor_metadata.rows import WalKind
 from ponor_runtime.disk import DiskLock
+from ponor_runtime.host_port import join_host_port
 from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
@@ -178,7 +179,7 @@ class _Broker:
         try:
             await self._open_partitions(services)
             await self._frontend.serve(services.dispatcher)
-            ready({"kafka": f"{self._options.client_host}:{self._frontend.port}"})
+            ready({"kafka": join_host_port(self._options.client_host, self._frontend.port)})
             LOG.info(
                 "serving Kafka clients on %s:%d as node %d",
                 self._options.client_host,

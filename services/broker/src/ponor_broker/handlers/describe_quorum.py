@@ -24,6 +24,7 @@ from ponor_kafka.messages.describe_quorum import (
 )
 from ponor_metadata.quorum_client import NoControllerError, QuorumClient
 from ponor_runtime.clock import Clock
+from ponor_runtime.host_port import split_host_port
 
 from ponor_broker.handlers.registry import ApiHandler, RequestContext
 
@@ -90,8 +91,8 @@ class DescribeQuorumHandler:
 
 
 def _node(member: wire.MemberState) -> Node:
-    host, _, port = member.service_address.rpartition(":")
-    return Node(member.node_id, [Listener(LISTENER_NAME, host, int(port))])
+    host, port = split_host_port(member.service_address)
+    return Node(member.node_id, [Listener(LISTENER_NAME, host, port)])
 
 
 def _of_unknown(asked: list[tuple[str, list[int]]]) -> DescribeQuorumResponse:
