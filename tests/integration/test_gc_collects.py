@@ -21,6 +21,7 @@ from ponor_gc.settings import GcSettings
 from ponor_gc.verdicts import Verdict
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
+from ponor_metadata.store_marker import PREFIX
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
@@ -67,7 +68,7 @@ class World:
         self.feed = feed
 
     async def keys(self) -> list[str]:
-        return sorted([info.key async for info in self.store.list("")])
+        return sorted([info.key async for info in self.store.list("") if not info.key.startswith(PREFIX)])
 
     async def prepare(self, count: int, ttl_ms: int = 3_600_000) -> list[int]:
         body = wire.PrepareObjects(count=count, ttl_ms=ttl_ms)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ponor_gc.abandoned_uploads import AbandonedUploads
 from ponor_gc.deletion_pace import DeletionPace
+from ponor_gc.deletion_right import DeletionRight
 from ponor_gc.image_reading import ReadImage
 from ponor_gc.paced_store import collecting_store
 from ponor_gc.reconciliation import Reconciliation
@@ -20,6 +21,7 @@ from ponor_gc.settings import GcSettings
 from ponor_metadata import counters
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import NO_EPOCH, NO_NODE, ClusterRow, ObjectRow, ObjectState
+from ponor_metadata.store_marker import PREFIX, ClusterMarker
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import ClusterOrdinal, NodeEpoch, NodeId, ObjectId
 from ponor_runtime.object_store import MultipartStore, ObjectInfo, ObjectStore
@@ -33,6 +35,7 @@ NAMESPACE = "cluster-3"
 ORDINAL = ClusterOrdinal(3)
 BROKER, EPOCH = NodeId(196_608), NodeEpoch(1)
 HOUR_MS = 3_600_000
+MARKER = ClusterMarker(NAMESPACE, ORDINAL, NAMESPACE)
 SETTINGS = GcSettings(reconcile_age_ms_min=HOUR_MS)
 
 
@@ -45,6 +48,7 @@ class BucketWorld:
     """Rows and objects. Cluster time is the loop's."""
 
     seed: int = 1
+    marker: ClusterMarker | None = MARKER
     simulation: Simulation = field(init=False)
     store: SimObjectStore = field(init=False)
     image: MetadataImage = field(init=False)
@@ -57,7 +61,7 @@ class BucketWorld:
 
     @property
     def keys(self) -> set[str]:
-        return set(self.store.bucket.objects)
+        return {key for key in self.store.bucket.objects if not key.startswith(PREFIX)}
 
     def now_ms(self) -> int:
         return wall_ms_at(self.simulation.loop)
@@ -126,9 +130,11 @@ class BucketWorld:
     ) -> Rounds:
         pace = DeletionPace(runtime.clock, settings)
         collecting = collecting_store(store or self.store, pace, runtime)
+        right = DeletionRight(collecting, runtime.clock, runtime.telemetry)
         return Rounds(
-            Reconciliation(collecting, runtime.clock, settings, runtime.telemetry),
+            Reconciliation(collecting, right, runtime.clock, settings, runtime.telemetry),
             AbandonedUploads(multipart, runtime.clock, settings, runtime.telemetry, pace),
+            right,
             settings,
             runtime.telemetry,
             self.follow,
@@ -139,6 +145,8 @@ class BucketWorld:
         ended: list[bool] = []
 
         async def main(runtime: Runtime) -> None:
+            if self.marker is not None:
+                await self.store.put(MARKER.key, [self.marker.encode()])
             await story(runtime)
             ended.append(True)
 

@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from ponor_gc.deletion_right import DeletionRight, marker_of
 from ponor_gc.settings import GcSettings
 from ponor_gc.wal_leftovers import WalLeftovers
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import NO_EPOCH, NO_NODE, ClusterRow, NodeRole, NodeRow, WalKind, WalRow
+from ponor_metadata.store_marker import PREFIX, put_marker
+from ponor_metadata.view import cluster_of
 from ponor_runtime.identity import ClusterOrdinal, NodeEpoch, NodeId
 from ponor_runtime.system import SystemClock
 from ponor_runtime.system_disk import SystemDisk
@@ -52,20 +55,27 @@ class World:
         return key
 
     async def keys(self) -> set[str]:
-        return {info.key async for info in self.store.list("")}
+        return {info.key async for info in self.store.list("") if not info.key.startswith(PREFIX)}
 
     def collector(self, settings: GcSettings | None = None) -> WalLeftovers:
         async def read_image() -> MetadataImage:
             return self.image
 
-        return WalLeftovers(self.store, SystemClock(), settings or GcSettings(), Telemetry(), read_image)
+        right = DeletionRight(self.store, SystemClock(), Telemetry())
+        return WalLeftovers(
+            self.store, right, SystemClock(), settings or GcSettings(), Telemetry(), read_image
+        )
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     disk = SystemDisk()
     store = await DirectoryObjectStore.open(disk, tmp_path)
-    yield World(store)
+    world = World(store)
+    cluster = cluster_of(world.image)
+    assert cluster is not None
+    await put_marker(store, marker_of(cluster))
+    yield world
     await store.close()
     disk.close()
 

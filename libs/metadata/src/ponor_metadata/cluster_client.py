@@ -63,6 +63,11 @@ class ClusterClient:
         request = wire.ClusterRequest(unregister_node=wire.UnregisterNode(node_id=node_id))
         return (await self._ask(request, timeout_s)).done.index
 
+    async def describe_identity(self, *, timeout_s: float) -> wire.ClusterIdentity:
+        """Which cluster the controllers serve."""
+        request = wire.ClusterRequest(describe_identity=wire.DescribeIdentity())
+        return (await self._ask(request, timeout_s)).identity
+
     async def open_snapshot(self, holder: str, ttl_ms: int, *, timeout_s: float) -> wire.SnapshotOpened:
         """Read the data as they are now: what is destroyed later is kept until the lease is over.
 

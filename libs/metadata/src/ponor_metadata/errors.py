@@ -7,6 +7,10 @@ class NodeFencedError(Exception):
     """This process lost its node id: a newer process registered, or the controller fenced it. It must stop at once."""
 
 
+class WrongClusterError(Exception):
+    """The controllers, the object store and this node do not belong to one cluster; the message names both clusters and what to do."""
+
+
 class SessionClosedError(Exception):
     """The session was closed on this side; the outcome of what was in flight is unknown."""
 

@@ -266,6 +266,7 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_gc_collected_total": Metric(COUNTER, "objects", ("reason",), "What this collector deleted: claimed (destroyed, or prepared and never committed), orphan (unknown to the metadata), upload (begun in parts and given up), wal (slots that came late)"),
     "ponor_gc_orphan_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of orphans deleted"),
     "ponor_gc_orphans_found": Metric(GAUGE, "objects", (), "Orphans that the last finished reconciliation found, deleted or not"),
+    "ponor_gc_report_only": Metric(GAUGE, "", (), "1 while the collector deletes nothing because the marker of its cluster is missing or foreign, or an object has an id that was not given yet"),
     "ponor_gc_strange_keys": Metric(GAUGE, "keys", (), "Keys among our objects that no object of ours can have, as of the last finished reconciliation; they are left alone"),
     "ponor_gc_reconciliations_total": Metric(COUNTER, "passes", ("outcome",), "Reconciliations of the bucket with the metadata: done, or failed and taken up again later"),
     "ponor_gc_delete_keys_per_s": Metric(GAUGE, "keys/s", (), "How fast this collector may delete now: halved when the store asks to slow down"),

@@ -28,6 +28,7 @@ from ponor_gc.app import GcOptions
 from ponor_gc.app import run as run_gc
 from ponor_gc.settings import GcSettings
 from ponor_metadata.rows import WalKind
+from ponor_metadata.store_marker import PREFIX
 from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
 from ponor_runtime.object_store import MultipartStore, ObjectStore
 from ponor_runtime.ready_file import ServiceAddresses
@@ -172,14 +173,14 @@ class SimCluster:
                 raise AssertionError(f"{name} stopped: {process.failure!r}") from process.failure
 
     async def keys(self) -> set[str]:
-        """What the store holds."""
+        """What the store holds, without the markers of clusters."""
         if self.store is not None:
-            return set(self.store.bucket.objects)
+            return {key for key in self.store.bucket.objects if not key.startswith(PREFIX)}
         runtime = self.processes[self.brokers[0]].runtime
         assert runtime is not None
         store = await self._open_store(runtime)
         try:
-            return {info.key async for info in store.list("")}
+            return {info.key async for info in store.list("") if not info.key.startswith(PREFIX)}
         finally:
             await store.close()
 

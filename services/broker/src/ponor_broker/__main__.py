@@ -7,7 +7,7 @@ import gc
 import os
 
 from ponor_journal.errors import JournalIdentityError
-from ponor_metadata.errors import SessionClosedError
+from ponor_metadata.errors import SessionClosedError, WrongClusterError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.command import announce, run_from_command_line, start_metrics
@@ -34,6 +34,7 @@ REMEDIABLE = (
     StorageFailedError,
     UnsafeStoreError,
     WalCorruptError,
+    WrongClusterError,
 )
 GC_THRESHOLDS = (50_000, 50, 100)
 """Few and late collections: the hot path makes no cycles, and a pass over a large image costs more than what it finds."""

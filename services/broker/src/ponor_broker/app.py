@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
+from ponor_metadata.joining import Joined, join
 from ponor_metadata.quorum_client import QuorumClient
 from ponor_metadata.rows import WalKind
 from ponor_runtime.disk import DiskLock
@@ -71,6 +73,7 @@ async def run(
 
     Raises:
         DirectoryInUseError: another process has the data directory.
+        WrongClusterError: controllers, store and configuration do not belong to one cluster.
         OSError: the Kafka port cannot be bound, or the disk failed.
         WalCorruptError, JournalIdentityError: the write-ahead log cannot be used; the message says what to do.
     """
@@ -79,8 +82,19 @@ async def run(
     try:
         frontend = await bind(runtime, settings, options, backlog)
         try:
-            broker = _Broker(runtime, settings, options, store, frontend, condition)
-            await broker.run(backlog, stop, ready)
+            joined = await join(
+                runtime,
+                options.controllers,
+                options.node_id,
+                options.membership,
+                store,
+                stop,
+                needs_store=options.wal is WalKind.OBJECT,
+            )
+            if joined is not None:
+                options = replace(options, node_id=joined.node_id)
+                broker = _Broker(runtime, settings, options, joined, store, frontend, condition)
+                await broker.run(backlog, stop, ready)
         finally:
             await frontend.close()
     finally:
@@ -106,6 +120,7 @@ class _Broker:
         runtime: Runtime,
         settings: BrokerSettings,
         options: BrokerOptions,
+        joined: Joined,
         store: ObjectStore,
         frontend: Frontend,
         condition: Condition,
@@ -120,6 +135,7 @@ class _Broker:
         self._node = Node(
             runtime,
             node_id=options.node_id,
+            cluster_id=joined.marker.cluster_id,
             controllers=options.controllers,
             wal=options.wal,
             kafka_host=options.client_host,

@@ -3,9 +3,10 @@
 What lives here: the JSON object that `ponor up` writes and `python -m ponor_broker --config FILE` reads. Bounds of settings are in `settings`.
 
     {"node_id": N, "controllers": ["HOST:PORT"], "object_store": URL, "data": DIR, "kafka_host": HOST, "kafka_port": PORT,
-     "advertised_host": HOST, "wal": "file" | "object", "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE}}
+     "advertised_host": HOST, "wal": "file" | "object", "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE},
+     "cluster_id": ID, "share_store": true | false}
 
-The first four are required; everything else has a default. With `"wal": "object"` the directory `data` is never looked at.
+The first four are required; everything else has a default. `cluster_id` is the cluster that the broker expects; with `share_store` the store may hold other clusters too. With `"wal": "object"` the directory `data` is never looked at.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ponor_metadata.joining import Membership
 from ponor_metadata.rows import WalKind
 from ponor_runtime.identity import NodeId
 from ponor_runtime.lifecycle import StartRefusedError
@@ -25,6 +27,7 @@ from ponor_broker.settings import BrokerSettings
 
 KNOWN: Final = (
     "advertised_host",
+    "cluster_id",
     "controllers",
     "data",
     "kafka_host",
@@ -34,6 +37,7 @@ KNOWN: Final = (
     "object_store",
     "ready_file",
     "settings",
+    "share_store",
     "wal",
 )
 KAFKA_PORT_DEFAULT: Final = 9092
@@ -87,6 +91,7 @@ def read_configuration(path: Path) -> BrokerConfiguration:
         advertised_host=str(content.get("advertised_host", "")),
         object_store=_required(path, content, "object_store", str, "file://DIR or s3://BUCKET/PREFIX"),
         wal=_wal(path, content.get("wal", "file")),
+        membership=Membership(str(content.get("cluster_id", "")), bool(content.get("share_store", False))),
     )
     ready_file = content.get("ready_file")
     return BrokerConfiguration(

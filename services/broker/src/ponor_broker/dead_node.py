@@ -92,6 +92,7 @@ async def rescue(
     node = Node(
         runtime,
         node_id=dead.node_id,
+        cluster_id="",
         controllers=controllers,
         wal=WalKind.FILE,
         kafka_host=dead.kafka_host,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from ponor_metadata.joining import ANY_CLUSTER, Membership
 from ponor_metadata.rows import WalKind
 from ponor_runtime.identity import NodeId
 
@@ -13,7 +14,7 @@ from ponor_runtime.identity import NodeId
 class BrokerOptions:
     """`advertised_host` is what clients are told, the host that is bound if empty.
 
-    `data` is the directory of a file write-ahead log; with a log in the object store nothing is ever written there.
+    `node_id` below 2^16 is a number, which the cluster's ordinal completes. `data` is the directory of a file write-ahead log; with a log in the object store nothing is ever written there.
     """
 
     node_id: NodeId
@@ -25,6 +26,8 @@ class BrokerOptions:
     object_store: str = ""
     """The store's URL as tools may read it; the store itself is given to `run`."""
     wal: WalKind = WalKind.FILE
+    membership: Membership = ANY_CLUSTER
+    """The cluster that this broker expects."""
 
     @property
     def client_host(self) -> str:

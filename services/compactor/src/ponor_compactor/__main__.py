@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 
+from ponor_metadata.errors import WrongClusterError
 from ponor_metadata.session import NodeFencedError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
@@ -23,7 +24,7 @@ from ponor_compactor.heeding_store import open_stores
 from ponor_compactor.pace import Pace
 
 NAME = "ponor_compactor"
-REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError)
+REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError, WrongClusterError)
 GC_THRESHOLDS = (50_000, 50, 100)
 """Few and late collections: index entries by the hundred thousand make no cycles."""
 

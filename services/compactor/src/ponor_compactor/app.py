@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ponor_metadata.joining import ANY_CLUSTER, Joined, Membership, join
 from ponor_metadata.readiness import require_session
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
@@ -35,7 +36,7 @@ class CompactorOptions:
 
     node_id: NodeId
     controllers: tuple[str, ...]
-    cluster_id: str = ""
+    membership: Membership = ANY_CLUSTER
 
 
 async def run(
@@ -54,10 +55,15 @@ async def run(
     A task that is under way at the end is left: its lease runs out, and what was written of it is collected.
 
     Raises:
+        WrongClusterError: controllers, store and configuration do not belong to one cluster.
         NodeFencedError: another process took the node id.
         OperationError: the controller does not accept this node; the message says why.
     """
-    session = _session(runtime, options)
+    joined = await join(runtime, options.controllers, options.node_id, options.membership, store, stop)
+    if joined is None:
+        return
+    options = replace(options, node_id=joined.node_id)
+    session = _session(runtime, options, joined)
     worker = _worker(runtime, settings, session, store, multipart, pace)
     require_session(runtime.health, session)
     loop = asyncio.get_running_loop()
@@ -83,12 +89,12 @@ async def run(
         await asyncio.gather(conversation, stopping, registering, return_exceptions=True)
 
 
-def _session(runtime: Runtime, options: CompactorOptions) -> SessionClient:
+def _session(runtime: Runtime, options: CompactorOptions, joined: Joined) -> SessionClient:
     identity = NodeIdentity(
         options.node_id,
         NodeRole.COMPACTOR,
         runtime.randomness.token(INCARNATION_BYTES),
-        cluster_id=options.cluster_id,
+        cluster_id=joined.marker.cluster_id,
     )
     return SessionClient(
         network=runtime.network,

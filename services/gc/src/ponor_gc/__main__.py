@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+from ponor_metadata.errors import WrongClusterError
 from ponor_metadata.session import NodeFencedError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
@@ -20,7 +21,7 @@ from ponor_gc.deletion_pace import DeletionPace
 from ponor_gc.paced_store import open_stores
 
 NAME = "ponor_gc"
-REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError)
+REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError, WrongClusterError)
 
 
 async def serve(configuration: GcConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:

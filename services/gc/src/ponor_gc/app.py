@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ponor_metadata.joining import ANY_CLUSTER, Joined, Membership, join
 from ponor_metadata.readiness import require_session
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
@@ -20,6 +21,7 @@ from ponor_runtime.tasks import BackgroundTasks
 
 from ponor_gc.abandoned_uploads import AbandonedUploads
 from ponor_gc.deletion_pace import DeletionPace
+from ponor_gc.deletion_right import DeletionRight
 from ponor_gc.image_reading import FollowImage, followed_image, read_image
 from ponor_gc.reconciliation import Reconciliation
 from ponor_gc.rounds import Rounds
@@ -36,7 +38,7 @@ class GcOptions:
 
     node_id: NodeId
     controllers: tuple[str, ...]
-    cluster_id: str = ""
+    membership: Membership = ANY_CLUSTER
 
 
 async def run(
@@ -53,14 +55,19 @@ async def run(
     """Collect until `stop` is set. The stores are the caller's and stay open; `pace` is that of the store's deletions, if they have one.
 
     Raises:
+        WrongClusterError: controllers, store and configuration do not belong to one cluster.
         NodeFencedError: another process took the node id.
         OperationError: the controller does not accept this node; the message says why.
     """
+    joined = await join(runtime, options.controllers, options.node_id, options.membership, store, stop)
+    if joined is None:
+        return
+    options = replace(options, node_id=joined.node_id)
     identity = NodeIdentity(
         options.node_id,
         NodeRole.GC,
         runtime.randomness.token(INCARNATION_BYTES),
-        cluster_id=options.cluster_id,
+        cluster_id=joined.marker.cluster_id,
     )
     session = SessionClient(
         network=runtime.network,
@@ -80,7 +87,17 @@ async def run(
         await asyncio.wait((conversation, stopping, registering), return_when=asyncio.FIRST_COMPLETED)
         if registering.done() and registering.exception() is None:
             pace = pace or DeletionPace(runtime.clock, settings)
-            _begin(tasks, session, runtime, settings, options, store=store, multipart=multipart, pace=pace)
+            _begin(
+                tasks,
+                session,
+                runtime,
+                settings,
+                options,
+                joined,
+                store=store,
+                multipart=multipart,
+                pace=pace,
+            )
             ready({})
             await asyncio.wait((conversation, stopping), return_when=asyncio.FIRST_COMPLETED)
         if conversation.done():
@@ -101,6 +118,7 @@ def _begin(
     runtime: Runtime,
     settings: GcSettings,
     options: GcOptions,
+    joined: Joined,
     *,
     store: ObjectStore,
     multipart: MultipartStore | None,
@@ -108,9 +126,11 @@ def _begin(
 ) -> None:
     """Everything that a collector does, side by side."""
     clock, telemetry = runtime.clock, runtime.telemetry
-    sweeper = Sweeper(session, store, clock, settings, telemetry)
+    right = DeletionRight(store, clock, telemetry)
+    sweeper = Sweeper(session, store, joined.marker, right, clock, settings, telemetry)
     leftovers = WalLeftovers(
         store,
+        right,
         clock,
         settings,
         telemetry,
@@ -123,6 +143,7 @@ def _begin(
         store=store,
         multipart=multipart,
         pace=pace,
+        right=right,
     )
     tasks.spawn(_sweep_while_current(sweeper), "gc-sweeper")
     tasks.spawn(leftovers.run(), "gc-wal-leftovers")
@@ -137,12 +158,14 @@ def build_rounds(
     store: ObjectStore,
     multipart: MultipartStore | None,
     pace: DeletionPace,
+    right: DeletionRight | None = None,
 ) -> Rounds:
     """What compares the store with the metadata; also for a command that does it once."""
     clock, telemetry = runtime.clock, runtime.telemetry
-    objects = Reconciliation(store, clock, settings, telemetry)
+    right = right or DeletionRight(store, clock, telemetry)
+    objects = Reconciliation(store, right, clock, settings, telemetry)
     uploads = AbandonedUploads(multipart, clock, settings, telemetry, pace)
-    return Rounds(objects, uploads, settings, telemetry, follow)
+    return Rounds(objects, uploads, right, settings, telemetry, follow)
 
 
 async def _sweep_while_current(sweeper: Sweeper) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ponor_metadata.joining import Membership
 from ponor_runtime.identity import NodeId
 from ponor_runtime.lifecycle import StartRefusedError
 from ponor_runtime.settings import load
@@ -21,7 +22,17 @@ from ponor_runtime.settings import load
 from ponor_gc.app import GcOptions
 from ponor_gc.settings import GcSettings
 
-KNOWN = ("cluster_id", "controllers", "data", "metrics", "node_id", "object_store", "ready_file", "settings")
+KNOWN = (
+    "cluster_id",
+    "controllers",
+    "data",
+    "metrics",
+    "node_id",
+    "object_store",
+    "ready_file",
+    "settings",
+    "share_store",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,11 @@ def read_configuration(path: Path) -> GcConfiguration:
         )
     ready_file = content.get("ready_file")
     return GcConfiguration(
-        GcOptions(NodeId(node_id), tuple(controllers), str(content.get("cluster_id", ""))),
+        GcOptions(
+            NodeId(node_id),
+            tuple(controllers),
+            Membership(str(content.get("cluster_id", "")), bool(content.get("share_store", False))),
+        ),
         load(GcSettings, content.get("settings", {})),
         store,
         Path(ready_file) if ready_file else None,

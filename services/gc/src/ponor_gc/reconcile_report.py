@@ -13,7 +13,7 @@ EXAMPLES_MAX: Final = 10
 
 @dataclass(slots=True)
 class ReconcileReport:
-    """Of one pass. `is_whole`: every prefix was looked at; `uploads_listed`: the store has a list of uploads in parts."""
+    """Of one pass. `refusal`: why this collector must not delete, empty otherwise; `is_whole`: every prefix was looked at; `uploads_listed`: the store has a list of uploads in parts."""
 
     objects: Counter[Verdict] = field(default_factory=Counter)
     object_bytes: Counter[Verdict] = field(default_factory=Counter)
@@ -22,6 +22,7 @@ class ReconcileReport:
     deleted_bytes: int = 0
     aborted: int = 0
     only_looked: bool = False
+    refusal: str = ""
     is_whole: bool = False
     uploads_listed: bool = False
     dead_examples: list[str] = field(default_factory=list)
@@ -39,6 +40,7 @@ class ReconcileReport:
         """For programs."""
         return {
             "only_looked": self.only_looked,
+            "refusal": self.refusal,
             "objects": {verdict.value: number for verdict, number in self.objects.items()},
             "object_bytes": {verdict.value: number for verdict, number in self.object_bytes.items()},
             "uploads_listed": self.uploads_listed,

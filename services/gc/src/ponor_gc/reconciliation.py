@@ -18,6 +18,7 @@ from ponor_runtime.object_store import ObjectInfo, ObjectStore
 from ponor_runtime.telemetry import Telemetry
 from s3stream.objects.keys import key_prefixes
 
+from ponor_gc.deletion_right import DeletionRight, marker_of
 from ponor_gc.image_reading import ReadImage
 from ponor_gc.reconcile_report import ReconcileReport
 from ponor_gc.settings import GcSettings
@@ -33,8 +34,16 @@ DEAD_AT_ONCE_MAX: Final = 10_000
 class Reconciliation:
     """Goes over all prefixes; a pass that failed is gone on with from the prefix at which it did."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, settings: GcSettings, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        right: DeletionRight,
+        clock: Clock,
+        settings: GcSettings,
+        telemetry: Telemetry,
+    ) -> None:
         self._store = store
+        self._right = right
         self._clock = clock
         self._settings = settings
         self._collected = telemetry.counter("ponor_gc_collected_total", reason="orphan")
@@ -77,12 +86,15 @@ class Reconciliation:
         image = await current()
         put_before_ms = self._clock.wall_ms() - self._settings.reconcile_age_ms_min
         dead: list[ObjectInfo] = []
+        future: ObjectInfo | None = None
         is_complete = True
         async for info in self._store.list(prefix):
             cluster = cluster_of(image)
             assert cluster is not None
             verdict = judge_object(info, image, cluster, put_before_ms)
             report.note(verdict, info.key, info.size_bytes)
+            if verdict is Verdict.FUTURE:
+                future = info
             if verdict is Verdict.DEAD and not report.only_looked:
                 if len(dead) < DEAD_AT_ONCE_MAX:
                     dead.append(info)
@@ -91,7 +103,19 @@ class Reconciliation:
             self._listed += 1
             if self._listed % PAGE_KEYS == 0:
                 await self._clock.sleep(PAGE_KEYS / self._settings.reconcile_keys_per_s)
+        if future is not None and await self._is_beyond_counter(future, current):
+            reason = f"{future.key} has an id that the controllers have not given yet: their log is older than the store, or another cluster writes here"
+            self._right.withdraw(reason)
+            report.only_looked, report.refusal = True, reason
+            return [], True
         return dead, is_complete
+
+    async def _is_beyond_counter(self, info: ObjectInfo, current: ReadImage) -> bool:
+        """Whether metadata that are newer than the listing still do not know an id: it was given before the object was put, so they should."""
+        image = await current()
+        cluster = cluster_of(image)
+        assert cluster is not None
+        return judge_object(info, image, cluster, 0) is Verdict.FUTURE
 
     async def _delete(self, dead: list[ObjectInfo], current: ReadImage, report: ReconcileReport) -> bool:
         """Delete what is dead by the metadata as they are now; returns whether anything was."""
@@ -101,7 +125,7 @@ class Reconciliation:
             image = await current()
             cluster = cluster_of(image)
             assert cluster is not None
-            if cluster.incarnation_unconfirmed:
+            if cluster.incarnation_unconfirmed or not await self._right.may_delete(marker_of(cluster)):
                 return False
             put_before_ms = self._clock.wall_ms() - self._settings.reconcile_age_ms_min
             batch = [

@@ -17,6 +17,7 @@ from ponor_runtime.randomness import Randomness
 from ponor_runtime.telemetry import Telemetry
 
 from ponor_gc.abandoned_uploads import AbandonedUploads
+from ponor_gc.deletion_right import DeletionRight, marker_of
 from ponor_gc.image_reading import FollowImage
 from ponor_gc.reconcile_report import ReconcileReport
 from ponor_gc.reconciliation import Reconciliation, may_delete
@@ -38,12 +39,14 @@ class Rounds:
         self,
         objects: Reconciliation,
         uploads: AbandonedUploads,
+        right: DeletionRight,
         settings: GcSettings,
         telemetry: Telemetry,
         follow: FollowImage,
     ) -> None:
         self._objects = objects
         self._uploads = uploads
+        self._right = right
         self._settings = settings
         self._follow = follow
         self._done = telemetry.counter("ponor_gc_reconciliations_total", outcome="done")
@@ -77,7 +80,12 @@ class Rounds:
         report = ReconcileReport()
         async with self._follow() as current:
             cluster = cluster_of(await current())
-            report.only_looked = cluster is None or not may_delete(cluster, self._settings)
+            report.only_looked = (
+                cluster is None
+                or not may_delete(cluster, self._settings)
+                or not await self._right.may_delete(marker_of(cluster))
+            )
+            report.refusal = self._right.refusal
             await self._objects.reconcile(current, report)
             await self._uploads.collect(current, report)
         self._done.add()

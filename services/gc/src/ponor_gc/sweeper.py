@@ -12,6 +12,7 @@ from enum import Enum
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_metadata.session import SessionClient
+from ponor_metadata.store_marker import ClusterMarker
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import ObjectId
@@ -19,6 +20,7 @@ from ponor_runtime.object_store import ObjectStore, ObjectStoreError
 from ponor_runtime.telemetry import Telemetry
 from s3stream.objects.keys import object_key
 
+from ponor_gc.deletion_right import DeletionRight
 from ponor_gc.poll_interval import PollInterval
 from ponor_gc.settings import GcSettings
 
@@ -41,12 +43,16 @@ class Sweeper:
         self,
         session: SessionClient,
         store: ObjectStore,
+        marker: ClusterMarker,
+        right: DeletionRight,
         clock: Clock,
         settings: GcSettings,
         telemetry: Telemetry,
     ) -> None:
         self._session = session
         self._store = store
+        self._marker = marker
+        self._right = right
         self._clock = clock
         self._settings = settings
         self._claimed = telemetry.counter("ponor_gc_claimed_total")
@@ -74,6 +80,8 @@ class Sweeper:
             NodeFencedError: another process has this node id; this one must stop.
             SessionClosedError: the session was closed on this side.
         """
+        if not await self._may_delete():
+            return Sweep.FAILED
         claim = wire.ClaimObjects(limit=self._settings.claim_objects_max, ttl_ms=self._settings.claim_ttl_ms)
         result = await self._session.submit(wire.Operation(claim_objects=claim))
         granted = list(result.objects_granted.objects)
@@ -89,6 +97,14 @@ class Sweeper:
             self._deleted.add(len(batch))
             self._collected.add(len(batch))
         return Sweep.FULL if len(granted) == self._settings.claim_objects_max else Sweep.SOME
+
+    async def _may_delete(self) -> bool:
+        """Asked before the claim: what is claimed and not deleted would wait for the claim's end."""
+        try:
+            return await self._right.may_delete(self._marker)
+        except ObjectStoreError as error:
+            logger.warning("nothing is claimed before the cluster's marker can be read: %s", error)
+            return False
 
     async def _delete(self, granted: list[wire.GrantedObject]) -> bool:
         keys = [object_key(each.namespace, ObjectId(each.object_id)) for each in granted]

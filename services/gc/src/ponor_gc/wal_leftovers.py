@@ -24,6 +24,7 @@ from s3stream.object_wal.slot import LABEL_BYTES, SlotKind, decode_label
 from s3stream.object_wal.slot_keys import node_prefix, parse_slot_key
 from s3stream.ports import WalName
 
+from ponor_gc.deletion_right import DeletionRight, marker_of
 from ponor_gc.image_reading import ReadImage
 from ponor_gc.settings import GcSettings
 
@@ -43,12 +44,14 @@ class WalLeftovers:
     def __init__(
         self,
         store: ObjectStore,
+        right: DeletionRight,
         clock: Clock,
         settings: GcSettings,
         telemetry: Telemetry,
         read_image: ReadImage,
     ) -> None:
         self._store = store
+        self._right = right
         self._clock = clock
         self._settings = settings
         self._read_image = read_image
@@ -77,7 +80,11 @@ class WalLeftovers:
         cluster = cluster_of(image)
         if cluster is None:
             return 0
-        only_look = self._settings.wal_leftovers_dry_run or cluster.incarnation_unconfirmed
+        only_look = (
+            self._settings.wal_leftovers_dry_run
+            or cluster.incarnation_unconfirmed
+            or not await self._right.may_delete(marker_of(cluster))
+        )
         self._keys_left = self._settings.wal_leftovers_keys_max
         found = 0
         for node in self._nodes(image):

@@ -60,6 +60,7 @@ class ClusterService:
             "close_snapshot": self._close_snapshot,
             "describe_nodes": self._describe_nodes,
             "unregister_node": self._unregister_node,
+            "describe_identity": self._describe_identity,
         }
 
     async def handle(self, connection: Connection) -> None:
@@ -112,6 +113,19 @@ class ClusterService:
         await self._changeable("unregistering a node")
         records = unregister_node(NodeId(request.node_id), self._proposer.view, self._heard)
         return await (self._commit(*records) if records else self._unchanged())
+
+    async def _describe_identity(self, _: wire.DescribeIdentity) -> wire.ClusterResponse:
+        await self._leading.read_index()
+        cluster = cluster_of(self._proposer.view)
+        if cluster is None:
+            raise OperationError(error_pb2.ERROR_CODE_OVERLOADED, "the cluster is being formatted; ask again")
+        identity = wire.ClusterIdentity(
+            cluster_id=cluster.cluster_id,
+            cluster_ordinal=cluster.cluster_ordinal,
+            namespace=cluster.namespace,
+            incarnation=cluster.incarnation,
+        )
+        return wire.ClusterResponse(identity=identity)
 
     async def _open_snapshot(self, request: wire.OpenSnapshot) -> wire.ClusterResponse:
         await self._changeable("reading a snapshot", LEVEL_COMPACTION)

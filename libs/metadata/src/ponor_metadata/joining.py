@@ -1,0 +1,172 @@
+"""Before a node registers: which cluster do the controllers serve, does this node belong to it, and does its object store?
+
+Registration changes the cluster, and a node that works in the wrong one writes where nobody looks for its data. A cluster whose controllers lost their directories would otherwise
+come back as a new, empty one, which everybody joins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ponor.controller.v1 import cluster_service_pb2 as wire
+from ponor_runtime.identity import ClusterOrdinal, NodeId, node_id_in
+from ponor_runtime.object_store import ObjectStore, ObjectStoreError
+from ponor_runtime.runtime import Runtime
+
+from ponor_metadata.cluster_client import ClusterClient
+from ponor_metadata.controllers import KnownControllers
+from ponor_metadata.errors import WrongClusterError
+from ponor_metadata.questions import NoControllerError
+from ponor_metadata.store_marker import ClusterMarker, put_marker, read_markers
+
+LOG: Final = logging.getLogger("ponor.joining")
+ASK_SECONDS_MAX: Final = 10.0
+"""How long the controllers are asked before a line says that they do not answer; then they are asked again."""
+STORE_SECONDS_MAX: Final = 5.0
+"""How long the store may take where a node can begin without it."""
+RETRY_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a node is told or remembers about its cluster.
+
+    Attributes:
+        cluster_id: the cluster that the node expects; empty: whichever the controllers serve, unless the store holds another.
+        share_store: whether the store may hold other clusters too.
+    """
+
+    cluster_id: str = ""
+    share_store: bool = False
+
+
+ANY_CLUSTER: Final = Membership()
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Where a node belongs. `node_id`: whole, also where only a number was configured."""
+
+    marker: ClusterMarker
+    node_id: NodeId
+
+
+async def join(
+    runtime: Runtime,
+    controllers: Sequence[str] | KnownControllers,
+    node_id: NodeId,
+    membership: Membership,
+    store: ObjectStore,
+    stop: asyncio.Event,
+    *,
+    needs_store: bool = True,
+) -> Joined | None:
+    """Find the cluster and check that node, controllers and store belong together. Waits until they answer; None when told to stop before.
+
+    Args:
+        runtime: network and clock.
+        controllers: whom to ask.
+        node_id: as configured; a number below 2^16 is completed by the cluster's ordinal.
+        membership: what the node expects.
+        store: the object store, which gets the cluster's marker if no cluster has written to it.
+        stop: ends the wait.
+        needs_store: whether the node can do nothing without the store. Otherwise a store that does not answer is not waited for.
+
+    Raises:
+        WrongClusterError: they do not belong together.
+    """
+    loop = asyncio.get_running_loop()
+    joining = loop.create_task(
+        _join(runtime, controllers, node_id, membership, store, needs_store=needs_store), name="joining"
+    )
+    stopping = loop.create_task(stop.wait(), name="joining-stop")
+    try:
+        await asyncio.wait((joining, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return joining.result() if joining.done() else None
+    finally:
+        joining.cancel()
+        stopping.cancel()
+        await asyncio.gather(joining, stopping, return_exceptions=True)
+
+
+async def _join(
+    runtime: Runtime,
+    controllers: Sequence[str] | KnownControllers,
+    node_id: NodeId,
+    membership: Membership,
+    store: ObjectStore,
+    *,
+    needs_store: bool,
+) -> Joined:
+    identity = await _ask(runtime, controllers)
+    if membership.cluster_id not in ("", identity.cluster_id):
+        raise WrongClusterError(
+            f"this node belongs to cluster {membership.cluster_id}, the controllers serve cluster {identity.cluster_id}. If the controllers lost their directories, "
+            "stop them and mount the directories again; if this node is to join the new cluster, remove its data and correct cluster_id"
+        )
+    ordinal = ClusterOrdinal(identity.cluster_ordinal)
+    own = ClusterMarker(identity.cluster_id, ordinal, identity.namespace)
+    if needs_store:
+        await _until_checked(runtime, store, own, membership)
+    else:
+        try:
+            async with asyncio.timeout(STORE_SECONDS_MAX):
+                await check_store(store, own, membership)
+        except (ObjectStoreError, TimeoutError) as error:
+            LOG.warning("the marker of %s could not be checked: %s", own, error or "no answer")
+    return Joined(own, node_id_in(ordinal, node_id))
+
+
+async def check_store(store: ObjectStore, own: ClusterMarker, membership: Membership) -> None:
+    """Check that a store is this cluster's, and mark it.
+
+    Raises:
+        WrongClusterError: the store holds another cluster.
+        ObjectStoreError: the store cannot be asked.
+    """
+    found = {marker.namespace: marker for marker in await read_markers(store)}
+    present = found.pop(own.namespace, None)
+    others = ", ".join(str(marker) for marker in found.values())
+    if present is None and found and not membership.share_store:
+        raise WrongClusterError(
+            f"the object store holds {others}; the controllers serve {own}, which has no marker in it. If the controllers lost their directories, this is a new and empty cluster: "
+            "stop it and mount the directories again. If two clusters are to share this store, set share_store; otherwise give this cluster another prefix"
+        )
+    if present is None:
+        present = await put_marker(store, own)
+    if present != own:
+        raise WrongClusterError(
+            f"the object store says that namespace {own.namespace} belongs to {present}, the controllers serve {own}; "
+            "give one of the two clusters another store"
+        )
+    if found:
+        LOG.warning("the object store holds other clusters beside %s: %s", own, others)
+
+
+async def _ask(runtime: Runtime, controllers: Sequence[str] | KnownControllers) -> wire.ClusterIdentity:
+    client = ClusterClient(runtime.network, runtime.clock, controllers)
+    while True:
+        try:
+            return await client.describe_identity(timeout_s=ASK_SECONDS_MAX)
+        except NoControllerError as error:
+            LOG.warning("%s; asking again", error)
+
+
+async def _until_checked(
+    runtime: Runtime, store: ObjectStore, own: ClusterMarker, membership: Membership
+) -> None:
+    told = ""
+    while True:
+        try:
+            await check_store(store, own, membership)
+        except ObjectStoreError as error:
+            if str(error) != told:
+                told = str(error)
+                LOG.warning("the marker of %s cannot be checked, trying again: %s", own, error)
+            await runtime.clock.sleep(RETRY_SECONDS)
+        else:
+            return

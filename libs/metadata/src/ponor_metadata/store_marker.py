@@ -1,0 +1,114 @@
+"""The marker of a cluster in its object store: `clusters/NAMESPACE/marker` (docs/formats/cluster-marker.md).
+
+The marker says which cluster writes under a namespace. It is put once, only if it is absent, by the first node of the cluster that sees the store. Every node checks it at its
+start, and collectors check it before they delete.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from crc32c import crc32c
+from ponor_runtime.identity import ClusterOrdinal
+from ponor_runtime.object_store import (
+    ObjectAlreadyExistsError,
+    ObjectNotFoundError,
+    ObjectStore,
+    ObjectStoreError,
+)
+
+FORMAT: Final = 1
+PREFIX: Final = "clusters/"
+NAME: Final = "/marker"
+MARKER_BYTES_MAX: Final = 4_096
+
+
+class MarkerDamagedError(ObjectStoreError):
+    """A marker is not readable; the message names its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMarker:
+    """Which cluster writes under a namespace."""
+
+    cluster_id: str
+    cluster_ordinal: ClusterOrdinal
+    namespace: str
+
+    @property
+    def key(self) -> str:
+        """Where the marker is in the store."""
+        return f"{PREFIX}{self.namespace}{NAME}"
+
+    def encode(self) -> bytes:
+        """One line of JSON, one line with the CRC32C of the first in hexadecimal."""
+        content = {
+            "format": FORMAT,
+            "cluster_id": self.cluster_id,
+            "cluster_ordinal": self.cluster_ordinal,
+            "namespace": self.namespace,
+        }
+        line = json.dumps(content, sort_keys=True).encode() + b"\n"
+        return line + f"{crc32c(line):08x}\n".encode()
+
+    def __str__(self) -> str:
+        return f"cluster {self.cluster_id} (ordinal {self.cluster_ordinal}, namespace {self.namespace})"
+
+
+def decode_marker(data: bytes, key: str) -> ClusterMarker:
+    """Read a marker's bytes.
+
+    Raises:
+        MarkerDamagedError: the bytes are damaged, of another format, or of another key.
+    """
+    line, newline, checksum = data.partition(b"\n")
+    if not newline or checksum != f"{crc32c(line + newline):08x}\n".encode():
+        raise MarkerDamagedError(f"{key}: the checksum does not match")
+    content: dict[str, Any] = json.loads(line)
+    if content["format"] != FORMAT:
+        raise MarkerDamagedError(f"{key}: format {content['format']} is not known; upgrade this node")
+    marker = ClusterMarker(
+        content["cluster_id"], ClusterOrdinal(content["cluster_ordinal"]), content["namespace"]
+    )
+    if marker.key != key:
+        raise MarkerDamagedError(f"{key}: the marker is of namespace {marker.namespace}")
+    return marker
+
+
+async def read_marker(store: ObjectStore, key: str) -> ClusterMarker | None:
+    """The marker under a key; None where there is none.
+
+    Raises:
+        MarkerDamagedError: it is not readable.
+        ObjectStoreError: the store cannot be asked.
+    """
+    try:
+        return decode_marker(await store.get(key, 0, MARKER_BYTES_MAX), key)
+    except ObjectNotFoundError:
+        return None
+
+
+async def read_markers(store: ObjectStore) -> list[ClusterMarker]:
+    """The markers of all clusters that write to a store.
+
+    Raises:
+        MarkerDamagedError, ObjectStoreError: as `read_marker`.
+    """
+    keys = [info.key async for info in store.list(PREFIX) if info.key.endswith(NAME)]
+    found = [await read_marker(store, key) for key in sorted(keys)]
+    return [marker for marker in found if marker is not None]
+
+
+async def put_marker(store: ObjectStore, marker: ClusterMarker) -> ClusterMarker:
+    """Put a marker if it is absent; returns the one that is there.
+
+    Raises:
+        MarkerDamagedError, ObjectStoreError: as `read_marker`.
+    """
+    try:
+        await store.put(marker.key, [marker.encode()])
+    except ObjectAlreadyExistsError:
+        return await read_marker(store, marker.key) or marker
+    return marker

@@ -1,0 +1,93 @@
+"""A collector that finds a contradiction between its store and its metadata reports and deletes nothing."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+from ponor_gc.deletion_right import DeletionRight
+from ponor_metadata.store_marker import PREFIX, ClusterMarker, decode_marker, put_marker, read_marker
+from ponor_runtime.identity import compose_id
+from ponor_runtime.runtime import Runtime
+
+from services.gc.tests.bucket_world import MARKER, NAMESPACE, ORDINAL, BucketWorld, key_of
+
+FOREIGN = replace(MARKER, cluster_id="other-cluster")
+
+
+def test_a_marker_survives_its_encoding() -> None:
+    assert decode_marker(MARKER.encode(), MARKER.key) == MARKER
+
+
+@pytest.mark.parametrize(("marker", "named"), [(FOREIGN, "other-cluster"), (None, "has no marker")])
+def test_nothing_is_deleted_under_a_foreign_or_missing_marker(
+    marker: ClusterMarker | None, named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another cluster reads what the own metadata call dead: two releases with equal names once shared a namespace."""
+    world = BucketWorld(marker=marker)
+
+    async def story(runtime: Runtime) -> None:
+        ids = [world.gone() for _ in range(1_000)]
+        key = await world.put(key_of(ids[4]), b"live data of the other cluster")
+        await world.pass_hours(3)
+        report = await world.rounds(runtime).go()
+        assert report.only_looked
+        assert named in report.refusal
+        assert key in world.keys
+
+    with caplog.at_level(logging.ERROR):
+        world.play(story)
+    assert NAMESPACE in caplog.text
+
+
+def test_an_object_beyond_the_counter_withdraws_the_right(caplog: pytest.LogCaptureFixture) -> None:
+    """The controllers' log is an older copy: the store holds ids that they have not given yet."""
+    world = BucketWorld()
+
+    async def story(runtime: Runtime) -> None:
+        dead = await world.put(key_of(world.gone()))
+        await world.put(key_of(compose_id(ORDINAL, 1 << 40)))
+        await world.pass_hours(3)
+        rounds = world.rounds(runtime)
+        report = await rounds.go()
+        assert report.only_looked
+        assert "older than the store" in report.refusal
+        again = await rounds.go()
+        assert again.only_looked
+        assert again.deleted == 0
+        assert dead in world.keys or report.deleted, "a prefix before the contradiction may have been cleared"
+        assert max(value for _, value in runtime.telemetry.gauges("ponor_gc_report_only")) == 1
+
+    with caplog.at_level(logging.ERROR):
+        world.play(story)
+    assert "nothing is deleted" in caplog.text
+
+
+def test_an_id_that_is_given_during_the_listing_is_no_contradiction() -> None:
+    world = BucketWorld()
+
+    async def story(runtime: Runtime) -> None:
+        orphan = await world.put(key_of(world.gone()))
+        await world.pass_hours(3)
+        rounds = world.rounds(runtime)
+        world.store.bucket.objects[key_of(world.prepare())] = world.store.bucket.objects[orphan]
+        report = await rounds.go()
+        assert not report.only_looked
+        assert orphan not in world.keys
+
+    world.play(story)
+
+
+def test_the_right_comes_back_with_the_marker() -> None:
+    world = BucketWorld(marker=None)
+
+    async def story(runtime: Runtime) -> None:
+        right = DeletionRight(world.store, runtime.clock, runtime.telemetry)
+        assert not await right.may_delete(MARKER)
+        assert await put_marker(world.store, MARKER) == MARKER
+        assert await right.may_delete(MARKER)
+        assert await put_marker(world.store, FOREIGN) == MARKER, "the first one stays"
+        assert await read_marker(world.store, f"{PREFIX}none/marker") is None
+
+    world.play(story)
