@@ -80,14 +80,15 @@ class Sweeper:
             NodeFencedError: another process has this node id; this one must stop.
             SessionClosedError: the session was closed on this side.
         """
-        if not await self._may_delete():
-            return Sweep.FAILED
         claim = wire.ClaimObjects(limit=self._settings.claim_objects_max, ttl_ms=self._settings.claim_ttl_ms)
         result = await self._session.submit(wire.Operation(claim_objects=claim))
         granted = list(result.objects_granted.objects)
         if not granted:
             return Sweep.NOTHING
         self._claimed.add(len(granted))
+        if not await self._may_delete():
+            self._failures.add()
+            return Sweep.FAILED
         keys_max = self._settings.delete_keys_max
         for at in range(0, len(granted), keys_max):
             batch = granted[at : at + keys_max]
@@ -99,11 +100,11 @@ class Sweeper:
         return Sweep.FULL if len(granted) == self._settings.claim_objects_max else Sweep.SOME
 
     async def _may_delete(self) -> bool:
-        """Asked before the claim: what is claimed and not deleted would wait for the claim's end."""
+        """Asked only when something was granted, so that an idle collector asks the store for nothing."""
         try:
             return await self._right.may_delete(self._marker)
         except ObjectStoreError as error:
-            logger.warning("nothing is claimed before the cluster's marker can be read: %s", error)
+            logger.warning("nothing is deleted before the cluster's marker can be read: %s", error)
             return False
 
     async def _delete(self, granted: list[wire.GrantedObject]) -> bool:

@@ -1,0 +1,72 @@
+"""A node checks which cluster it meets before it registers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ponor_metadata.errors import WrongClusterError
+from ponor_metadata.joining import ANY_CLUSTER, Membership, check_store
+from ponor_metadata.store_marker import ClusterMarker, MarkerDamagedError, read_markers
+from ponor_runtime.identity import ClusterOrdinal
+from ponor_simulation.object_store import SimObjectStore
+from ponor_simulation.simulation import Simulation
+
+FIRST = ClusterMarker("first", ClusterOrdinal(1), "namespace-1")
+SECOND = ClusterMarker("second", ClusterOrdinal(2), "namespace-2")
+
+
+def _play(story: object) -> None:
+    simulation = Simulation(1)
+    simulation.run(story(simulation.object_store()))  # type: ignore[operator]
+
+
+def test_the_first_cluster_marks_its_store_and_keeps_it() -> None:
+    async def story(store: SimObjectStore) -> None:
+        await check_store(store, FIRST, ANY_CLUSTER)
+        assert await read_markers(store) == [FIRST]
+        await check_store(store, FIRST, ANY_CLUSTER)
+
+    _play(story)
+
+
+def test_a_second_cluster_is_refused_and_told_both_names() -> None:
+    """Two releases with equal names, or a cluster that was installed again over its bucket."""
+
+    async def story(store: SimObjectStore) -> None:
+        await check_store(store, FIRST, ANY_CLUSTER)
+        for membership in (ANY_CLUSTER, Membership("second")):
+            with pytest.raises(WrongClusterError, match=r"cluster first .* cluster second .* mount the dir"):
+                await check_store(store, SECOND, membership)
+        assert await read_markers(store) == [FIRST], "the refused cluster leaves no marker"
+
+    _play(story)
+
+
+def test_a_store_is_shared_only_when_the_configuration_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(store: SimObjectStore) -> None:
+        await check_store(store, FIRST, ANY_CLUSTER)
+        await check_store(store, SECOND, Membership(share_store=True))
+        assert await read_markers(store) == [FIRST, SECOND]
+        await check_store(store, FIRST, ANY_CLUSTER)
+        assert "holds other clusters" in caplog.text
+
+    _play(story)
+
+
+def test_a_namespace_of_another_cluster_is_refused() -> None:
+    async def story(store: SimObjectStore) -> None:
+        await check_store(store, FIRST, ANY_CLUSTER)
+        with pytest.raises(WrongClusterError, match="belongs to cluster first"):
+            await check_store(store, replace(FIRST, cluster_id="second"), Membership(share_store=True))
+
+    _play(story)
+
+
+def test_a_damaged_marker_is_named() -> None:
+    async def story(store: SimObjectStore) -> None:
+        await store.put(FIRST.key, [FIRST.encode()[:-3] + b"00\n"])
+        with pytest.raises(MarkerDamagedError, match="namespace-1"):
+            await check_store(store, FIRST, ANY_CLUSTER)
+
+    _play(story)
