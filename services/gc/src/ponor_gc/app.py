@@ -63,20 +63,7 @@ async def run(
     if joined is None:
         return
     options = replace(options, node_id=joined.node_id)
-    identity = NodeIdentity(
-        options.node_id,
-        NodeRole.GC,
-        runtime.randomness.token(INCARNATION_BYTES),
-        cluster_id=joined.marker.cluster_id,
-    )
-    session = SessionClient(
-        network=runtime.network,
-        clock=runtime.clock,
-        randomness=runtime.randomness,
-        telemetry=runtime.telemetry,
-        identity=identity,
-        addresses=options.controllers,
-    )
+    session = _session(runtime, options, joined)
     require_session(runtime.health, session)
     loop = asyncio.get_running_loop()
     conversation = loop.create_task(session.run(), name="gc-session")
@@ -110,6 +97,23 @@ async def run(
         for task in (conversation, stopping, registering):
             task.cancel()
         await asyncio.gather(conversation, stopping, registering, return_exceptions=True)
+
+
+def _session(runtime: Runtime, options: GcOptions, joined: Joined) -> SessionClient:
+    identity = NodeIdentity(
+        options.node_id,
+        NodeRole.GC,
+        runtime.randomness.token(INCARNATION_BYTES),
+        cluster_id=joined.marker.cluster_id,
+    )
+    return SessionClient(
+        network=runtime.network,
+        clock=runtime.clock,
+        randomness=runtime.randomness,
+        telemetry=runtime.telemetry,
+        identity=identity,
+        addresses=options.controllers,
+    )
 
 
 def _begin(
