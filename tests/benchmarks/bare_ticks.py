@@ -21,8 +21,8 @@ from ponor_runtime.telemetry import Histogram, Telemetry
 from ponor_runtime.thread_times import OwnThreadTimes, ThreadTimes
 
 TICK_SECONDS: Final = 0.05
-LATE_METRIC: Final = "ponor_controller_tick_late_us"
-CAUSE_METRIC: Final = "ponor_controller_tick_late_cause_us"
+LATE_METRIC: Final = "ponor_controller_tick_late_seconds"
+CAUSE_METRIC: Final = "ponor_controller_tick_late_cause_seconds"
 
 
 class BareTicks:

@@ -23,7 +23,7 @@ from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.telemetry import Telemetry
-from ponor_runtime.telemetry_names import LATENESS_US
+from ponor_runtime.telemetry_names import LATENESS_US, PER_SECOND_US
 
 from tests.benchmarks.bare_ticks import CAUSE_METRIC, LATE_METRIC, BareTicks
 from tests.e2e.load.cluster import LocalCluster
@@ -85,7 +85,9 @@ def late_ticks(cluster: LocalCluster) -> list[ByCause]:
     """So far, of each controller."""
     return [
         {
-            cause: cluster.above("controller", CAUSE_METRIC, LATENESS_US, number, {"cause": cause})
+            cause: cluster.above(
+                "controller", CAUSE_METRIC, LATENESS_US, number, {"cause": cause}, per_unit=PER_SECOND_US
+            )
             for cause in CAUSES
         }
         for number in range(CONTROLLERS)
@@ -110,7 +112,7 @@ def print_ticks(name: str, found: ByCause) -> None:
 def later_in_all(cluster: LocalCluster) -> int:
     """Ticks of all controllers so far that were later than `LATER_US`, whatever the cause."""
     return sum(
-        cluster.above("controller", LATE_METRIC, [LATER_US], number)[LATER_US]
+        cluster.above("controller", LATE_METRIC, [LATER_US], number, per_unit=PER_SECOND_US)[LATER_US]
         for number in range(CONTROLLERS)
     )
 

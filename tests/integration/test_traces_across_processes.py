@@ -190,7 +190,7 @@ def test_metrics_arrive_by_otlp_with_who_sent_them(cluster: LocalCluster, collec
     def produced() -> float:
         return sum(
             value
-            for attributes, value in collector.metric("ponor_kafka_request_us")
+            for attributes, value in collector.metric("ponor_kafka_request_seconds")
             if attributes.get("service.instance.id") == "broker-0" and attributes.get("api") == "metadata"
         )
 

@@ -18,8 +18,8 @@ from ponor_runtime.system import SystemClock
 from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.thread_times import OwnThreadTimes, ThreadTimes
 
-LATE = "ponor_controller_tick_late_us"
-CAUSE = "ponor_controller_tick_late_cause_us"
+LATE = "ponor_controller_tick_late_seconds"
+CAUSE = "ponor_controller_tick_late_cause_seconds"
 CAUSES = ("ran", "waited", "blocked")
 BURN_NS = 60_000_000
 

@@ -32,7 +32,7 @@ async def test_a_scrape_shows_every_kind_under_its_exact_name() -> None:
     puts.add(2)
     telemetry.counter("ponor_object_store_bytes_total", direction="up").add(1 << 33)
     telemetry.gauge("ponor_log_cache_bytes", lambda: 77)
-    latency = telemetry.histogram("ponor_object_store_request_us", op="put")
+    latency = telemetry.histogram("ponor_object_store_request_seconds", op="put")
     for value in (1, 50, 51, 10**9):
         latency.record(value)
     endpoint = serve_prometheus(telemetry, "127.0.0.1", 0)
@@ -43,11 +43,11 @@ async def test_a_scrape_shows_every_kind_under_its_exact_name() -> None:
             assert 'ponor_object_store_requests_total{class="put",op="put"} 3.0' in lines
             assert 'ponor_object_store_bytes_total{direction="up"} 8.589934592e+09' in lines
             assert "ponor_log_cache_bytes 77.0" in lines
-            assert 'ponor_object_store_request_us_bucket{le="50",op="put"} 2.0' in lines
-            assert 'ponor_object_store_request_us_bucket{le="100",op="put"} 3.0' in lines
-            assert 'ponor_object_store_request_us_bucket{le="+Inf",op="put"} 4.0' in lines
-            assert 'ponor_object_store_request_us_count{op="put"} 4.0' in lines
-            assert 'ponor_object_store_request_us_sum{op="put"} 1.000000102e+09' in lines
+            assert 'ponor_object_store_request_seconds_bucket{le="5e-05",op="put"} 2.0' in lines
+            assert 'ponor_object_store_request_seconds_bucket{le="0.0001",op="put"} 3.0' in lines
+            assert 'ponor_object_store_request_seconds_bucket{le="+Inf",op="put"} 4.0' in lines
+            assert 'ponor_object_store_request_seconds_count{op="put"} 4.0' in lines
+            assert 'ponor_object_store_request_seconds_sum{op="put"} 1000.000102' in lines
             assert any(line.startswith("process_cpu_seconds_total ") for line in lines)
         puts.add()
         assert 'ponor_object_store_requests_total{class="put",op="put"} 4.0' in await scrape(endpoint.url)

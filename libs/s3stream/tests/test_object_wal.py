@@ -246,11 +246,12 @@ async def test_cost_is_what_the_requests_cost() -> None:
     def gauges(name: str) -> dict[Any, float]:
         return dict(telemetry.gauges(name))
 
-    assert gauges("ponor_store_cost_usd_per_gb") == {(): 0.0}
+    assert gauges("ponor_store_cost_usd_per_gigabyte") == {(): 0.0}
     MeteredObjectStore(MemoryObjectStore(), telemetry, ObjectWalRig().runtime.clock)
     telemetry.counter("ponor_object_store_requests_total", **{"op": "put", "class": "put"}).add(1_000_000)
     telemetry.counter("ponor_object_store_requests_total", **{"op": "list", "class": "put"}).add(200_000)
     telemetry.counter("ponor_object_store_requests_total", **{"op": "get", "class": "get"}).add(500_000)
     telemetry.counter("ponor_wal_object_bytes_total").add(2_000_000_000)
-    assert gauges("ponor_store_cost_usd") == {("put",): pytest.approx(6.0), ("get",): pytest.approx(0.2)}
-    assert gauges("ponor_store_cost_usd_per_gb") == {(): pytest.approx(3.1)}
+    costs = dict(telemetry.totals("ponor_store_cost_usd_total"))
+    assert costs == {("put",): pytest.approx(6.0), ("get",): pytest.approx(0.2)}
+    assert gauges("ponor_store_cost_usd_per_gigabyte") == {(): pytest.approx(3.1)}

@@ -24,7 +24,7 @@ def test_the_rest_takes_as_long_as_what_was_done_took(caplog: pytest.LogCaptureF
         progress.moved(60, 100)
         assert caplog.messages == ["compaction 7.1: 60 of 100 bytes (60%), about 8 s left"]
     assert progress.end() == 12.0
-    assert dict(telemetry.gauges("ponor_compactor_eta_s")) == {(): 0.0}
+    assert dict(telemetry.gauges("ponor_compactor_eta_seconds")) == {(): 0.0}
 
 
 def test_a_task_without_bytes_is_done() -> None:

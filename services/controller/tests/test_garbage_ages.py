@@ -33,7 +33,7 @@ def test_ages_are_those_of_the_oldest() -> None:
 
     def shown() -> dict[str, tuple[float, float]]:
         ages.step()
-        oldest = dict(telemetry.gauges("ponor_garbage_oldest_age_ms"))
+        oldest = dict(telemetry.gauges("ponor_garbage_oldest_age_seconds"))
         numbers = dict(telemetry.gauges("ponor_garbage_objects"))
         return {state: (oldest[(state,)], numbers[(state,)]) for state in ("destroyed", "prepared")}
 
@@ -41,11 +41,11 @@ def test_ages_are_those_of_the_oldest() -> None:
     image.objects.put(_row(1, ObjectState.PREPARED, 12_000))  # its lease runs still
     image.objects.put(_row(2, ObjectState.COMMITTED, 1))
     image.objects.put(_row(3, ObjectState.DESTROYED, 9_000))
-    assert shown() == {"destroyed": (1_000, 1), "prepared": (0, 1)}
+    assert shown() == {"destroyed": (1, 1), "prepared": (0, 1)}
     image.objects.put(_row(4, ObjectState.DESTROYED, 4_000))
     image.objects.put(_row(5, ObjectState.PREPARED, 7_000))
-    assert shown() == {"destroyed": (6_000, 2), "prepared": (3_000, 2)}
+    assert shown() == {"destroyed": (6, 2), "prepared": (3, 2)}
     image.objects.delete(ObjectId(4))
-    assert shown() == {"destroyed": (1_000, 1), "prepared": (3_000, 2)}
+    assert shown() == {"destroyed": (1, 1), "prepared": (3, 2)}
     proposer.leads = False
     assert shown() == {"destroyed": (0, 0), "prepared": (0, 0)}

@@ -150,15 +150,17 @@ class LocalCluster:
         bounds: Sequence[int],
         number: int = 0,
         wanted: Mapping[str, str] | None = None,
+        *,
+        per_unit: int = 1,
     ) -> dict[int, int]:
-        """How many values of a histogram (of those with the `wanted` labels) are above each of these bounds of its, all at one moment: of two looks the later one would have more."""
+        """How many values of a histogram (of those with the `wanted` labels) are above each of these bounds of its, all at one moment: of two looks the later one would have more. Of `per_unit` bounds one is a unit of the metric."""
         up_to: Counter[float] = Counter()
         for line in self._samples(role, f"{name}_bucket", number):
             labels, _, count = line.rpartition(" ")
             if any(f'{key}="{value}"' not in labels for key, value in (wanted or {}).items()):
                 continue
             up_to[float(labels.partition('le="')[2].partition('"')[0])] += int(float(count))
-        return {bound: up_to[math.inf] - up_to[bound] for bound in bounds}
+        return {bound: up_to[math.inf] - up_to[bound / per_unit] for bound in bounds}
 
     def _samples(self, role: str, name: str, number: int) -> list[str]:
         with urllib.request.urlopen(self.process(role, number)["metrics_url"], timeout=120) as answer:

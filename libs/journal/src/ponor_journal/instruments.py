@@ -12,7 +12,7 @@ class JournalInstruments:
         self._frames = telemetry.counter("ponor_journal_frames_total", journal=role)
         self._entries = telemetry.counter("ponor_journal_entries_total", journal=role)
         self._bytes = telemetry.counter("ponor_journal_bytes_total", journal=role)
-        self._sync_us = telemetry.histogram("ponor_journal_sync_us", journal=role)
+        self._sync_us = telemetry.histogram("ponor_journal_sync_seconds", journal=role)
 
     def group_committed(self, entries: int, frame_bytes: int, nanoseconds: int) -> None:
         """Count one synced group."""

@@ -39,7 +39,7 @@ def create_instruments(provider: MeterProvider, telemetry: Telemetry) -> None:
     meter = provider.get_meter(SCOPE)
     for name, metric in METRICS.items():
         if metric.kind is MetricKind.COUNTER:
-            observe = _observe(metric, telemetry.counters, name)
+            observe = _observe(metric, telemetry.totals, name)
             meter.create_observable_counter(name, [observe], description=metric.doc)
         elif metric.kind is MetricKind.GAUGE:
             observe = _observe(metric, telemetry.gauges, name)
@@ -75,7 +75,7 @@ def _observe(
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_: CallbackOptions) -> Iterable[Observation]:
         for values, value in read(name):
-            yield Observation(value, dict(zip(metric.labels, values, strict=True)))
+            yield Observation(metric.shown(value), dict(zip(metric.labels, values, strict=True)))
 
     return observe
 
@@ -95,9 +95,9 @@ def _histograms(telemetry: Telemetry, since_wall_ns: int) -> list[MetricData]:
                     start_time_unix_nano=since_wall_ns,
                     time_unix_nano=now,
                     count=sum(counts),
-                    sum=histogram.total,
+                    sum=metric.shown(histogram.total),
                     bucket_counts=counts,
-                    explicit_bounds=histogram.bounds,
+                    explicit_bounds=[metric.shown(bound) for bound in histogram.bounds],
                     min=0,
                     max=0,
                 )

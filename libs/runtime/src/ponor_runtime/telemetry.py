@@ -66,6 +66,7 @@ class Telemetry:
     def __init__(self) -> None:
         self._counters: dict[tuple[str, LabelValues], Counter] = {}
         self._histograms: dict[tuple[str, LabelValues], Histogram] = {}
+        self._calculated: dict[tuple[str, LabelValues], Callable[[], float]] = {}
         self._gauges: dict[tuple[str, LabelValues], Callable[[], float]] = {}
         self.tracing: Tracing | None = None
         self.request: Span | None = None
@@ -78,6 +79,17 @@ class Telemetry:
         """
         _, values = _lookup(name, MetricKind.COUNTER, labels)
         return self._counters.setdefault((name, values), Counter())
+
+    def calculated_counter(self, name: str, callback: Callable[[], float], **labels: str) -> None:
+        """Say where the value of a counter that nobody adds to comes from; it must never shrink. A second call replaces the first.
+
+        The callback runs on the exporter's thread: it may read a number, and nothing else.
+
+        Raises:
+            TelemetryNameError: not in the registry.
+        """
+        _, values = _lookup(name, MetricKind.COUNTER, labels)
+        self._calculated[(name, values)] = callback
 
     def histogram(self, name: str, **labels: str) -> Histogram:
         """The histogram of this name and these labels.
@@ -131,10 +143,17 @@ class Telemetry:
         return tracing.span(name, attributes, parent=origins[0] if origins else None, links=origins)
 
     def counters(self, name: str) -> Iterator[tuple[LabelValues, int]]:
-        """Every counter of a name: label values and value. Safe on another thread."""
+        """Every counter of a name that is added to: label values and value, as recorded. Safe on another thread."""
         for (known, values), counter in list(self._counters.items()):
             if known == name:
                 yield values, counter.value
+
+    def totals(self, name: str) -> Iterator[tuple[LabelValues, float]]:
+        """Every counter of a name, calculated ones too: label values and value, as recorded. Safe on another thread."""
+        yield from self.counters(name)
+        for (known, values), callback in list(self._calculated.items()):
+            if known == name:
+                yield values, callback()
 
     def gauges(self, name: str) -> Iterator[tuple[LabelValues, float]]:
         """Every gauge of a name: label values and value, read now. Safe on another thread."""

@@ -1,8 +1,8 @@
 """The registry of metric and span names: nothing is measured under a name that is not in these tables.
 
-What lives here: two plain tables, one row a name. Names are what the Prometheus endpoint shows, letter by letter. A name, once released, keeps
-its meaning; `_total` ends counters, the unit stands before it. Histograms state their bucket bounds here, so that two processes can
-always be added up.
+Two plain tables, one row for each name. Names are what the Prometheus endpoint shows, letter by letter, and follow Prometheus' conventions: base units (seconds, bytes), in full,
+at the end of the name, before the `_total` that ends every counter. A name, once released, keeps its meaning. Histograms state their bucket bounds here, so that
+processes can always be added up. Instruments record whole numbers: where the row states `recorded_per_unit`, so many of what is recorded are one unit.
 """
 
 from __future__ import annotations
@@ -22,18 +22,27 @@ class MetricKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row: kind, unit, label names in order, meaning; upper bucket bounds for histograms."""
+    """One row: kind, unit of what is shown, label names in order, meaning; upper bucket bounds for histograms, in what is recorded."""
 
     kind: MetricKind
     unit: str
     labels: tuple[str, ...]
     doc: str
     buckets: tuple[int, ...] = ()
+    recorded_per_unit: int = 1
+    """A histogram of seconds records microseconds: a million of them are one unit."""
+
+    def shown(self, recorded: float) -> float:
+        """What is shown of a recorded number."""
+        return recorded if self.recorded_per_unit == 1 else recorded / self.recorded_per_unit
 
 
 COUNTER: Final = MetricKind.COUNTER
 GAUGE: Final = MetricKind.GAUGE
 HISTOGRAM: Final = MetricKind.HISTOGRAM
+
+PER_SECOND_US: Final = 1_000_000
+PER_SECOND_MS: Final = 1_000
 
 MICROSECONDS: Final = (
     50,
@@ -66,15 +75,15 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_object_store_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Payload bytes to (write) and from (read) the store"),
     "ponor_object_store_errors_total": Metric(COUNTER, "requests", ("op", "error"), "Calls that failed, by error class"),
     "ponor_object_store_retries_total": Metric(COUNTER, "requests", ("op",), "Calls made again after a retriable error"),
-    "ponor_object_store_request_us": Metric(HISTOGRAM, "us", ("op",), "Duration of one call", MICROSECONDS),
+    "ponor_object_store_request_seconds": Metric(HISTOGRAM, "seconds", ("op",), "Duration of one call", MICROSECONDS, PER_SECOND_US),
     "ponor_object_store_concurrency": Metric(GAUGE, "requests", ("class",), "Reads and writes that may be in flight now: halves when the store asks to slow down, grows by one for as many answers"),
-    "ponor_store_cost_usd": Metric(GAUGE, "usd", ("class",), "List price of this process's requests so far, by class"),
-    "ponor_store_cost_usd_per_gb": Metric(GAUGE, "usd", (), "List price of this process's requests so far per gigabyte appended to its write-ahead log in the store; 0 before"),
+    "ponor_store_cost_usd_total": Metric(COUNTER, "usd", ("class",), "List price of this process's requests so far, by class"),
+    "ponor_store_cost_usd_per_gigabyte": Metric(GAUGE, "usd per gigabyte", (), "List price of this process's requests so far per gigabyte appended to its write-ahead log in the store; 0 before"),
     # The journal, by its directory's role: ponor_journal.
     "ponor_journal_frames_total": Metric(COUNTER, "frames", ("journal",), "Group commits written and synced"),
     "ponor_journal_entries_total": Metric(COUNTER, "entries", ("journal",), "Entries made durable"),
     "ponor_journal_bytes_total": Metric(COUNTER, "bytes", ("journal",), "Bytes written to disk, headers and padding included"),
-    "ponor_journal_sync_us": Metric(HISTOGRAM, "us", ("journal",), "Write and sync of one group commit", MICROSECONDS),
+    "ponor_journal_sync_seconds": Metric(HISTOGRAM, "seconds", ("journal",), "Write and sync of one group commit", MICROSECONDS, PER_SECOND_US),
     "ponor_journal_queued_bytes": Metric(GAUGE, "bytes", ("journal",), "Entries taken and not yet durable"),
     "ponor_journal_retained_bytes": Metric(GAUGE, "bytes", ("journal",), "Bytes on disk above the trim point"),
     "ponor_journal_segments": Metric(GAUGE, "segments", ("journal", "state"), "Segment files, live and spare"),
@@ -84,22 +93,22 @@ METRICS: Final[dict[str, Metric]] = {
     ),
     "ponor_journal_torn_bytes": Metric(GAUGE, "bytes", ("journal",), "Bytes of a torn tail that start-up cut off"),
     # The write-ahead log and recovery: s3stream.
-    "ponor_wal_recovery_us": Metric(GAUGE, "us", (), "How long the last recovery took"),
+    "ponor_wal_recovery_seconds": Metric(GAUGE, "seconds", (), "How long the last recovery took"),
     "ponor_wal_recovered_bytes": Metric(GAUGE, "bytes", (), "Bytes that the last recovery uploaded"),
-    "ponor_wal_append_us": Metric(HISTOGRAM, "us", (), "From append to acknowledgement", MICROSECONDS),
+    "ponor_wal_append_seconds": Metric(HISTOGRAM, "seconds", (), "From append to acknowledgement", MICROSECONDS, PER_SECOND_US),
     # The object WAL: s3stream.object_wal.
     "ponor_wal_object_puts_total": Metric(COUNTER, "puts", ("kind",), "Slots (data) and fences (fence) put, each once however often it was repeated"),
     "ponor_wal_object_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of records in slots that were acknowledged"),
-    "ponor_wal_object_put_us": Metric(HISTOGRAM, "us", (), "From the start of a slot's put to its confirmation, repetitions included", MICROSECONDS),
-    "ponor_wal_object_gather_us": Metric(HISTOGRAM, "us", (), "How long a slot gathered before it was put", MICROSECONDS),
+    "ponor_wal_object_put_seconds": Metric(HISTOGRAM, "seconds", (), "From the start of a slot's put to its confirmation, repetitions included", MICROSECONDS, PER_SECOND_US),
+    "ponor_wal_object_gather_seconds": Metric(HISTOGRAM, "seconds", (), "How long a slot gathered before it was put", MICROSECONDS, PER_SECOND_US),
     "ponor_wal_object_read_backs_total": Metric(COUNTER, "slots", ("result",), "Slots found taken and read back: own after a lost answer, or foreign"),
     "ponor_wal_object_hedges_total": Metric(COUNTER, "puts", (), "Further copies of late slots that were sent"),
     "ponor_wal_object_hedges_won_total": Metric(COUNTER, "slots", (), "Late slots of which a further copy was answered first"),
-    "ponor_wal_object_hedge_ms": Metric(GAUGE, "ms", (), "After how long a put is sent once more now; 0 while too few were answered"),
+    "ponor_wal_object_hedge_seconds": Metric(GAUGE, "seconds", (), "After how long a put is sent once more now; 0 while too few were answered"),
     "ponor_wal_object_slots": Metric(GAUGE, "slots", (), "Slots above the trim point: what a recovery would have to read"),
     "ponor_wal_object_puts_in_flight": Metric(GAUGE, "puts", (), "Slots on their way"),
     "ponor_wal_object_deleted_total": Metric(COUNTER, "slots", (), "Slots deleted below the trim point"),
-    "ponor_wal_takeover_us": Metric(HISTOGRAM, "us", (), "Recovery of one log in the store, from its first listing to the log's end in the metadata", MICROSECONDS),
+    "ponor_wal_takeover_seconds": Metric(HISTOGRAM, "seconds", (), "Recovery of one log in the store, from its first listing to the log's end in the metadata", MICROSECONDS, PER_SECOND_US),
     "ponor_wal_takeovers_running": Metric(GAUGE, "logs", (), "Logs in the store that this process recovers now, or waits to"),
     "ponor_wal_recoveries_total": Metric(COUNTER, "logs", ("result",), "Write-ahead logs in the store that this process recovered: done, lost to another recoverer, or failed"),
     # Caches of s3stream.
@@ -116,10 +125,10 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_upload_objects_total": Metric(COUNTER, "objects", ("kind",), "Objects committed, stream objects (so) and stream set objects (sso)"),
     "ponor_upload_bytes_total": Metric(COUNTER, "bytes", ("kind",), "Bytes of committed objects"),
     "ponor_upload_blocks_waiting": Metric(GAUGE, "blocks", (), "Sealed log cache blocks not yet committed"),
-    "ponor_upload_us": Metric(HISTOGRAM, "us", ("stage",), "Stages of an upload: prepare, put, commit", MICROSECONDS),
+    "ponor_upload_seconds": Metric(HISTOGRAM, "seconds", ("stage",), "Stages of an upload: prepare, put, commit", MICROSECONDS, PER_SECOND_US),
     # The Kafka listener and its partitions: ponor_broker.
     "ponor_kafka_requests_total": Metric(COUNTER, "requests", ("api",), "Requests answered"),
-    "ponor_kafka_request_us": Metric(HISTOGRAM, "us", ("api",), "From the whole request read to the response written", MICROSECONDS),
+    "ponor_kafka_request_seconds": Metric(HISTOGRAM, "seconds", ("api",), "From the whole request read to the response written", MICROSECONDS, PER_SECOND_US),
     "ponor_kafka_errors_total": Metric(COUNTER, "responses", ("api", "error"), "Error codes sent"),
     "ponor_kafka_connections": Metric(GAUGE, "connections", (), "Open client connections"),
     "ponor_kafka_connections_refused_total": Metric(COUNTER, "connections", ("reason",), "Connections closed by the broker"),
@@ -135,8 +144,8 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_partition_moves_total": Metric(
         COUNTER, "partitions", ("result",), "Moves away from this broker that ended: moved, cancelled, failed (taken back by this broker)"
     ),
-    "ponor_partition_move_us": Metric(
-        HISTOGRAM, "us", ("step",), "Steps of moves: residue, drain, tail, close at the source, open at the target", MICROSECONDS
+    "ponor_partition_move_seconds": Metric(
+        HISTOGRAM, "seconds", ("step",), "Steps of moves: residue, drain, tail, close at the source, open at the target", MICROSECONDS, PER_SECOND_US
     ),
     "ponor_transit_requests_total": Metric(
         COUNTER, "requests", ("result",), "Requests for partitions on the move: parked, expired (of these), refused at once"
@@ -156,7 +165,7 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_cleaner_bytes_total": Metric(COUNTER, "bytes", ("direction",), "Bytes of batches that the log cleaner read (in) and wrote (out)"),
     "ponor_cleaner_records_removed_total": Metric(COUNTER, "records", (), "Records that the log cleaner removed"),
     "ponor_cleaner_map_bytes": Metric(GAUGE, "bytes", (), "Memory of the log cleaner's map of keys"),
-    "ponor_cleaner_dirty_ratio_max": Metric(GAUGE, "1", (), "Largest share of a compacted partition that waits for cleaning, 0 to 1"),
+    "ponor_cleaner_dirty_max_ratio": Metric(GAUGE, "1", (), "Largest share of a compacted partition that waits for cleaning, 0 to 1"),
     "ponor_cleaner_dirty_age_seconds": Metric(GAUGE, "seconds", (), "Age of the oldest segment of a compacted partition that may be cleaned and was not"),
     "ponor_retention_deleted_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of segments that retention dropped"),
     "ponor_groups": Metric(GAUGE, "groups", ("state",), "Consumer groups this broker coordinates"),
@@ -171,18 +180,19 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_controller_commits_total": Metric(COUNTER, "batches", (), "Record batches committed"),
     "ponor_controller_records_total": Metric(COUNTER, "records", ("kind",), "Records committed"),
     "ponor_controller_operations_total": Metric(COUNTER, "operations", ("operation", "result"), "Operations answered"),
-    "ponor_controller_tick_late_us": Metric(
-        HISTOGRAM, "us", (), "How much later than due a tick of consensus ran: what held the event loop", MICROSECONDS
+    "ponor_controller_tick_late_seconds": Metric(
+        HISTOGRAM, "seconds", (), "How much later than due a tick of consensus ran: what held the event loop", MICROSECONDS, PER_SECOND_US
     ),
-    "ponor_controller_tick_late_cause_us": Metric(
+    "ponor_controller_tick_late_cause_seconds": Metric(
         HISTOGRAM,
-        "us",
+        "seconds",
         ("cause",),
         "Of ticks more than 12.8 ms late: how long of that the loop's thread ran (ran), was ready while others had the processors (waited), or neither (blocked: the kernel,"
         " another thread in the interpreter, a host that took the processor away)",
         LATENESS_US,
+        PER_SECOND_US,
     ),
-    "ponor_controller_commit_us": Metric(HISTOGRAM, "us", (), "From proposal to committed", MICROSECONDS),
+    "ponor_controller_commit_seconds": Metric(HISTOGRAM, "seconds", (), "From proposal to committed", MICROSECONDS, PER_SECOND_US),
     "ponor_controller_sessions": Metric(GAUGE, "sessions", (), "Node sessions that are alive"),
     "ponor_controller_suspected_nodes": Metric(GAUGE, "nodes", (), "Registered brokers that have been silent for longer than the session timeout"),
     "ponor_controller_moves_under_way": Metric(GAUGE, "moves", (), "Partitions on their way to another broker"),
@@ -227,9 +237,9 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_compaction_tasks": Metric(GAUGE, "tasks", (), "Compaction tasks under way"),
     "ponor_compaction_backlog_objects": Metric(GAUGE, "objects", (), "Stream set objects as brokers uploaded them, that no compaction has replaced yet"),
     "ponor_compaction_backlog_bytes": Metric(GAUGE, "bytes", (), "Bytes of these"),
-    "ponor_compaction_backlog_age_ms": Metric(GAUGE, "ms", (), "Age of the oldest of these"),
+    "ponor_compaction_backlog_age_seconds": Metric(GAUGE, "seconds", (), "Age of the oldest of these"),
     "ponor_compaction_fragmented_streams": Metric(GAUGE, "streams", (), "Streams with several stream objects below half of the size up to which such are joined"),
-    "ponor_object_metadata_bytes_per_gb": Metric(GAUGE, "bytes", (), "Metadata about objects in the image, about, per 10^9 bytes of data"),
+    "ponor_object_metadata_bytes_per_gigabyte": Metric(GAUGE, "bytes per gigabyte", (), "Metadata about objects in the image, about, per 10^9 bytes of data"),
     "ponor_snapshot_leases": Metric(GAUGE, "leases", (), "Snapshots that are being read"),
     "ponor_snapshot_pinned_bytes": Metric(GAUGE, "bytes", (), "Destroyed objects that are kept for readers of snapshots"),
     "ponor_snapshot_leases_broken_total": Metric(COUNTER, "leases", (), "Leases of snapshots ended against their readers: too old, or they kept too much"),
@@ -238,7 +248,7 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_brokers_wanted": Metric(GAUGE, "brokers", (), "Brokers that the present load wants, with headroom: rises within seconds, falls late; 0 at controllers that do not lead"),
     "ponor_balancer_moves_total": Metric(COUNTER, "moves", ("goal",), "Moves that the balancer began, by the goal that asked for them"),
     # Garbage, at the leading controller; others show 0.
-    "ponor_garbage_oldest_age_ms": Metric(GAUGE, "ms", ("state",), "Age of the oldest garbage that is still in the store: destroyed (since it was), or prepared (since its lease ran out); above the destroy delay it grows only if nobody collects; 0 at controllers that do not lead"),
+    "ponor_garbage_oldest_age_seconds": Metric(GAUGE, "seconds", ("state",), "Age of the oldest garbage that is still in the store: destroyed (since it was), or prepared (since its lease ran out); above the destroy delay it grows only if nobody collects; 0 at controllers that do not lead"),
     "ponor_garbage_objects": Metric(GAUGE, "objects", ("state",), "Objects destroyed and not yet deleted, or prepared and not yet committed; 0 at controllers that do not lead"),
     # Sessions and subscriptions, as nodes and tools see them: ponor_metadata.
     "ponor_session_reconnects_total": Metric(COUNTER, "connections", (), "Sessions with a controller that ended and were made anew"),
@@ -252,13 +262,13 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_compactor_read_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects that were read to be compacted, indexes estimated"),
     "ponor_compactor_written_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects that were written; copies made by the store itself are not in it"),
     "ponor_compactor_replaced_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of objects that were replaced by commits"),
-    "ponor_compactor_throttled_ms_total": Metric(COUNTER, "ms", (), "Waiting of requests for the rates of bytes and requests, all requests added up"),
+    "ponor_compactor_throttled_seconds_total": Metric(COUNTER, "seconds", (), "Waiting of requests for the rates of bytes and requests, all requests added up", recorded_per_unit=PER_SECOND_MS),
     "ponor_compactor_pace_ratio": Metric(GAUGE, "1", (), "Share of these rates that is used: below 1 after the store asked to slow down"),
-    "ponor_compactor_pace_bytes_per_s": Metric(GAUGE, "bytes/s", (), "Bytes that may be read and written in a second, added up: rises while there is always more to do"),
+    "ponor_compactor_pace_bytes_per_second": Metric(GAUGE, "bytes per second", (), "Bytes that may be read and written in a second, added up: rises while there is always more to do"),
     "ponor_compactor_progress_ratio": Metric(GAUGE, "1", (), "Share of the present task that is done; 0 between tasks"),
-    "ponor_compactor_eta_s": Metric(GAUGE, "s", (), "Seconds that the present task will still take, if it goes on as it went so far"),
+    "ponor_compactor_eta_seconds": Metric(GAUGE, "seconds", (), "Seconds that the present task will still take, if it goes on as it went so far"),
     "ponor_compactor_held_bytes": Metric(GAUGE, "bytes", (), "Of compaction_budget_bytes, what the present task holds"),
-    "ponor_compactor_resident_bytes_max": Metric(GAUGE, "bytes", (), "Most resident memory that the process ever had"),
+    "ponor_compactor_resident_max_bytes": Metric(GAUGE, "bytes", (), "Most resident memory that the process ever had"),
     # The garbage collector.
     "ponor_gc_claimed_total": Metric(COUNTER, "objects", (), "Objects claimed for deletion"),
     "ponor_gc_deleted_total": Metric(COUNTER, "objects", (), "Objects deleted and confirmed"),
@@ -269,7 +279,7 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_gc_report_only": Metric(GAUGE, "", (), "1 while the collector deletes nothing because the marker of its cluster is missing or foreign, or an object has an id that was not given yet"),
     "ponor_gc_strange_keys": Metric(GAUGE, "keys", (), "Keys among our objects that no object of ours can have, as of the last finished reconciliation; they are left alone"),
     "ponor_gc_reconciliations_total": Metric(COUNTER, "passes", ("outcome",), "Reconciliations of the bucket with the metadata: done, or failed and taken up again later"),
-    "ponor_gc_delete_keys_per_s": Metric(GAUGE, "keys/s", (), "How fast this collector may delete now: halved when the store asks to slow down"),
+    "ponor_gc_delete_keys_per_second": Metric(GAUGE, "keys per second", (), "How fast this collector may delete now: halved when the store asks to slow down"),
     "ponor_gc_failures_total": Metric(COUNTER, "sweeps", (), "Claims whose objects could not be deleted or confirmed; claimed again later"),
 }  # fmt: skip
 

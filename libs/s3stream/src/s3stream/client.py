@@ -96,7 +96,7 @@ class StreamClient:
                 report = await Recovery(
                     runtime=runtime, wal=wal, streams=streams, uploader=uploader, settings=settings
                 ).run()
-        runtime.telemetry.gauge("ponor_wal_recovery_us", lambda: report.duration_ms * 1000)
+        runtime.telemetry.gauge("ponor_wal_recovery_seconds", lambda: report.duration_ms / 1000)
         runtime.telemetry.gauge("ponor_wal_recovered_bytes", lambda: report.bytes)
         storage = Storage(
             runtime=runtime, wal=wal, uploader=uploader, streams=streams, settings=settings, tasks=tasks

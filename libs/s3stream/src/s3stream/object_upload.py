@@ -82,7 +82,7 @@ class ObjectUploader:
         self._settings = settings
         self._puts = asyncio.Semaphore(settings.puts_in_flight_max)
         self._stages = {
-            stage: telemetry.histogram("ponor_upload_us", stage=stage)
+            stage: telemetry.histogram("ponor_upload_seconds", stage=stage)
             for stage in ("prepare", "put", "commit")
         }
         self._committed_objects = {

@@ -81,7 +81,7 @@ class Storage:
         self._next_sequence = wal.next_sequence
         self._failure: StorageFailedError | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._append_us = runtime.telemetry.histogram("ponor_wal_append_us")
+        self._append_us = runtime.telemetry.histogram("ponor_wal_append_seconds")
         runtime.telemetry.gauge("ponor_log_cache_bytes", lambda: self._cache.charged_bytes)
 
     # --- streams -----------------------------------------------------------------------------------------------------------------

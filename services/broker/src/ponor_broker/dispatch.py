@@ -316,6 +316,6 @@ def _measured(telemetry: Telemetry, key: int, clock: Clock) -> Measured:
     name = ApiKey(key).name.lower()
     return Measured(
         telemetry.counter("ponor_kafka_requests_total", api=name),
-        telemetry.histogram("ponor_kafka_request_us", api=name),
+        telemetry.histogram("ponor_kafka_request_seconds", api=name),
         clock,
     )

@@ -33,7 +33,7 @@ async def serve(configuration: CompactorConfiguration, runtime: Runtime, stop: a
     """Run the compactor, its metrics endpoint and its ready file."""
     gc.set_threshold(*GC_THRESHOLDS)
     metrics = start_metrics(runtime, configuration.metrics)
-    runtime.telemetry.gauge("ponor_compactor_resident_bytes_max", _resident_bytes_max)
+    runtime.telemetry.gauge("ponor_compactor_resident_max_bytes", _resident_bytes_max)
     pace = Pace(runtime.clock, configuration.settings, runtime.telemetry)
     try:
         store, multipart = await open_stores(configuration.object_store, pace, runtime, os.environ)

@@ -47,9 +47,9 @@ class Pace:
         self._slowed_at_ns: int | None = None
         self._read_bytes = telemetry.counter("ponor_compactor_read_bytes_total")
         self._written_bytes = telemetry.counter("ponor_compactor_written_bytes_total")
-        self._waited_ms = telemetry.counter("ponor_compactor_throttled_ms_total")
+        self._waited_ms = telemetry.counter("ponor_compactor_throttled_seconds_total")
         telemetry.gauge("ponor_compactor_pace_ratio", lambda: self._share)
-        telemetry.gauge("ponor_compactor_pace_bytes_per_s", lambda: self.bytes_per_s)
+        telemetry.gauge("ponor_compactor_pace_bytes_per_second", lambda: self.bytes_per_s)
 
     @property
     def share(self) -> float:

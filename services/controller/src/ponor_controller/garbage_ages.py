@@ -26,7 +26,9 @@ class GarbageAges:
         self._ages_ms = dict.fromkeys(STATES, 0)
         self._numbers = dict.fromkeys(STATES, 0)
         for state, name in STATES.items():
-            telemetry.gauge("ponor_garbage_oldest_age_ms", self._shown(self._ages_ms, state), state=name)
+            telemetry.gauge(
+                "ponor_garbage_oldest_age_seconds", self._shown(self._ages_ms, state, 1_000), state=name
+            )
             telemetry.gauge("ponor_garbage_objects", self._shown(self._numbers, state), state=name)
 
     def step(self) -> float:
@@ -39,8 +41,10 @@ class GarbageAges:
             self._numbers[state] = len(waiting)
         return LOOK_S
 
-    def _shown(self, numbers: dict[ObjectState, int], state: ObjectState) -> Callable[[], float]:
-        return lambda: numbers[state] if self._proposer.leads else 0
+    def _shown(
+        self, numbers: dict[ObjectState, int], state: ObjectState, per_unit: int = 1
+    ) -> Callable[[], float]:
+        return lambda: numbers[state] / per_unit if self._proposer.leads else 0
 
 
 def due_since_ms(row: ObjectRow) -> int:

@@ -74,7 +74,7 @@ async def open_stores(
 def collecting_store(raw: ObjectStore, pace: DeletionPace, runtime: Runtime) -> ObjectStore:
     """Meter, pace, limits and retries around a raw store."""
     paced = PacedObjectStore(MeteredObjectStore(raw, runtime.telemetry, runtime.clock), pace)
-    runtime.telemetry.gauge("ponor_gc_delete_keys_per_s", lambda: pace.keys_per_s)
+    runtime.telemetry.gauge("ponor_gc_delete_keys_per_second", lambda: pace.keys_per_s)
     return RetryingObjectStore(
         LimitedObjectStore(paced, telemetry=runtime.telemetry),
         clock=runtime.clock,

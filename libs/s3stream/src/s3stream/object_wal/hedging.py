@@ -86,7 +86,7 @@ class Hedging:
         self._early_bytes_max: Final = early_bytes_max
         self._took_ms: deque[float] = deque(maxlen=ANSWERS_KEPT)
         self._hedges = telemetry.counter("ponor_wal_object_hedges_total")
-        telemetry.gauge("ponor_wal_object_hedge_ms", lambda: round(self.early_ms))
+        telemetry.gauge("ponor_wal_object_hedge_seconds", lambda: self.early_ms / 1000)
 
     @property
     def early_ms(self) -> float:

@@ -417,8 +417,8 @@ class ObjectWal:
     def _count(self, telemetry: Telemetry) -> None:
         self._puts = telemetry.counter("ponor_wal_object_puts_total", kind="data")
         self._bytes = telemetry.counter("ponor_wal_object_bytes_total")
-        self._put_us = telemetry.histogram("ponor_wal_object_put_us")
-        self._gather_us = telemetry.histogram("ponor_wal_object_gather_us")
+        self._put_us = telemetry.histogram("ponor_wal_object_put_seconds")
+        self._gather_us = telemetry.histogram("ponor_wal_object_gather_seconds")
         telemetry.gauge("ponor_wal_object_slots", lambda: len(self._retained))
         telemetry.gauge("ponor_wal_object_puts_in_flight", lambda: self._pacing.puts_in_flight)
 

@@ -27,11 +27,11 @@ def cost_usd(telemetry: Telemetry, request_class: str, usd_per_million: float) -
 
 
 def register_cost(telemetry: Telemetry, settings: StorageSettings) -> None:
-    """Offer the cost gauges. Deletes are free where this list is from."""
+    """Offer the cost metrics. Deletes are free where this list is from."""
     prices = {"put": settings.store_put_usd_per_million, "get": settings.store_get_usd_per_million}
     for request_class, price in prices.items():
-        telemetry.gauge(
-            "ponor_store_cost_usd",
+        telemetry.calculated_counter(
+            "ponor_store_cost_usd_total",
             partial(cost_usd, telemetry, request_class, price),
             **{"class": request_class},
         )
@@ -41,4 +41,4 @@ def register_cost(telemetry: Telemetry, settings: StorageSettings) -> None:
         total_usd = sum(cost_usd(telemetry, name, price) for name, price in prices.items())
         return total_usd * GB / appended_bytes if appended_bytes else 0.0
 
-    telemetry.gauge("ponor_store_cost_usd_per_gb", per_gb)
+    telemetry.gauge("ponor_store_cost_usd_per_gigabyte", per_gb)

@@ -69,7 +69,7 @@ class MeteredObjectStore:
         self._read_bytes = telemetry.counter("ponor_object_store_bytes_total", direction="read")
         self._written_bytes = telemetry.counter("ponor_object_store_bytes_total", direction="write")
         self._durations = {
-            op: telemetry.histogram("ponor_object_store_request_us", op=op)
+            op: telemetry.histogram("ponor_object_store_request_seconds", op=op)
             for op in ("put", "get", "list", "delete")
         }
 

@@ -57,7 +57,9 @@ class MeteredMultipartStore:
             for op, request_class in REQUEST_CLASSES.items()
         }
         self._written_bytes = telemetry.counter("ponor_object_store_bytes_total", direction="write")
-        self._durations = {op: telemetry.histogram("ponor_object_store_request_us", op=op) for op in _OPS}
+        self._durations = {
+            op: telemetry.histogram("ponor_object_store_request_seconds", op=op) for op in _OPS
+        }
 
     @property
     def part_size_bytes_min(self) -> int:

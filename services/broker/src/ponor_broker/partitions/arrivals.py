@@ -249,7 +249,7 @@ class Arrivals:
 
     def _opened(self, opened: Sequence[tuple[Opening, Partition]]) -> None:
         now_ns = self._clock.monotonic_ns()
-        duration = self._telemetry.histogram("ponor_partition_move_us", step="open")
+        duration = self._telemetry.histogram("ponor_partition_move_seconds", step="open")
         tracing = self._telemetry.tracing
         longest_ns = 0
         for opening, partition in opened:

@@ -101,7 +101,7 @@ class Departure:
     def end_step(self, step: str) -> None:
         """The step that began last is over, and the next one begins."""
         now_ns = self._clock.monotonic_ns()
-        self._telemetry.histogram("ponor_partition_move_us", step=step).record(
+        self._telemetry.histogram("ponor_partition_move_seconds", step=step).record(
             (now_ns - self._began_ns) // 1000
         )
         self.took_ms[step] = (now_ns - self._began_ns) // 1_000_000

@@ -64,7 +64,7 @@ class Recoverer:
         self._changed = asyncio.Event()
         self._running: dict[Assignment, asyncio.Task[None]] = {}
         self._over: dict[Assignment, None] = {}  # that the image may show for a moment longer
-        self._duration = runtime.telemetry.histogram("ponor_wal_takeover_us")
+        self._duration = runtime.telemetry.histogram("ponor_wal_takeover_seconds")
         runtime.telemetry.gauge("ponor_wal_takeovers_running", lambda: len(self._running))
 
     async def recover_own(self) -> None:

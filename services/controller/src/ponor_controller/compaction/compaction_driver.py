@@ -83,12 +83,15 @@ class CompactionDriver:
             "ponor_compaction_backlog_objects", lambda: self._led(survey.findings.backlog_objects)
         )
         telemetry.gauge("ponor_compaction_backlog_bytes", lambda: self._led(survey.findings.backlog_bytes))
-        telemetry.gauge("ponor_compaction_backlog_age_ms", lambda: self._led(self._oldest_age_ms()))
+        telemetry.gauge(
+            "ponor_compaction_backlog_age_seconds", lambda: self._led(self._oldest_age_ms() / 1000)
+        )
         telemetry.gauge(
             "ponor_compaction_fragmented_streams", lambda: self._led(len(survey.findings.fragmented))
         )
         telemetry.gauge(
-            "ponor_object_metadata_bytes_per_gb", lambda: self._led(survey.findings.metadata_bytes_per_gb)
+            "ponor_object_metadata_bytes_per_gigabyte",
+            lambda: self._led(survey.findings.metadata_bytes_per_gb),
         )
 
     def _oldest_age_ms(self) -> int:

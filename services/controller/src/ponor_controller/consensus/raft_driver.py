@@ -414,6 +414,6 @@ def _late_ticks(runtime: Runtime) -> LateTicks:
         runtime.clock,
         runtime.process,
         runtime.telemetry,
-        late_us="ponor_controller_tick_late_us",
-        cause_us="ponor_controller_tick_late_cause_us",
+        late_us="ponor_controller_tick_late_seconds",
+        cause_us="ponor_controller_tick_late_cause_seconds",
     )

@@ -71,7 +71,7 @@ class Proposer:
         self._open: records_pb2.RecordBatch | None = None
         self._open_bytes = 0
         consensus.on_compaction(self._update_room)
-        self._commit_us = telemetry.histogram("ponor_controller_commit_us")
+        self._commit_us = telemetry.histogram("ponor_controller_commit_seconds")
 
     @property
     def view(self) -> Overlay:

@@ -68,7 +68,7 @@ class LogCleaner:
         self._bytes_written = telemetry.counter("ponor_cleaner_bytes_total", direction="out")
         self._records_removed = telemetry.counter("ponor_cleaner_records_removed_total")
         telemetry.gauge("ponor_cleaner_map_bytes", self._map_bytes)
-        telemetry.gauge("ponor_cleaner_dirty_ratio_max", lambda: self._dirty_ratio_max)
+        telemetry.gauge("ponor_cleaner_dirty_max_ratio", lambda: self._dirty_ratio_max)
         telemetry.gauge("ponor_cleaner_dirty_age_seconds", lambda: self._dirty_age_ms() / 1000)
 
     async def run(self) -> None:

@@ -1,0 +1,44 @@
+"""Names of metrics follow Prometheus' conventions (prometheus.io/docs/practices/naming): base units, in full, at the end; `_total` for counters and for nothing else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from ponor_runtime.telemetry_names import METRICS, MetricKind
+
+ABBREVIATED = {
+    *("ns", "us", "ms", "s", "sec", "secs", "min", "mins", "h", "hr", "hrs"),
+    *("b", "kb", "mb", "gb", "kib", "mib", "gib", "pct", "cnt", "num", "avg"),
+}
+NOT_BASE = {
+    "milliseconds",
+    "microseconds",
+    "nanoseconds",
+    "minutes",
+    "hours",
+    "kilobytes",
+    "megabytes",
+    "percent",
+}
+IN_NAME = ("seconds", "bytes", "usd")
+"""Units that a name must state; others, such as requests, are what the name counts."""
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_is_named_by_the_conventions(name: str) -> None:
+    metric = METRICS[name]
+    assert re.fullmatch(r"ponor(_[a-z0-9]+)+", name)
+    assert name.endswith("_total") == (metric.kind is MetricKind.COUNTER), "_total ends counters"
+    words = {*name.split("_"), *re.split(r"\W+", metric.unit)}
+    assert not words & ABBREVIATED, "write units in full"
+    assert not words & NOT_BASE, "show base units: seconds, bytes, a ratio from 0 to 1"
+    unit = metric.unit.replace(" ", "_")
+    if unit.startswith(IN_NAME):
+        assert name.removesuffix("_total").endswith(f"_{unit}"), "the unit stands at the end"
+
+
+def test_what_is_recorded_is_shown_in_the_unit_of_the_name() -> None:
+    for name, metric in METRICS.items():
+        is_time_histogram = metric.kind is MetricKind.HISTOGRAM and metric.unit == "seconds"
+        assert not is_time_histogram or metric.recorded_per_unit == 1_000_000, name
