@@ -20,6 +20,7 @@ from ponor_metadata.digest import EMPTY_DIGEST
 from ponor_metadata.image import MetadataImage
 from ponor_rpc.errors import OperationError
 from ponor_rpc.methods import SUBSCRIBE
+from ponor_runtime.observer_clock import ObserverClock
 from ponor_runtime.runtime import Runtime
 
 CLUSTER_ID = "c-1"
@@ -112,6 +113,7 @@ class FollowedController:
             cluster_time_ms=lambda: image.cluster_time_ms,
             settings=SETTINGS,
             telemetry=runtime.telemetry,
+            observed=ObserverClock(runtime.clock),
         )
         self._catch_up(image, tail, max(self.restart_index, self.begin_index))
         self.tail, self.service = tail, service

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ponor_controller.sessions.node_activity import NodeActivity
-from ponor_runtime.identity import ClusterOrdinal, compose_node_id
+from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
 
 A, B, C = (compose_node_id(ClusterOrdinal(1), number) for number in range(3))
 
@@ -38,9 +38,18 @@ def _settled() -> tuple[NodeActivity, HandClock]:
     return activity, clock
 
 
+def _pass(activity: NodeActivity, clock: HandClock, ms: int, *, speaking: list[NodeId]) -> None:
+    """Let time pass in which some nodes send something every second, and at the end."""
+    end_ms = clock.now_ms + ms
+    while clock.now_ms < end_ms:
+        clock.now_ms = min(clock.now_ms + 1_000, end_ms)
+        for node_id in speaking:
+            activity.heard(node_id)
+
+
 def test_silence_for_the_session_timeout_is_suspicious() -> None:
     activity, clock = _settled()
-    clock.now_ms += 9_000
+    _pass(activity, clock, 9_000, speaking=[B, C])
     assert not activity.is_suspected(A)
     clock.now_ms += 1
     assert activity.is_suspected(A)
@@ -51,7 +60,9 @@ def test_silence_for_the_session_timeout_is_suspicious() -> None:
 def test_a_node_that_was_never_heard_counts_from_the_beginning() -> None:
     activity, clock = _activity()
     assert not activity.is_suspected(A)
-    clock.now_ms += 9_001
+    clock.now_ms += 18_000
+    assert not activity.is_suspected(A), "one timeout to miss the old leader, one to find this one"
+    clock.now_ms += 1
     assert activity.is_suspected(A)
 
 
@@ -68,7 +79,7 @@ def test_a_broken_session_is_suspicious_soon_unless_the_node_comes_back() -> Non
 
 def test_a_new_leader_gives_everybody_a_full_timeout() -> None:
     activity, clock = _settled()
-    clock.now_ms += 9_001
+    clock.now_ms += 18_001
     assert activity.is_suspected(A)
     activity.restart()
     assert not activity.is_suspected(A)
@@ -97,9 +108,7 @@ def test_when_most_are_gone_at_once_the_fault_is_here() -> None:
 def test_those_who_are_long_gone_do_not_count_as_gone_at_once() -> None:
     activity, clock = _settled()
     activity.left(A)
-    clock.now_ms += 9_001
-    activity.heard(B)
-    activity.heard(C)
+    _pass(activity, clock, 9_001, speaking=[B, C])
     clock.now_ms += 10
     activity.left(B)
     clock.now_ms += 1_001
@@ -143,12 +152,12 @@ def test_a_young_leader_gives_everybody_a_full_timeout() -> None:
     clock.now_ms += 2_000
     activity.heard(A)
     activity.left(A)
-    assert activity.settled_in_s() == 7
-    assert activity.suspected_in_s(A) == 7.001
-    clock.now_ms += 7_001
+    assert activity.settled_in_s() == 16
+    assert activity.suspected_in_s(A) == 9.001
+    clock.now_ms += 16_001
     assert activity.settled_in_s() == 0
     activity.restart()
-    assert activity.settled_in_s() == 9
+    assert activity.settled_in_s() == 18
 
 
 def test_why_a_node_is_suspected_is_said_in_words() -> None:
@@ -163,8 +172,8 @@ def test_why_a_node_is_suspected_is_said_in_words() -> None:
     activity.heard(A)
     assert not activity.is_away(A)
     activity.restart()
-    clock.now_ms += 10_000
-    assert activity.reason(A) == "nothing was heard of it in the 10000 ms since this controller leads"
+    clock.now_ms += 19_000
+    assert activity.reason(A) == "nothing was heard of it in the 19000 ms since this controller leads"
 
 
 def test_those_that_are_gone_for_certain_are_no_reason_to_distrust_oneself() -> None:
@@ -180,3 +189,76 @@ def test_those_that_are_gone_for_certain_are_no_reason_to_distrust_oneself() -> 
     assert activity.is_suspected(A)
     activity.forget(C)
     assert not activity.is_suspected(C), "it is heard"
+
+
+def test_nodes_that_fall_silent_together_have_a_second_timeout() -> None:
+    activity, clock = _settled()
+    _pass(activity, clock, 9_001, speaking=[C])
+    assert not activity.is_suspected(A), "two of three"
+    assert activity.suspected_in_s(A) == 2.251, (
+        "a quarter of the timeout: C may fall silent too, or A come back"
+    )
+    _pass(activity, clock, 8_999, speaking=[C])
+    assert not activity.is_suspected(B)
+    _pass(activity, clock, 1, speaking=[C])
+    assert activity.is_suspected(A)
+    assert activity.is_suspected(B)
+
+
+def test_a_node_that_comes_back_from_a_common_silence_shows_that_the_link_was_the_cause() -> None:
+    activity, clock = _settled()
+    _pass(activity, clock, 30_000, speaking=[])
+    assert activity.is_suspected(B)
+    activity.heard(A)
+    assert not activity.is_suspected(B), "the link is whole again, and B had no time yet"
+    _pass(activity, clock, 9_000, speaking=[A, C])
+    assert not activity.is_suspected(B)
+    _pass(activity, clock, 1, speaking=[A, C])
+    assert activity.is_suspected(B), "it alone is silent"
+
+
+def test_nodes_whose_sessions_broke_before_have_no_second_timeout() -> None:
+    activity, clock = _settled()
+    activity.left(A)
+    activity.left(B)
+    _pass(activity, clock, 9_001, speaking=[C])
+    assert activity.is_suspected(A)
+    assert activity.is_suspected(B)
+
+
+def test_one_silent_node_of_two_is_suspected_after_one_timeout() -> None:
+    activity, clock = _settled()
+    activity.left(C)
+    clock.now_ms += 1_001
+    activity.forget(C)
+    _pass(activity, clock, 8_000, speaking=[B])
+    assert activity.is_suspected(A)
+
+
+def test_nodes_that_a_new_leader_expects_and_does_not_hear_count_as_silent_together() -> None:
+    activity, clock = _activity()
+    activity.restart([A, B, C])
+    _pass(activity, clock, 18_001, speaking=[C])
+    assert not activity.is_suspected(A), "two of three did not find this leader: perhaps they cannot"
+    _pass(activity, clock, 9_000, speaking=[C])
+    assert activity.is_suspected(A)
+
+
+def test_an_absence_of_half_a_timeout_gives_every_node_a_full_one() -> None:
+    activity, clock = _settled()
+    activity.left(A)
+    clock.now_ms += 900  # observed time is discounted by the clock itself
+    activity.observer_was_absent(4_400_000_000)
+    clock.now_ms += 101
+    assert activity.is_suspected(A), "sessions outlive a short absence"
+    activity.heard(A)
+    activity.left(A)
+    activity.observer_was_absent(4_500_000_000)
+    clock.now_ms += 8_999
+    assert not activity.is_suspected(A)
+    assert not activity.is_suspected(B)
+    assert activity.settled_in_s() == 0.001
+    clock.now_ms += 2
+    assert activity.is_suspected(A) is activity.is_suspected(B)
+    clock.now_ms += 9_000
+    assert activity.is_suspected(A)

@@ -29,6 +29,7 @@ from ponor_rpc.methods import SESSION
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import NodeEpoch
 from ponor_runtime.network import Connection, ConnectionClosedError, Network
+from ponor_runtime.observer_clock import ObserverClock
 from ponor_runtime.randomness import Randomness
 from ponor_runtime.telemetry import Telemetry
 
@@ -94,6 +95,7 @@ class SessionClient:
         """
         self._network = network
         self._clock = clock
+        self._observed = ObserverClock(clock)
         self._identity = identity
         self._known = addresses if isinstance(addresses, KnownControllers) else KnownControllers(addresses)
         self._choice = ControllerChoice(self._known)
@@ -161,7 +163,7 @@ class SessionClient:
 
     @property
     def silence_ms(self) -> int | None:
-        """How long ago the leader was heard; None before the first welcome."""
+        """How long ago the leader was heard; None before the first welcome. Time in which this process did not run counts: it may have been replaced meanwhile."""
         if self._heard_ns is None:
             return None
         return (self._clock.monotonic_ns() - self._heard_ns) // 1_000_000
@@ -316,6 +318,7 @@ class SessionClient:
                 self._receive(connection),
                 self._send_operations(connection),
                 self._send_heartbeats(connection),
+                self._observed.run(),
             )
         finally:
             self._connection = None
@@ -344,7 +347,7 @@ class SessionClient:
         assert self._welcome is not None
         silence_seconds = self._welcome.session_timeout_ms / 1000
         while not self.fenced.is_set():
-            async with asyncio.timeout(silence_seconds):
+            async with self._observed.timeout(silence_seconds):
                 encoded = await connection.receive()
             self._heard_ns = self._clock.monotonic_ns()
             frame = SessionResponse.FromString(encoded)

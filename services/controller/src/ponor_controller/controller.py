@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.overlay import Overlay
@@ -18,6 +19,7 @@ from ponor_raft.stored import StoredState
 from ponor_rpc.methods import CLUSTER, PEER, QUORUM, SESSION, SUBSCRIBE
 from ponor_runtime.identity import number_of_node
 from ponor_runtime.network import Handler, Network
+from ponor_runtime.observer_clock import ABSENCE_S, ObserverClock
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
@@ -64,6 +66,9 @@ from ponor_controller.snapshot_leases import lease_driver
 from ponor_controller.snapshotter import Snapshotter
 from ponor_controller.subscriptions.image_source import ImageSource
 from ponor_controller.subscriptions.subscription_service import SubscriptionService
+
+ABSENCES_PER_SESSION_TIMEOUT: Final = 4
+"""A shorter absence counts as silence of the nodes."""
 
 
 class Controller:
@@ -113,7 +118,10 @@ class Controller:
         own_addresses: Addresses,
     ) -> None:
         runtime, own = self._runtime, identity.replica
-        self._cluster_clock = ClusterClock(runtime.clock, self.image.cluster_time_ms)
+        self._observed = ObserverClock(
+            runtime.clock, min(ABSENCE_S, settings.session_timeout_ms / 1000 / ABSENCES_PER_SESSION_TIMEOUT)
+        )
+        self._cluster_clock = ClusterClock(self._observed, self.image.cluster_time_ms)
         self._opening = Opening(
             self.image, self._cluster_clock, stored.entries[-1] if stored.entries else None
         )
@@ -143,8 +151,9 @@ class Controller:
     def _build_proposals(self, settings: ControllerSettings) -> None:
         runtime = self._runtime
         self._activity = NodeActivity(
-            runtime.clock, settings.session_timeout_ms, settings.session_reset_grace_ms
+            self._observed, settings.session_timeout_ms, settings.session_reset_grace_ms
         )
+        self._observed.on_return(self._activity.observer_was_absent)
         self._lanes = Lanes()
         self.proposer = Proposer(
             self.consensus,
@@ -185,6 +194,7 @@ class Controller:
             settings,
             loads=self._balancer.report,
             answers=answers,
+            observed=self._observed,
         )
         self.subscriptions = SubscriptionService(
             recovered.tail,
@@ -194,6 +204,7 @@ class Controller:
             cluster_time_ms=self._cluster_time_ms,
             settings=settings,
             telemetry=runtime.telemetry,
+            observed=self._observed,
         )
         self.snapshotter = self._build_snapshotter(settings)
         self._committed = CommittedBatches(
@@ -285,6 +296,7 @@ class Controller:
         self.driver.start()
         self._tasks.spawn(drive(self._lanes, self._executor, self.proposer, self._runtime.clock), "proposals")
         self._tasks.spawn(self._confirmed.run(), "confirmed-answers")
+        self._tasks.spawn(self._observed.run(), "observed-time")
         self._tasks.spawn(self._activity.watch(self.image), "node-activity")
         for name, duty in self._duties.items():
             self._tasks.spawn(duty.run(), name)

@@ -166,9 +166,10 @@ class RaftQuorum:
         return index
 
     async def _settled(self) -> int:
-        """It is so already; but perhaps it is not committed yet."""
+        """It is so already; but perhaps it is not committed yet, or this controller was deposed and does not know it."""
         index = self._proposer.last_index
         await self._proposer.committed_up_to(index)
+        await self.confirm_leadership()
         return index
 
     async def _refusing(self, ask: Callable[[], Awaitable[int]]) -> int:

@@ -25,7 +25,7 @@ from ponor_controller.cluster_service.nodes import describe_nodes, unregister_no
 from ponor_controller.cluster_service.ports import Balance, Heard
 from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.quorum.features import require_level
-from ponor_controller.sessions.leading import Leading, not_leading
+from ponor_controller.sessions.leading import Leading, confirm_refusals, not_leading
 from ponor_controller.snapshot_leases.leases import LeaseDecision, close_lease, open_lease, renew_lease
 from ponor_controller.snapshot_leases.settings import SnapshotLeaseSettings
 
@@ -76,7 +76,8 @@ class ClusterService:
                 raise _invalid("the request's kind is not known here; upgrade the controller first")
             if not self._leading.is_leading:
                 raise not_leading(self._leading, kind)
-            response = await self._handlers[kind](getattr(request, kind))
+            work = self._handlers[kind](getattr(request, kind))
+            response = await confirm_refusals(work, self._leading, self._unchanged)
         except OperationError as error:
             response = wire.ClusterResponse(error=error.to_proto())
         return response.SerializeToString()
@@ -135,11 +136,7 @@ class ClusterService:
     async def _renew_snapshot(self, request: wire.RenewSnapshot) -> wire.ClusterResponse:
         await self._changeable("reading a snapshot", LEVEL_COMPACTION)
         proposer = self._proposer
-        try:
-            decision = renew_lease(request, proposer.view, proposer.now_ms(), self._settings)
-        except OperationError:
-            await self._unchanged()  # only whoever still leads may say that a lease is over
-            raise
+        decision = renew_lease(request, proposer.view, proposer.now_ms(), self._settings)
         return await self._lease(decision)
 
     async def _close_snapshot(self, request: wire.CloseSnapshot) -> wire.ClusterResponse:

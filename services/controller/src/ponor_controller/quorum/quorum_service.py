@@ -23,7 +23,7 @@ from ponor_controller.consensus.members import Member
 from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.quorum.features import check_updates, describe_features, require_quorum_level
 from ponor_controller.quorum.ports import QuorumControl
-from ponor_controller.sessions.leading import Leading, not_leading
+from ponor_controller.sessions.leading import Leading, confirm_refusals, not_leading
 
 _Handler: TypeAlias = Callable[[Any], Awaitable[wire.QuorumResponse]]
 
@@ -59,7 +59,8 @@ class QuorumService:
             kind = request.WhichOneof("kind")
             if kind is None:
                 raise _invalid("the request's kind is not known here; upgrade the controller first")
-            response = await self._handlers[kind](getattr(request, kind))
+            work = self._handlers[kind](getattr(request, kind))
+            response = await confirm_refusals(work, self._leading, self._confirmed)
         except OperationError as error:
             response = wire.QuorumResponse(error=error.to_proto())
         return response.SerializeToString()
@@ -107,7 +108,7 @@ class QuorumService:
         self._require_leading("updating features")
         records = check_updates(self._proposer.view, request.updates)
         if request.validate_only:
-            return _done(self._proposer.last_index)
+            return await self._unchanged()
         return _done(await self._commit(records))
 
     async def _confirm_incarnation(self, request: wire.ConfirmIncarnation) -> wire.QuorumResponse:
@@ -121,13 +122,13 @@ class QuorumService:
             )
         assert cluster is not None
         if not cluster.incarnation_unconfirmed:
-            return _done(self._proposer.last_index)
+            return await self._unchanged()
         confirmed = records_pb2.IncarnationConfirmed(incarnation=present)
         return _done(await self._commit([records_pb2.Record(incarnation_confirmed=confirmed)]))
 
     async def _commit(self, records: Sequence[records_pb2.Record]) -> int:
         if not records:
-            return self._proposer.last_index
+            return await self._confirmed()
         await self._proposer.room()
         self._require_leading("the change")
         index = self._proposer.propose(records)
@@ -140,6 +141,16 @@ class QuorumService:
         if cluster is None or not 0 <= node_id < 1 << 30:
             return NodeId(node_id)
         return node_id_in(cluster.cluster_ordinal, NodeId(node_id))
+
+    async def _unchanged(self) -> wire.QuorumResponse:
+        return _done(await self._confirmed())
+
+    async def _confirmed(self) -> int:
+        """The newest index, once all that an answer may speak of is committed and a majority confirmed this leader."""
+        index = self._proposer.last_index
+        await self._proposer.committed_up_to(index)
+        await self._leading.read_index()
+        return index
 
     def _require_leading(self, what: str) -> None:
         if not self._leading.is_leading:

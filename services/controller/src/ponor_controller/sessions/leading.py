@@ -5,11 +5,13 @@ What lives here: the protocol, in the services' own terms. Terms, votes and logs
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
 from ponor.common.v1 import error_pb2
-from ponor_rpc.errors import OperationError
+from ponor_rpc.errors import RETRY_SAME_OPERATION, OperationError
+
+T = TypeVar("T")
 
 
 class Leading(Protocol):
@@ -44,6 +46,29 @@ class Leading(Protocol):
             OperationError: NOT_LEADER when no leader could be confirmed.
         """
         ...
+
+
+async def confirm_refusals(
+    work: Awaitable[T], leading: Leading, confirm: Callable[[], Awaitable[object]]
+) -> T:
+    """What `work` returns. A refusal that the caller takes for final leaves only after a majority confirmed this leader: one that was deposed while it did not run refuses by old rows.
+
+    Args:
+        work: what was asked for.
+        leading: whether this controller leads.
+        confirm: waits until everything proposed is committed and the leader is confirmed.
+
+    Raises:
+        OperationError: what `work` raised; NOT_LEADER when it refused and this leader could not be confirmed.
+    """
+    try:
+        return await work
+    except OperationError as error:
+        if error.code not in RETRY_SAME_OPERATION and leading.is_leading:
+            await confirm()
+            if not leading.is_leading:  # a follower's read is confirmed by asking the leader
+                raise not_leading(leading, "a refusal") from None
+        raise
 
 
 def not_leading(leading: Leading, what: str) -> OperationError:

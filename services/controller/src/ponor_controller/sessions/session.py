@@ -18,6 +18,7 @@ from ponor.metadata.v1 import records_pb2
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection, ConnectionClosedError
+from ponor_runtime.observer_clock import ObserverClock
 
 from ponor_controller.proposals.lanes import Lanes
 from ponor_controller.proposals.pending import Caller, PendingOperation
@@ -29,6 +30,10 @@ LoadListener: TypeAlias = Callable[[NodeId, wire.LoadReport], None]
 
 OPERATIONS_FRAME_BYTES_MAX = 256 * 1024
 """A frame may be larger only if it carries one operation, such as the commit of a very wide upload."""
+
+
+class NodeSilentError(ConnectionClosedError):
+    """The node sent nothing for as long as it may be silent. The other end may still take the connection for whole."""
 
 
 class Session:
@@ -46,6 +51,7 @@ class Session:
         operations_max: int,
         bytes_max: int,
         silence_ms_max: int,
+        observed: ObserverClock,
     ) -> None:
         self.caller = caller
         self._connection = connection
@@ -56,6 +62,7 @@ class Session:
         self._operations_max = operations_max
         self._bytes_max = bytes_max
         self._silence_seconds = silence_ms_max / 1000
+        self._observed = observed
         self._operations = 0
         self._bytes = 0
         self._room = asyncio.Event()
@@ -75,7 +82,8 @@ class Session:
         """Serve until the node goes or is silent, or the session is ended.
 
         Raises:
-            ConnectionClosedError: the node is gone, or was silent for longer than it may be: half of a connection can die without a word.
+            NodeSilentError: the node was silent for longer than it may be: half of a connection can die without a word.
+            ConnectionClosedError: the node is gone.
         """
         loop = asyncio.get_running_loop()
         name = f"session-{self.caller.node_id}-{self.caller.node_epoch}"
@@ -99,10 +107,10 @@ class Session:
         while True:
             await self._room.wait()
             try:
-                async with asyncio.timeout(self._silence_seconds):
+                async with self._observed.timeout(self._silence_seconds):
                     frame = await self._connection.receive()
             except TimeoutError:
-                raise ConnectionClosedError(
+                raise NodeSilentError(
                     f"node {self.caller.node_id} was silent for {self._silence_seconds:g} s"
                 ) from None
             self._activity.heard(self.caller.node_id)

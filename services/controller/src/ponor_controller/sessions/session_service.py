@@ -17,6 +17,7 @@ from ponor_metadata.view import cluster_of
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection, ConnectionClosedError
+from ponor_runtime.observer_clock import ObserverClock
 
 from ponor_controller.proposals.lanes import Lanes
 from ponor_controller.proposals.pending import Caller
@@ -25,7 +26,7 @@ from ponor_controller.sessions.answer_turn import AnswerTurn
 from ponor_controller.sessions.leading import Leading, not_leading
 from ponor_controller.sessions.node_activity import NodeActivity
 from ponor_controller.sessions.outbox import Outbox
-from ponor_controller.sessions.session import LoadListener, Session
+from ponor_controller.sessions.session import LoadListener, NodeSilentError, Session
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.validation.nodes import register_node
 
@@ -46,6 +47,7 @@ class SessionService:
         *,
         loads: LoadListener,
         answers: AnswerTurn,
+        observed: ObserverClock,
     ) -> None:
         self._proposer = proposer
         self._lanes = lanes
@@ -55,6 +57,7 @@ class SessionService:
         self._settings = settings
         self._loads = loads
         self._answers = answers
+        self._observed = observed
         self._sessions: dict[NodeId, Session] = {}
         self._connections = 0
         self._leads = leading.is_leading
@@ -93,15 +96,25 @@ class SessionService:
         try:
             await self._welcome(connection, caller, registered_index)
             await session.run()
+        except NodeSilentError:
+            self._remove(session)  # its silence counts, and nothing broke
+            raise
         finally:
-            if self._sessions.get(caller.node_id) is session:
-                del self._sessions[caller.node_id]
+            if self._remove(session):
                 self._activity.left(caller.node_id)
+
+    def _remove(self, session: Session) -> bool:
+        """Whether it was the session of its node."""
+        node_id = session.caller.node_id
+        if self._sessions.get(node_id) is not session:
+            return False
+        del self._sessions[node_id]
+        return True
 
     def _leadership_changed(self) -> None:
         leads = self._leading.is_leading
         if leads and not self._leads:
-            self._activity.restart()
+            self._activity.restart(row.node_id for row in self._proposer.view.nodes if not row.fenced)
         if self._leads and not leads:
             self._losses += 1
             for session in tuple(self._sessions.values()):
@@ -155,9 +168,9 @@ class SessionService:
         try:
             registration = register_node(hello, view, self._proposer.now_ms())
         except OperationError:
-            await self._proposer.committed_up_to(
-                self._proposer.last_index
-            )  # it may speak of what is proposed
+            # The refusal may speak of what is only proposed, and a node that is told of another epoch stops. A leader that was deposed while it did not run must not tell it so.
+            await self._proposer.committed_up_to(self._proposer.last_index)
+            await self._leading.read_index()
             raise
         # Before the row shows the process: what its predecessor left behind (silence, a broken session) must not be held against it.
         self._activity.heard(NodeId(hello.node_id))
@@ -199,6 +212,7 @@ class SessionService:
             operations_max=self._settings.session_operations_max,
             bytes_max=self._settings.session_bytes_max,
             silence_ms_max=self._settings.session_timeout_ms,
+            observed=self._observed,
         )
         self._sessions[caller.node_id] = session
         self._activity.heard(caller.node_id)

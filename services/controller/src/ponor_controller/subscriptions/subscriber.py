@@ -14,6 +14,7 @@ from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import subscription_service_pb2 as wire
 from ponor_rpc.errors import OperationError
 from ponor_runtime.network import Connection, ConnectionClosedError
+from ponor_runtime.observer_clock import ObserverClock
 
 from ponor_controller.sessions.leading import Leading
 
@@ -32,12 +33,19 @@ class Subscriber:
     """
 
     def __init__(
-        self, connection: Connection, leading: Leading, *, window_bytes: int, silence_ms_max: int
+        self,
+        connection: Connection,
+        leading: Leading,
+        *,
+        window_bytes: int,
+        silence_ms_max: int,
+        observed: ObserverClock,
     ) -> None:
         self._connection = connection
         self._leading = leading
         self._window_bytes = window_bytes
         self._silence_seconds = silence_ms_max / 1000
+        self._observed = observed
         self._sent_bytes = 0
         self._received_bytes = 0
         # A dict, not a set: cancelled in the order of arrival.
@@ -75,7 +83,7 @@ class Subscriber:
         """
         try:
             while True:
-                async with asyncio.timeout(self._silence_seconds):
+                async with self._observed.timeout(self._silence_seconds):
                     encoded = await self._connection.receive()
                 request = wire.SubscribeRequest.FromString(encoded)
                 kind = request.WhichOneof("frame")

@@ -17,6 +17,7 @@ from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import subscription_service_pb2 as wire
 from ponor_rpc.errors import OperationError
 from ponor_runtime.network import Connection, ConnectionClosedError
+from ponor_runtime.observer_clock import ObserverClock
 from ponor_runtime.telemetry import Telemetry
 
 from ponor_controller.sessions.leading import Leading
@@ -44,6 +45,7 @@ class SubscriptionService:
         cluster_time_ms: Callable[[], int],
         settings: ControllerSettings,
         telemetry: Telemetry,
+        observed: ObserverClock,
     ) -> None:
         self._tail = tail
         self._images = images
@@ -51,6 +53,7 @@ class SubscriptionService:
         self._cluster_id = cluster_id
         self._cluster_time_ms = cluster_time_ms
         self._settings = settings
+        self._observed = observed
         self._progress_seconds = settings.progress_interval_ms / 1000
         self._divergences = telemetry.counter("ponor_controller_subscriber_divergences_total")
         # A dict, not a set: served in the order of arrival, on every run alike.
@@ -121,6 +124,7 @@ class SubscriptionService:
             self._leading,
             window_bytes=settings.subscriber_window_bytes,
             silence_ms_max=settings.session_timeout_ms,
+            observed=self._observed,
         )
         key = self._next_key
         self._next_key += 1
