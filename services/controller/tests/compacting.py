@@ -55,8 +55,8 @@ class Worker:
         assert result.WhichOneof("outcome") == "compaction_granted"
         return result.compaction_granted
 
-    def finds_nothing(self, *, source_bytes_max: int = 1 << 40) -> bool:
-        return self.ask(source_bytes_max=source_bytes_max).WhichOneof("outcome") == "done"
+    def finds_nothing(self, *, ttl_ms: int = 60_000, source_bytes_max: int = 1 << 40) -> bool:
+        return self.ask(ttl_ms=ttl_ms, source_bytes_max=source_bytes_max).WhichOneof("outcome") == "done"
 
     def held_runs(self, task: wire.CompactionGranted) -> list[Run]:
         """What the sources hold that is wanted, as the task says."""

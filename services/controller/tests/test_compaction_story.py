@@ -398,3 +398,24 @@ def test_nothing_young_is_touched_and_little_waits_for_more() -> None:
     cluster.ledger.now_ms += 10_010
     assert cluster.worker.finds_nothing(), "they fill a task less than half"
     assert len(cluster.worker.lease(source_bytes_max=8_000).sources) == 6
+
+
+def test_a_task_too_large_for_every_worker_that_asks_is_ended_and_offered_in_parts(cluster: Cluster) -> None:
+    """The worker that could take it died for good. Without an end the task would hold its sources, and its place among the tasks, for ever."""
+    ledger = cluster.ledger
+    ledger.settings = replace(
+        ledger.settings, compaction=replace(ledger.settings.compaction, compaction_tasks_max=1)
+    )
+    large = cluster.worker.lease(ttl_ms=60_000)
+    ledger.fence(cluster.worker.caller)
+    small = Worker(ledger, 501)
+    ledger.now_ms = large.leased_until_ms + 3 * 60_000
+    assert small.finds_nothing(ttl_ms=60_000, source_bytes_max=3_000), "another large one may come"
+    ledger.now_ms += 1
+    assert small.finds_nothing(source_bytes_max=3_000), "it is ended"
+    assert not list(ledger.image.compactions)
+    part = small.lease(ttl_ms=60_000, source_bytes_max=3_000)
+    assert part.task_id != large.task_id
+    assert [each.object_id for each in part.sources] == cluster.set_objects[:3]
+    assert small.commit(small.plan(part)) == DONE
+    require_all_found(ledger)

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
+from ponor_controller.moves import changes
 from ponor_controller.moves.overdue import RETRY_MS, Action
 from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
@@ -101,6 +102,24 @@ def test_a_silent_source_that_holds_on_is_fenced_in_its_time(moving: Moving) -> 
         assert again_ms > moving.ledger.now_ms
         moving.ledger.now_ms = again_ms
     assert (moving.ledger.now_ms, moving.drive()) == (FENCE_MS, [Action.FENCED])
+
+
+def test_a_source_that_waits_for_the_recovery_of_another_log_is_not_fenced(moving: Moving) -> None:
+    """Its partition is to move again before it could open it: its streams are open at the broker that died."""
+    dead = moving.leader()
+    moving.fence(dead)
+    heir, other = moving.others()
+    moving.ledger.apply([changes.elected(moving.partition(), heir.node_id)])
+    moving.begin((0, other.node_id))
+    begun_ms = moving.ledger.now_ms
+    moving.ledger.now_ms = begun_ms + TIMEOUT_MS - 1
+    assert moving.drive() == []
+    moving.ledger.now_ms = begun_ms + 2 * TIMEOUT_MS
+    assert moving.drive() == [Action.CANCELLED]
+    node = moving.ledger.image.nodes.get(heir.node_id)
+    assert node is not None
+    assert not node.fenced
+    assert (moving.move(), moving.partition().leader_id) == (None, heir.node_id)
 
 
 def test_a_stuck_source_loses_all_its_closed_partitions_in_the_same_step() -> None:

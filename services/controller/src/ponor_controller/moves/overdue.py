@@ -7,7 +7,8 @@ What lives here: the decision, as a pure function of rows and cluster time, so t
 | closed | the re-election timeout is over, or the source is lost | the target is elected, or another broker if the target is lost |
 | closed | the target is lost | another broker is elected: the source if it lives |
 | open | the target is lost | the move is cancelled, the source goes on |
-| open | twice the timeout is over | the source *node* is fenced: it is stuck. Its streams are closed by the recovery of its log, never at the committed end |
+| open at the source | twice the timeout is over | the source *node* is fenced: it is stuck. Its streams are closed by the recovery of its log, never at the committed end |
+| open at another node, or at an earlier life of the source | the re-election timeout is over | the move is cancelled: another log is recovered first, and the source holds nothing that it could give up |
 | open | the source is fenced | nothing: its log is recovered first (failover, or its own restart), which ends the move |
 """
 
@@ -95,6 +96,9 @@ def find_due(
             due.deeds.append(Deed(Action.CANCELLED, move, changes.cancelled(move, why), why))
         elif now_ms < move.elect_at_ms:
             due.again(move.elect_at_ms)
+        elif not _holds(view, move):
+            why = f"broker {move.source_id} cannot open it before the log of its former leader is recovered"
+            due.deeds.append(Deed(Action.CANCELLED, move, changes.cancelled(move, why), why))
     return due
 
 
@@ -133,7 +137,7 @@ def _fence_stuck(view: View, now_ms: int, settled_in_ms: int, due: Due) -> dict[
         if now_ms < move.elect_at_ms or move.source_id in fenced:
             continue
         node = view.nodes.get(move.source_id)
-        if node is None or node.fenced or rules.open_stream(view, move.topic_id, move.partition) is None:
+        if node is None or node.fenced or not _holds(view, move):
             continue
         at_ms = max(fence_at_ms(move), now_ms + settled_in_ms)
         if now_ms < at_ms:
@@ -144,6 +148,11 @@ def _fence_stuck(view: View, now_ms: int, settled_in_ms: int, due: Due) -> dict[
         why = f"it holds streams of partition {move.partition} of topic {move.topic_id.hex()} {now_ms - move.begun_at_ms} ms after it was told to give it up"
         due.deeds.append(Deed(Action.FENCED, move, records_pb2.Record(node_fenced=record), why))
     return fenced
+
+
+def _holds(view: View, move: MoveRow) -> bool:
+    node = view.nodes.get(move.source_id)
+    return node is not None and rules.holds_stream(view, node, move)
 
 
 def _elect(view: View, move: MoveRow, now_ms: int, nodes: _Nodes, due: Due) -> None:

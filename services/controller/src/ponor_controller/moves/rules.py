@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.rows import MoveRow, PartitionRow, StreamRow
+from ponor_metadata.rows import MoveRow, NodeRow, PartitionRow, StreamRow
 from ponor_metadata.tables import STREAMS_OF_PARTITION
 from ponor_metadata.view import View
 from ponor_runtime.identity import NodeId
@@ -21,6 +21,14 @@ def open_stream(view: View, topic_id: bytes, partition: int) -> StreamRow | None
     """A stream of the partition that somebody holds open; None when all are closed, and nobody can append."""
     streams = view.streams.find(STREAMS_OF_PARTITION, (topic_id.hex(), str(partition)))
     return next((row for row in streams if row.open), None)
+
+
+def holds_stream(view: View, node: NodeRow, move: MoveRow) -> bool:
+    """Whether this life of a node holds a stream of the partition open. A leader that still waits for the recovery of the log before holds none."""
+    streams = view.streams.find(STREAMS_OF_PARTITION, (move.topic_id.hex(), str(move.partition)))
+    return any(
+        row.open and (row.node_id, row.node_epoch) == (node.node_id, node.node_epoch) for row in streams
+    )
 
 
 def moving_partition(view: View, move: MoveRow) -> PartitionRow:

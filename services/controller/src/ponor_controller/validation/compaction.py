@@ -34,10 +34,12 @@ from ponor_controller.validation.uploads import (
 
 Outcome = wire.CompactionOutcome
 REASON_CHARACTERS_MAX = 256
+VACANT_LEASES_MAX = 3
+"""Lease times that a task without a worker waits for one that takes as many bytes. Then it is ended, and its sources are offered in smaller tasks."""
 
 
 def lease_compaction(body: wire.LeaseCompaction, situation: Situation) -> Decision:
-    """A task whose worker is gone or too late, else a new one; `done` without a change when nothing is worth doing."""
+    """A task whose worker is gone or too late, else a new one; `done` without a change when nothing is worth doing. Tasks that waited too long for a worker are ended."""
     _require_compactor(situation)
     if body.ttl_ms < 1 or body.source_bytes_max < 1:
         raise refuse(
@@ -49,10 +51,14 @@ def lease_compaction(body: wire.LeaseCompaction, situation: Situation) -> Decisi
         if not is_vacant(row, situation.view, situation.now_ms):
             continue
         left = sources_left(situation.view, row)
-        if not left or row.token >= situation.settings.compaction.compaction_attempts_max:
+        vacant_ms = situation.now_ms - row.leased_until_ms
+        is_waiting = vacant_ms <= VACANT_LEASES_MAX * _ttl_ms(body.ttl_ms, situation)
+        fits = sum(each.size_bytes for each in left) <= body.source_bytes_max
+        attempts_max = situation.settings.compaction.compaction_attempts_max
+        if not left or row.token >= attempts_max or not (fits or is_waiting):
             decision.records.append(ended(row))
             situation.compactions.given_up(row, situation.now_ms)
-        elif sum(each.size_bytes for each in left) <= body.source_bytes_max:
+        elif fits:
             return _grant(body, situation, decision, _Lease.anew(row, left))
     if len(situation.view.compactions) >= situation.settings.compaction.compaction_tasks_max:
         return decision
@@ -354,7 +360,11 @@ def _piece(each: wire.UploadedRange) -> StreamPiece:
 
 
 def _until_ms(ttl_ms: int, situation: Situation) -> int:
-    return situation.now_ms + min(ttl_ms, situation.settings.compaction.compaction_lease_ttl_ms_max)
+    return situation.now_ms + _ttl_ms(ttl_ms, situation)
+
+
+def _ttl_ms(ttl_ms: int, situation: Situation) -> int:
+    return min(ttl_ms, situation.settings.compaction.compaction_lease_ttl_ms_max)
 
 
 def _require_compactor(situation: Situation) -> None:
