@@ -79,3 +79,20 @@ async def test_what_is_done_in_time_is_not_disturbed() -> None:
     await observed.sleep(0)
     assert observed.monotonic_ns() >= before_ns
     ticking.cancel()
+
+
+async def test_a_far_time_is_waited_for_in_few_steps() -> None:
+    class Sleeper(HandClock):
+        sleeps = 0
+
+        async def sleep(self, seconds: float) -> None:
+            self.sleeps += 1
+            self.now_s += seconds + (40_000.0 if self.sleeps == 1 else 0.0)
+
+    clock = Sleeper()
+    observed = ObserverClock(clock)
+    until_ns = observed.monotonic_ns() + 600_000 * 1_000_000_000
+    while (left_ns := until_ns - observed.monotonic_ns()) > 0:
+        await observed.sleep_towards(left_ns / 1e9)
+    assert clock.sleeps < 10
+    assert clock.now_s >= 100 + 600_000 + 39_998

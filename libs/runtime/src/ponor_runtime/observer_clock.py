@@ -23,7 +23,7 @@ RECHECK_S_MIN: Final = 0.001
 
 
 class ObserverClock:
-    """Fulfils `ponor_runtime.clock.Clock`; its owner runs `run()` as a task for as long as the clock is used.
+    """Fulfils `ponor_runtime.clock.Clock`. Its owner runs `run()` as a task for as long as the clock is used, or has one task that waits with `sleep_towards`.
 
     `wall_ms` and `sleep` are those of the clock underneath: whoever sleeps until an observed time reads the clock again afterwards.
     """
@@ -33,6 +33,7 @@ class ObserverClock:
         self._clock = clock
         self._absence_ns = int(absence_s * 1e9)
         self._tick_s = absence_s / TICKS_PER_ABSENCE
+        self._gap_ns_max = self._absence_ns
         self._read_ns = clock.monotonic_ns()
         self._observed_ns = self._read_ns
         self._listeners: list[Callable[[int], None]] = []
@@ -47,10 +48,10 @@ class ObserverClock:
         gap_ns = now_ns - self._read_ns
         assert gap_ns >= 0, "the monotonic clock went backwards"
         self._read_ns = now_ns
-        if gap_ns <= self._absence_ns:
+        if gap_ns <= self._gap_ns_max:
             self._observed_ns += gap_ns
             return self._observed_ns
-        self._observed_ns += self._absence_ns
+        self._observed_ns += self._gap_ns_max
         for listener in self._listeners:
             listener(gap_ns)
         return self._observed_ns
@@ -66,6 +67,16 @@ class ObserverClock:
         while True:
             self.monotonic_ns()
             await self._clock.sleep(self._tick_s)
+
+    async def sleep_towards(self, left_s: float) -> None:
+        """Sleep for a part of `left_s`, at most for all of it; to be repeated by the one task that waits for a time.
+
+        It is one sleep until shortly before that time, and ticks from then on. An absence that ends before the ticks counts: what arrived in it is read in time.
+        """
+        absence_s = self._absence_ns / 1e9
+        step_s = left_s - absence_s if left_s > 2 * absence_s else min(left_s, self._tick_s)
+        self._gap_ns_max = self._absence_ns + int(step_s * 1e9)
+        await self._clock.sleep(step_s)
 
     def timeout(self, seconds: float) -> ObservedTimeout:
         """An `asyncio.timeout` of observed time: `async with clock.timeout(9.0): ...` raises TimeoutError."""

@@ -271,6 +271,16 @@ class VirtualClock:
                 await self.settle()
         self.now_ns = until_ns
 
+    async def be_absent_ms(self, ms: int) -> None:
+        """The process does not run: whatever was due in this time comes late, and at once."""
+        self.now_ns += ms * 1_000_000
+        await self.settle()
+        while self._sleepers and self._sleepers[0][0] <= self.now_ns:
+            _, _, awake = heapq.heappop(self._sleepers)
+            if not awake.done():
+                awake.set_result(None)
+        await self.settle()
+
     async def settle(self) -> None:
         for _ in range(30):
             await asyncio.sleep(0)

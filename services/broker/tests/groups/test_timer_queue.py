@@ -83,3 +83,17 @@ def test_only_the_newest_setting_of_a_timer_counts(
         await tasks.close()
 
     asyncio.run(run())
+
+
+async def test_a_member_is_not_blamed_for_the_absence_of_its_coordinator(clock_type: Any) -> None:
+    """Heartbeats of the time in which the broker did not run wait in its sockets: they are read before the timer fires."""
+    clock, tasks = clock_type(), BackgroundTasks(fail)
+    timers, recorder = TimerQueue(clock, tasks), Recorder(clock)
+    timers.set("session", 10_000, partial(recorder.note, "session"))
+    await clock.pass_ms(9_000)
+    await clock.be_absent_ms(30_000)
+    assert recorder.fired == []
+    timers.set("session", 10_000, partial(recorder.note, "session"))
+    await clock.pass_ms(10_000)
+    assert [name for _, name in recorder.fired] == ["session"]
+    await tasks.close()

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 
 from ponor_kafka.errors import ErrorCode
-from ponor_runtime.observer_clock import ObserverClock
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 from s3stream.errors import S3StreamError
@@ -69,8 +68,7 @@ class GroupCoordinator:
         self._runtime = runtime
         self._settings = settings
         self._tasks = BackgroundTasks(runtime.fail_stop)
-        self._observed = ObserverClock(runtime.clock)
-        self._timers = TimerQueue(self._observed, self._tasks)
+        self._timers = TimerQueue(runtime.clock, self._tasks)
         self._shards: dict[int, GroupShard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._creation: asyncio.Task[None] | None = None
@@ -96,7 +94,6 @@ class GroupCoordinator:
         """Follow the partitions of `__consumer_offsets` as they open and close here."""
         self._partitions.on_opened(OFFSETS_TOPIC, self._opened)
         self._partitions.on_closed(OFFSETS_TOPIC, self._closed)
-        self._tasks.spawn(self._observed.run(), "observed time of members")
         self._tasks.spawn(self._expire_now_and_then(), "group expiry")
         self._tasks.spawn(self._shorten_logs(), "group log rewrites")
         self._tasks.spawn(self._forget_deleted_topics(), "offsets of deleted topics")

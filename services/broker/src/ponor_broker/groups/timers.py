@@ -1,4 +1,4 @@
-"""Many timers on one sleeper: deadlines of sessions and rebalances, by the clock port.
+"""Many timers on one sleeper: deadlines of sessions and rebalances, in observed time. Members are not blamed for the time in which this process did not run.
 
 A heartbeat moves its session's timer, so moving must be cheap: a later deadline only overwrites a number, and the heap entry that comes due
 too early is pushed again then. Bound: one timer for each key, and at most one heap entry for each time a timer was moved earlier.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from ponor_runtime.clock import Clock
+from ponor_runtime.observer_clock import ObserverClock
 from ponor_runtime.tasks import BackgroundTasks
 
 _NS_PER_MS = 1_000_000
@@ -28,7 +29,7 @@ class TimerQueue:
     """Calls back once for each timer that came due, in order of deadlines."""
 
     def __init__(self, clock: Clock, tasks: BackgroundTasks) -> None:
-        self._clock = clock
+        self._clock = ObserverClock(clock)
         self._tasks = tasks
         self._timers: dict[Hashable, _Timer] = {}
         self._heap: list[tuple[int, int, Hashable]] = []
@@ -69,7 +70,7 @@ class TimerQueue:
 
     async def _sleep(self, deadline_ns: int) -> None:
         while (left_ns := deadline_ns - self._clock.monotonic_ns()) > 0:
-            await self._clock.sleep(left_ns / 1e9)
+            await self._clock.sleep_towards(left_ns / 1e9)
         self._sleeper = None
         try:
             self._fire_due()
