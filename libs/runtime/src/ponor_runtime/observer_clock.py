@@ -75,7 +75,7 @@ class ObserverClock:
         """
         absence_s = self._absence_ns / 1e9
         step_s = left_s - absence_s if left_s > 2 * absence_s else min(left_s, self._tick_s)
-        self._gap_ns_max = self._absence_ns + int(step_s * 1e9)
+        self._gap_ns_max = int((step_s + self._tick_s) * 1e9)
         await self._clock.sleep(step_s)
 
     def timeout(self, seconds: float) -> ObservedTimeout:
