@@ -109,7 +109,7 @@ def test_a_source_that_waits_for_the_recovery_of_another_log_is_not_fenced(movin
     dead = moving.leader()
     moving.fence(dead)
     heir, other = moving.others()
-    moving.ledger.apply([changes.elected(moving.partition(), heir.node_id)])
+    moving.ledger.apply([changes.elected(moving.ledger.view, moving.partition(), heir.node_id)])
     moving.begin((0, other.node_id))
     begun_ms = moving.ledger.now_ms
     moving.ledger.now_ms = begun_ms + TIMEOUT_MS - 1

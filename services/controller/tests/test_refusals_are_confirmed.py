@@ -50,17 +50,18 @@ def test_a_deposed_leader_does_not_refuse_a_node_that_registered_with_the_new_on
         rig.start()
         rig.simulation.process("node", node).start()
         old = await rig.until_led()
-        rig.process_of(old).pause()
-        new = await rig.until_led(other_than=old)
+        paused = rig.process_of(old)
+        paused.pause()
+        new = rig.process_of(await rig.until_led(other_than=old))
         asked.put_nowait((f"{new.name}:7000", 0))
         answers.append(await answered.get())
-        asked.put_nowait((f"{old.name}:7000", answers[0].welcome.node_epoch))
+        asked.put_nowait((f"{paused.name}:7000", answers[0].welcome.node_epoch))
         await asyncio.sleep(0.1 + 0.2 * seed)
         if isolated:
-            for other in {"c0", "c1", "c2"} - {old.name}:
-                rig.simulation.network.cut(old.name, other)
-                rig.simulation.network.cut(other, old.name)
-        rig.process_of(old).resume()
+            for other in {"c0", "c1", "c2"} - {paused.name}:
+                rig.simulation.network.cut(paused.name, other)
+                rig.simulation.network.cut(other, paused.name)
+        paused.resume()
         answers.append(await answered.get())
 
     with rig.watching():
