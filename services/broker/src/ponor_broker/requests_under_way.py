@@ -80,8 +80,8 @@ class RequestUnderWay(PendingAnswer):
 
     def _worked(self, work: asyncio.Future[Response]) -> None:
         error = CloseConnectionError("the request was cancelled") if work.cancelled() else work.exception()
-        if work is not self._work:
-            return  # it was dropped
+        if self.is_answered or work is not self._work:
+            return  # the work was dropped
         if self.connection is None:
             self._owner.forget(self)
         elif not self._owner.may_leave(self._epoch):
