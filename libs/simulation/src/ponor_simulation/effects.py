@@ -63,6 +63,7 @@ def count_effects(run: ClusterRun) -> None:
     states["records of metadata committed"] += run.ledger.records
     states["rivals: commits"] += run.arena.commits
     states["rivals: refusals"] += run.arena.fenced
+    states["answers of one broker compared"] += sum(each.reads for each in run.broker_readers)
     states["linearizable reads at one controller"] += sum(each.reads for each in run.loyal_readers)
     states["repeaters: repeats answered"] += sum(each.repeats for each in run.repeaters)
     states["repeaters: other bodies refused"] += sum(each.mismatches for each in run.repeaters)

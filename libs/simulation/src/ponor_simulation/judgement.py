@@ -66,6 +66,8 @@ class Judgement:
         self._answers_are_linearizable()
         await self._is_settled()
         await self._survives_zombies()
+        for reader in self._run.broker_readers:  # not before the zombies have answered them
+            reader.stop = True
         await self._survives_a_power_cut()
         if len(self._cluster.controllers) == 1:
             await try_rot(self._run)

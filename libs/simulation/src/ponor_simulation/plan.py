@@ -36,6 +36,10 @@ STILL_SHARE: Final = 0.5
 """Of seeds whose balancer keeps still."""
 LOYAL_SHARE: Final = 0.3
 """Of seeds with three controllers."""
+BROKER_READERS_SHARE: Final = 0.5
+"""Of seeds with several brokers."""
+CUTS_OFF_MAX: Final = 3
+"""Where somebody asks brokers."""
 STALE_LEADERS_MAX: Final = 2
 """More of them where somebody is loyal."""
 PAUSES_IN_TASKS_SHARE: Final = 0.35
@@ -55,6 +59,7 @@ class RunPlan:
         groups: consumer groups that commit offsets.
         repeaters: clients that repeat operations on purpose.
         loyal_readers: one for each controller, if there are any.
+        broker_readers: one for each broker, if there are any.
         mover_pause_s_max: between what somebody does who moves partitions; None: nobody does.
         pause_s_max: between what a producer or consumer does.
     """
@@ -71,6 +76,7 @@ class RunPlan:
     groups: int
     repeaters: int
     loyal_readers: int
+    broker_readers: int
     mover_pause_s_max: float | None
     pause_s_max: float
     compaction: CompactionPlan
@@ -104,6 +110,7 @@ def draw_plan(seed: int) -> RunPlan:
         compactors=compactor_names(compaction.compactors),
     )
     is_loyal = controllers > 1 and random.Random(f"stays {seed}").random() < LOYAL_SHARE
+    has_readers = brokers > 1 and random.Random(f"asks brokers {seed}").random() < BROKER_READERS_SHARE
     return RunPlan(
         seed=seed,
         controllers=controllers,
@@ -117,20 +124,30 @@ def draw_plan(seed: int) -> RunPlan:
         groups=chance.randint(0, 2),
         repeaters=repeaters,
         loyal_readers=controllers if is_loyal else 0,
+        broker_readers=brokers if has_readers else 0,
         mover_pause_s_max=chance.choice((0.3, 1.0, 3.0, None)) if brokers > 1 else None,
         pause_s_max=chance.choice((0.03, 0.06, 0.12)),
         compaction=compaction,
         settings=draw_settings(chance, compaction),
-        schedule=_with_later_faults(seed, draw_schedule(chance, machines), machines, is_loyal=is_loyal),
+        schedule=_with_later_faults(
+            seed, draw_schedule(chance, machines), machines, is_loyal=is_loyal, has_readers=has_readers
+        ),
     )
 
 
-def _with_later_faults(seed: int, schedule: Schedule, machines: Machines, *, is_loyal: bool) -> Schedule:
+def _with_later_faults(
+    seed: int, schedule: Schedule, machines: Machines, *, is_loyal: bool, has_readers: bool
+) -> Schedule:
     """What only some seeds have, each with dice of its own."""
     if is_loyal:
         chance = random.Random(f"stale leaders {seed}")
         count = chance.randint(1, STALE_LEADERS_MAX)
         schedule = schedule.with_more(chance, FaultKind.STALE_LEADER, machines, count)
+    if has_readers:
+        chance = random.Random(f"cut off {seed}")
+        schedule = schedule.with_more(chance, FaultKind.CUT_OFF, machines, chance.randint(0, CUTS_OFF_MAX))
+        if machines.takes_over:
+            schedule = schedule.with_more(chance, FaultKind.ZOMBIE, machines, chance.randint(0, 1))
     chance = random.Random(f"standing still {seed}")
     if machines.compactors and chance.random() < PAUSES_IN_TASKS_SHARE:
         count = chance.randint(1, PAUSES_IN_TASKS_MAX)

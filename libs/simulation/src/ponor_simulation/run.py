@@ -28,6 +28,7 @@ from ponor_simulation.process import SimProcess, wait_until
 from ponor_simulation.simulation import Simulation, SimulationFailedError
 from ponor_simulation.supervision import Supervisor
 from ponor_simulation.workload.admin import Admin
+from ponor_simulation.workload.broker_reader import BrokerReader
 from ponor_simulation.workload.cold_reader import ColdReader, StreamHistory
 from ponor_simulation.workload.committer import Committer
 from ponor_simulation.workload.consumer import Consumer
@@ -100,6 +101,7 @@ class ClusterRun:
         self.keyed_readers = [self.keyed_reader("keyed-reader-0") for _ in self.keyed_writers]
         self.repeaters = self._make_repeaters(checks)
         self.loyal_readers = self._make_loyal_readers(checks)
+        self.broker_readers = self._make_broker_readers(checks)
         self.meddlers = self._make_meddlers(checks)
         self.observer: SubscriptionClient | None = None
         self.supervisor = Supervisor(self.simulation, self.cluster)
@@ -188,6 +190,8 @@ class ClusterRun:
             self.client(keyed.name, keyed.run)
         for loyal in self.loyal_readers:
             self.client(loyal.name, loyal.run)
+        for at_broker in self.broker_readers:
+            self.client(at_broker.name, at_broker.run)
         for meddler in self.meddlers:
             self.client(meddler.name, meddler.run)
         injector = self.injector = FaultInjector(
@@ -316,6 +320,22 @@ class ClusterRun:
         return [
             LoyalReader(f"loyal-{number}", address, history, checks)
             for number, address in enumerate(self.cluster.addresses[: self.plan.loyal_readers])
+        ]
+
+    def _make_broker_readers(self, checks: Checks) -> list[BrokerReader]:
+        return [
+            BrokerReader(
+                f"reader-of-{name}",
+                address,
+                TOPIC,
+                self.history,
+                self.committers,
+                checks,
+                session_timeout_ms=self.plan.settings.controller.session_timeout_ms,
+            )
+            for name, address in list(zip(self.cluster.brokers, self.cluster.kafka_addresses, strict=True))[
+                : self.plan.broker_readers
+            ]
         ]
 
     def _make_rivals(self) -> list[Rival]:

@@ -13,7 +13,7 @@ from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
-from s3stream.errors import AppendBackpressureError
+from s3stream.errors import AppendBackpressureError, ReadTimeoutError
 
 NOBODY = MemberClaim("")
 READS_T = b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
@@ -120,6 +120,59 @@ async def test_offsets_of_a_deleted_topic_go_with_it(world: Any) -> None:
     await world.kill()
     await world.start()
     assert committed(world, "g") == []
+
+
+@pytest.mark.parametrize("trouble", ["refused", "failed"])
+async def test_offsets_of_a_deleted_topic_go_although_the_log_refused_once(world: Any, trouble: str) -> None:
+    coordinator = world.coordinator
+    world.topics["old"] = (UUID(int=7), 1)
+    assert await coordinator.commit_offsets("g", NOBODY, {("old", 0): CommittedOffset(1)}) is ErrorCode.NONE
+    partition = world.open[coordinator.partition_of("g")]
+    if trouble == "refused":
+        partition.refusal = ReadTimeoutError("the log takes nothing now")
+    else:
+        partition.is_slow = True
+    del world.topics["old"]
+    coordinator.topics_deleted()
+    await world.clock.settle()
+    partition.fail(ReadTimeoutError("the write failed"))
+    await world.clock.settle()
+    assert committed(world, "g") == [("old", 0)]
+    partition.refusal, partition.is_slow = None, False
+    await world.clock.pass_ms(1_000)
+    assert committed(world, "g") == []
+    await world.kill()
+    await world.start()
+    assert committed(world, "g") == []
+
+
+async def test_groups_are_loaded_looked_through_and_ended_in_bounded_turns(world_type: Any) -> None:
+    """Counted in groups: what one turn of the event loop does to them does not grow with their number."""
+    world = await one_group_world(world_type, offsets_retention_ms=1_000)
+    for number in range(6_000):
+        commits = {("t", 0): CommittedOffset(1, commit_timestamp_ms=world.clock.wall_ms())}
+        commit = asyncio.ensure_future(world.coordinator.commit_offsets(f"g{number}", NOBODY, commits))
+        if number % 500 == 499:
+            await commit
+    await world.kill()
+    await world.start()
+    turns = 0
+    while not world.coordinator._shards[0].is_loaded:
+        turns += 1
+        await asyncio.sleep(0)
+    assert len(world.coordinator._shards[0]) == 6_000
+    assert turns > 6_000 // 1_000
+    await world.clock.pass_ms(2_000)
+    held, most_in_a_turn = 6_000, 0
+    expiry = asyncio.ensure_future(world.coordinator._shards[0].removal.expire())
+    while not expiry.done():
+        await asyncio.sleep(0)
+        now = len(world.coordinator._shards[0])
+        most_in_a_turn, held = max(most_in_a_turn, held - now), now
+    assert await expiry == 6_000
+    await world.clock.settle()
+    assert len(world.coordinator._shards[0]) == 0
+    assert most_in_a_turn <= 256
 
 
 async def test_offsets_of_a_topic_that_was_deleted_while_the_broker_was_down_go_when_it_is_back(

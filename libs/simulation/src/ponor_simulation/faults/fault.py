@@ -69,6 +69,8 @@ class FaultKind(Enum):
     """Nothing arrives at or from a process."""
     PARTITION = "partition"
     """A controller and the other controllers hear nothing of each other; everybody else hears all of them."""
+    CUT_OFF = "cut-off"
+    """A broker and the controllers hear nothing of each other; clients and the store still reach the broker."""
     STALE_LEADER = "stale-leader"
     """A controller stands still for the duration and hears nothing of the others, also for a while after it went on (degree: seconds)."""
     CLOG = "clog"

@@ -33,6 +33,7 @@ LASTING: Final = frozenset(
         FaultKind.CUT,
         FaultKind.ISOLATION,
         FaultKind.PARTITION,
+        FaultKind.CUT_OFF,
         FaultKind.CLOG,
         FaultKind.LOSS,
         FaultKind.DELAY,
@@ -184,7 +185,7 @@ class FaultInjector:
                     links.cuts[fault.direction] = None
                 case FaultKind.ISOLATION:
                     links.cuts.update(dict.fromkeys(_directions(fault.target, self._everybody)))
-                case FaultKind.PARTITION:
+                case FaultKind.PARTITION | FaultKind.CUT_OFF:
                     links.cuts.update(dict.fromkeys(_directions(fault.target, self._cluster.controllers)))
                 case FaultKind.CLOG:
                     until_s = max(

@@ -117,6 +117,11 @@ INVARIANTS: Final = (
         "streams and keys are made for partitions that exist, and at rest each one is named by its partition",
         "ledger, judgement",
     ),
+    Invariant(
+        40,
+        "no broker's answer to a reader or a group is older than a session timeout, also if the broker was replaced",
+        "histories",
+    ),
 )
 
 

@@ -44,16 +44,18 @@ class Committer:
     """See the module's docstring. Its process never dies.
 
     Attributes:
+        group: its name.
+        acknowledged: the newest offset whose commit was acknowledged; -1: none.
         commits: how many were acknowledged, and `coordinators` how often another broker coordinated than before.
     """
 
     def __init__(self, group: str, topic: str, *, bootstrap: Sequence[str], pause_s_max: float) -> None:
-        self._group = group
+        self.group = group
         self._topic = topic
         self._bootstrap = tuple(bootstrap)
         self._pause_s_max = pause_s_max
         self._sent = 0
-        self._acknowledged = -1
+        self.acknowledged = -1
         self._node = -1
         self.commits = 0
         self.coordinators = 0
@@ -66,7 +68,7 @@ class Committer:
             try:
                 address = await self._coordinator(runtime)
                 if address is not None:
-                    client = await KafkaClient.connect(runtime, address, self._group)
+                    client = await KafkaClient.connect(runtime, address, self.group)
                     try:
                         await self._converse(runtime, client)
                     finally:
@@ -78,9 +80,9 @@ class Committer:
     async def _coordinator(self, runtime: Runtime) -> str | None:
         """Where any broker says that the group is coordinated."""
         address = self._bootstrap[runtime.randomness.below(len(self._bootstrap))]
-        client = await KafkaClient.connect(runtime, address, self._group)
+        client = await KafkaClient.connect(runtime, address, self.group)
         try:
-            request = FindCoordinatorRequest(key=self._group)
+            request = FindCoordinatorRequest(key=self.group)
             found = await client.ask(request, 3, FindCoordinatorResponse, timeout_s=REQUEST_TIMEOUT_S)
         finally:
             await client.close()
@@ -94,7 +96,7 @@ class Committer:
     async def _converse(self, runtime: Runtime, client: KafkaClient) -> None:
         """Until the broker coordinates the group no more."""
         while not self.is_finished:
-            is_known = self._acknowledged == self._sent
+            is_known = self.acknowledged == self._sent
             if is_known and (self.stop or runtime.randomness.below(3) == 0):
                 code = await self._fetch(client)
             else:
@@ -106,21 +108,21 @@ class Committer:
 
     async def _commit(self, client: KafkaClient) -> ErrorCode:
         """The next offset, or the same again if nobody said that it was taken."""
-        if self._acknowledged == self._sent:
+        if self.acknowledged == self._sent:
             self._sent += 1
         row = OffsetCommitRequestPartition(0, self._sent, committed_metadata=None)
         topic = OffsetCommitRequestTopic(self._topic, partitions=[row])
-        request = OffsetCommitRequest(group_id=self._group, topics=[topic])
+        request = OffsetCommitRequest(group_id=self.group, topics=[topic])
         response = await client.ask(request, 7, OffsetCommitResponse, timeout_s=REQUEST_TIMEOUT_S)
         code = ErrorCode(response.topics[0].partitions[0].error_code)
         if code is ErrorCode.NONE:
-            self._acknowledged = self._sent
+            self.acknowledged = self._sent
             self.commits += 1
         return code
 
     async def _fetch(self, client: KafkaClient) -> ErrorCode:
         topic = OffsetFetchRequestTopic(self._topic, [0])
-        request = OffsetFetchRequest(group_id=self._group, topics=[topic])
+        request = OffsetFetchRequest(group_id=self.group, topics=[topic])
         response = await client.ask(request, 5, OffsetFetchResponse, timeout_s=REQUEST_TIMEOUT_S)
         if response.error_code != ErrorCode.NONE:
             return ErrorCode(response.error_code)
@@ -128,10 +130,10 @@ class Committer:
         if row.error_code != ErrorCode.NONE:
             return ErrorCode(row.error_code)
         found = row.committed_offset
-        assert found <= self._sent, f"group {self._group} is at {found}, and {self._sent} was sent last"
+        assert found <= self._sent, f"group {self.group} is at {found}, and {self._sent} was sent last"
         if self.stop:
-            assert found == self._acknowledged, (
-                f"group {self._group} is at {found}, and {self._acknowledged} was acknowledged"
+            assert found == self.acknowledged, (
+                f"group {self.group} is at {found}, and {self.acknowledged} was acknowledged"
             )
             self.is_finished = True
         return ErrorCode.NONE

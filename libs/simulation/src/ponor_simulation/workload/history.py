@@ -36,6 +36,7 @@ class ClusterHistory:
         acknowledged: value to the offset at which the broker said it is; None where it only said that it has it.
         seen: (partition, offset) to the value that some consumer read there; what was read once stays.
         epochs: the same to the leader epoch under which it was written.
+        ends: partition to the end of what was acknowledged with an offset.
         sent: (producer, partition) to how many values were sent, acknowledged or not.
     """
 
@@ -43,10 +44,13 @@ class ClusterHistory:
     seen: dict[tuple[int, int], Value] = field(default_factory=dict)
     epochs: dict[tuple[int, int], int] = field(default_factory=dict)
     sent: dict[tuple[str, int], int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
     reads: int = 0
 
     def acknowledge(self, first: Value, count: int, base_offset: int | None) -> None:
         """A batch was acknowledged; without an offset as a repeat of what was appended long before."""
+        if base_offset is not None:
+            self.ends[first.partition] = max(self.ends.get(first.partition, 0), base_offset + count)
         for index in range(count):
             value = Value(first.producer, first.partition, first.number + index)
             assert value not in self.acknowledged, f"{value} was acknowledged twice"

@@ -43,6 +43,7 @@ from ponor_broker.serving import Serving
 _LOG = logging.getLogger(__name__)
 _LOAD_RETRY_S = 1.0
 _REWRITE_RETRY_S = 1.0
+_FORGET_RETRY_S = 1.0
 _MEMBER_ID_PREFIX_CHARS_MAX = 255
 
 
@@ -162,8 +163,7 @@ class GroupCoordinator:
         while True:
             await self._runtime.clock.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
             for shard in self._loaded():
-                self._expired.add(shard.removal.expire())
-                await self._runtime.clock.sleep(0)
+                self._expired.add(await shard.removal.expire())
 
     async def _shorten_logs(self) -> None:
         """One log at a time: it is rewritten no faster than the disk takes it, and commits share the disk."""
@@ -193,7 +193,11 @@ class GroupCoordinator:
             for shard in self._loaded():
                 if shard.has_to_forget_topics:
                     shard.has_to_forget_topics = False
-                    await shard.removal.forget_deleted_topics(self._is_gone)
+                    if not await shard.removal.forget_deleted_topics(self._is_gone):
+                        shard.has_to_forget_topics = True
+            if any(shard.has_to_forget_topics for shard in self._loaded()):
+                self._topics_deleted.set()
+                await self._runtime.clock.sleep(_FORGET_RETRY_S)
 
     def _is_gone(self, topic: str, committed: CommittedOffset) -> bool:
         # The image never goes back, and a commit is taken only for a topic that stands in it: what is missing now was deleted.

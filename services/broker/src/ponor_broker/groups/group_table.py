@@ -6,9 +6,10 @@ What lives here: counting, and the bounds that follow from it. Counts are kept b
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
+from ponor_runtime.clock import Clock
 from ponor_runtime.telemetry import Counter
 
 from ponor_broker.groups.group import NO_HOLDING, Group, Holding
@@ -20,6 +21,9 @@ GROUP_BYTES: Final = 4_000
 """What a group without members and offsets takes in memory: measured, rounded up."""
 ROOM_AGAIN: Final = 0.9
 """Below this share of the bounds the next refusal is worth another line in the log."""
+
+WALKED_PER_TURN_MAX: Final = 1_000
+"""Groups and offsets that a walk passes before the event loop may do something else: a few milliseconds."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -114,6 +118,18 @@ class GroupTable:
 
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._groups.values()))
+
+    async def walk(self, clock: Clock) -> AsyncIterator[Group]:
+        """Every group that is still held when the walk comes to it, in bounded turns of the event loop."""
+        walked = 0
+        for group in self:
+            if group not in self:
+                continue
+            walked += 1 + len(group.offsets)
+            yield group
+            if walked >= WALKED_PER_TURN_MAX:
+                walked = 0
+                await clock.sleep(0)
 
     def __contains__(self, group: Group) -> bool:
         return self._groups.get(group.group_id) is group

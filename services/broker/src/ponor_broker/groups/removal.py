@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
@@ -26,6 +26,8 @@ from ponor_broker.groups.settings import GroupSettings
 
 IsGone: TypeAlias = Callable[[str, CommittedOffset], bool]
 """Was the topic of this name, to which this was committed, deleted?"""
+ENDED_UNDER_WAY_MAX: Final = 256
+"""Groups whose tombstones may be on their way to the log at a time: most of the log's writes in flight are left to clients."""
 
 
 class GroupRemoval:
@@ -87,10 +89,10 @@ class GroupRemoval:
         error = await self._actions.write(_ends(group, doomed), partial(self._ended, group, doomed))
         return answers if error is ErrorCode.NONE else error
 
-    def expire(self) -> int:
+    async def expire(self) -> int:
         """End offsets whose time is over, and groups that hold nothing any more. Called now and then; returns how many offsets."""
-        count = 0
-        for group in self._table:
+        count = ended = 0
+        async for group in self._table.walk(self._clock):
             expired = expired_offsets(
                 group, now_ms=self._clock.wall_ms(), retention_ms=self._settings.offsets_retention_ms
             )
@@ -99,19 +101,36 @@ class GroupRemoval:
                 self._end_group(group)
             elif expired:
                 self._end_offsets(group, expired)
+            else:
+                continue
+            ended += 1
+            if ended % ENDED_UNDER_WAY_MAX == 0:
+                await self._log.flushed()
         return count
 
-    async def forget_deleted_topics(self, is_gone: IsGone) -> None:
-        """End what was committed to topics that are deleted. A commit on its way was allowed before the deletion: it is waited for."""
+    async def forget_deleted_topics(self, is_gone: IsGone) -> bool:
+        """End what was committed to topics that are deleted. A commit on its way was allowed before the deletion: it is waited for.
+
+        Returns:
+            Whether all of it is gone for good. False: a write was refused or failed; call again later.
+        """
         await self._log.flushed()
-        for group in self._table:
+        failures, ended = self._log.failures, 0
+        async for group in self._table.walk(self._clock):
             gone = tuple(
                 partition
                 for partition, committed in group.offsets.items()
                 if is_gone(partition[0], committed)
             )
-            if gone:
-                self._end_offsets(group, gone)
+            if not gone:
+                continue
+            if self._end_offsets(group, gone) is not ErrorCode.NONE:
+                return False
+            ended += 1
+            if ended % ENDED_UNDER_WAY_MAX == 0:
+                await self._log.flushed()
+        await self._log.flushed()
+        return self._log.failures == failures
 
     # --- tombstones
 
@@ -128,9 +147,9 @@ class GroupRemoval:
         if error is not ErrorCode.NONE:
             self._buried(group, error)
 
-    def _end_offsets(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
+    def _end_offsets(self, group: Group, partitions: Sequence[TopicPartition]) -> ErrorCode:
         # Refused, or failed: they are still there, and the next look ends them.
-        self._bury_in_parts(group, self._log.in_parts(_ends(group, partitions)))
+        return self._bury_in_parts(group, self._log.in_parts(_ends(group, partitions)))
 
     def _bury_in_parts(self, group: Group, parts: Iterable[Sequence[Entry]]) -> ErrorCode:
         """Hand tombstones of offsets to the log, up to the first part that it refuses."""

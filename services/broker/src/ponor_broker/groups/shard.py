@@ -102,13 +102,15 @@ class GroupShard:
                 entries.pop(entry.key, None)
             else:
                 entries[entry.key] = entry
-        self.restore(entries.values())
+        await self.restore(entries.values())
 
-    def restore(self, entries: Iterable[Entry]) -> None:
-        """Take over state: a record for each group and each offset, no tombstones."""
+    async def restore(self, entries: Iterable[Entry]) -> None:
+        """Take over state: a record for each group and each offset, no tombstones. In bounded turns of the event loop; serves from the last one on."""
         assert not self.is_loaded
         state_bytes = 0
-        for entry in entries:
+        for number, entry in enumerate(entries, 1):
+            if not number % _ENTRIES_PER_STEP:
+                await self._clock.sleep(0)
             group = self._table.get(entry.key.group_id) or self._table.add(entry.key.group_id)
             if isinstance(entry, OffsetEntry):
                 group.offsets.restore((entry.key.topic, entry.key.partition), entry.value)
@@ -117,13 +119,13 @@ class GroupShard:
             key, value = encode_entry(entry)
             state_bytes += len(key) + len(value or b"")
         self.rewrite.loaded(state_bytes)
-        self.is_loaded = True
-        for group in self.groups():
+        async for group in self._table.walk(self._clock):
             if group.durable is not None:
                 group.quiet_since_ms = group.durable.state_timestamp_ms
                 self._actions.run(group, group.membership.restore(group.durable))
             else:
                 self._actions.recount(group)
+        self.is_loaded = True
         self._check_log()
 
     def snapshot(self) -> Iterator[Entry]:
