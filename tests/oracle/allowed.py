@@ -62,7 +62,7 @@ ALLOWED: Final[Sequence[Allowed]] = (
     ),
     Allowed(
         "a name that is no UTF-8 ends the connection",
-        "bytes that are no text are malformed everywhere here; Kafka replaces them and then finds the name bad",
+        "bytes that are no text are malformed in every body here; Kafka replaces them and then finds the name bad",
         story="bodies_malformed",
         api="ApiVersions",
     ),
@@ -95,9 +95,9 @@ ALLOWED: Final[Sequence[Allowed]] = (
         ),
     ),
     Allowed(
-        "the log's start is said of what was taken",
-        "Kafka says it for some refusals and not for others; clients read it of accepted batches only",
-        story="produce_*",
+        "a codec that does not exist is unsupported",
+        "it is refused as zstd is where a client cannot know it; Kafka fails with UNKNOWN_SERVER_ERROR, beside which it says where the log starts",
+        story="produce_forbidden_bits",
         api="Produce",
         path=r".*\.log_start_offset",
         fits=lambda kafka, ponor: (kafka, ponor) == (0, -1),
@@ -107,7 +107,7 @@ ALLOWED: Final[Sequence[Allowed]] = (
         "what does not end where it should was damaged on its way, and the client may send it again; Kafka ignores the bytes behind the last whole batch",
         story="produce_damaged",
         api="Produce",
-        path=r".*\.(error_code|base_offset)",
+        path=r".*\.(error_code|base_offset|log_start_offset)",
         fits=lambda kafka, ponor: ponor in ("CORRUPT_MESSAGE", -1) and kafka in ("INVALID_RECORD", "NONE", 0),
     ),
     Allowed(

@@ -134,6 +134,15 @@ class Narrator:
         self._keep(Ticket(note, -1, -1, 0, frame, digest, FIRST), kept)
         self._hang_up(FIRST)
 
+    def named(self, client_id: bytes, request: Message, version: int, note: str) -> Any:
+        """Send a request under a client id of any bytes (not for flexible headers)."""
+        correlation = self._connection(FIRST).next_correlation()
+        header = encode_request_header(request.API_KEY, version, correlation, None)[:-2]
+        frame = header + len(client_id).to_bytes(2, "big") + client_id + encode(request, version)
+        self._connection(FIRST).send(frame)
+        digest = hashlib.sha256(client_id).hexdigest()[:16]
+        return self.take(Ticket(note, request.API_KEY, version, correlation, frame, digest, FIRST))
+
     def hang_up(self, on: str = FIRST) -> None:
         """Close a connection; the next request opens another."""
         self._hang_up(on)

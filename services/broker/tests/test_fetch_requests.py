@@ -94,10 +94,31 @@ class TestWaiting:
     async def test_an_error_does_not_wait(self) -> None:
         async with FetchRig() as rig:
             await rig.create("a")
-            response = await rig.fetch([(A, 0), (("nowhere", 0), 0)], max_wait_ms=LONG_MS, version=12)
-            answers = rig.answers(response)
-            assert answers["nowhere", 0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await rig.create("b", leader=OTHER_NODE)
+            answers = rig.answers(await rig.fetch([(A, 0), (B, 0)], max_wait_ms=LONG_MS, version=12))
+            assert answers[B].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert answers[A].error_code == 0
+
+    @pytest.mark.parametrize("epoch", [-1, 0])
+    async def test_a_topic_that_nobody_has_waits_with_the_others_and_not_alone(self, epoch: int) -> None:
+        """As Kafka: else a client that goes on asking for a deleted topic would ask in a tight loop."""
+        async with FetchRig() as rig:
+            await rig.create("a")
+            nowhere = ("nowhere", 0)
+            waiting = rig.start([(A, 0), (nowhere, 0)], max_wait_ms=LONG_MS, version=12, epoch=epoch)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            await rig.append("a")
+            answers = rig.answers(await waiting)
+            assert base_offsets(answers[A]) == [0]
+            assert answers[nowhere].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            alone = await rig.fetch([(nowhere, 0)], max_wait_ms=LONG_MS, version=12, epoch=epoch)
+            assert rig.answers(alone)[nowhere].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    async def test_a_session_of_nothing_is_answered_at_once(self) -> None:
+        async with FetchRig() as rig:
+            assert (await rig.fetch(max_wait_ms=LONG_MS, epoch=0)).responses == []
 
     async def test_a_full_house_answers_at_once(self) -> None:
         async with FetchRig(settings=BrokerSettings(parked_fetches_max=1)) as rig:

@@ -84,6 +84,13 @@ def api_versions_out_of_range(k: Narrator) -> None:
         k.raw(key, above, bytes(20), f"key {key} version {above}", tagged=True)
 
 
+@story("A client id is a name for people: any bytes will do")
+def client_ids(k: Narrator) -> None:
+    k.named(b"", ApiVersionsRequest(), 2, "an empty one")
+    k.named(b"\xff\xfe", ApiVersionsRequest(), 2, "not UTF-8")
+    k.named(b"a\xc3", ApiVersionsRequest(), 2, "ends in the middle of a character")
+
+
 @story("Frames that hold no request: the connection ends")
 def frames_malformed(k: Narrator) -> None:
     k.frame(b"\x00", "one byte")

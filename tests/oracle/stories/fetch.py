@@ -82,6 +82,27 @@ def fetch_waits(k: Narrator) -> None:
     k.ask(FetchRequest(max_wait_ms=50, min_bytes=1), 12, "no partitions at all")
 
 
+@story("Topics that are not there, when there is time to wait")
+def fetch_waits_nowhere(k: Narrator) -> None:
+    topic = k.topic("fetch-waits-nowhere")
+    missing = Topic("fetch-waits-missing", bytes(range(16)))
+    for version in (12, 13):
+        k.ask(fetch(missing, 0, min_bytes=1, wait_ms=60_000), version, "nothing but a topic that nobody has")
+        wanted = [FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        both = [FetchTopic(topic.name, topic.id, wanted), FetchTopic(missing.name, missing.id, wanted)]
+        k.ask(FetchRequest(max_wait_ms=400, min_bytes=1, topics=both), version, "beside an empty partition")
+    k.ask(FetchRequest(max_wait_ms=60_000, min_bytes=1, session_epoch=0), 12, "a session of nothing")
+    begun = FetchRequest(
+        max_wait_ms=60_000,
+        min_bytes=1,
+        session_epoch=0,
+        topics=[FetchTopic(missing.name, missing.id, wanted)],
+    )
+    answer = k.ask(begun, 12, "a session of a topic that nobody has")
+    again = FetchRequest(max_wait_ms=60_000, min_bytes=1, session_id=answer.session_id, session_epoch=1)
+    k.ask(again, 12, "it goes on")
+
+
 @story("Topics and partitions that are not there")
 def fetch_nowhere(k: Narrator) -> None:
     topic = k.topic("fetch-nowhere")

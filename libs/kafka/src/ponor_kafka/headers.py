@@ -54,10 +54,9 @@ def decode_request_header(buf: Buffer) -> RequestHeader:
             raise KafkaWireError(
                 f"the client id claims {client_id_length} bytes where {len(buf) - pos} are left"
             )
-        try:
-            client_id = str(buf[pos:end], "utf-8")
-        except UnicodeDecodeError as error:
-            raise KafkaWireError(f"the client id is not UTF-8: {error.reason}") from error
+        client_id = str(
+            buf[pos:end], "utf-8", "replace"
+        )  # as Kafka: it is a name for people, and no reason to refuse
         pos = end
     if api_version >= flexible_min:
         pos = pos + 1 if pos < len(buf) and buf[pos] == 0 else skip_tagged_fields(buf, pos, len(buf))

@@ -270,7 +270,8 @@ class FaultInjector:
     def _sleep(self, fault: Fault) -> None:
         """One of several may sleep to the end: the others do without it."""
         process = self._cluster.processes[fault.target]
-        if process.running and not process.paused and not self.sleeping:
+        is_registered = fault.target in self._cluster.serving  # else it has no rights that it could lose
+        if process.running and is_registered and not process.paused and not self.sleeping:
             self.sleeping[fault.target] = process.runtime
             process.pause()
 

@@ -173,7 +173,7 @@ DICE: Final[dict[FaultKind, _Dice]] = {
     FaultKind.STORE_DOWN: _Dice(_store, LINK_S, weight=1),
 }
 LATER_DICE: Final[dict[FaultKind, _Dice]] = {
-    FaultKind.CUT_OFF: _Dice(lambda m: m.brokers, lambda c: c.uniform(1.0, 8.0)),
+    FaultKind.CUT_OFF: _Dice(lambda m: m.brokers, lambda c: c.uniform(1.0, 12.0)),
     FaultKind.PAUSE_IN_TASK: _Dice(
         lambda m: m.compactors, _below(1.0, 3.0, 6.0), lambda c: c.choice((0.05, 0.5)) * c.random()
     ),

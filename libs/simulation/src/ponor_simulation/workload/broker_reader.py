@@ -6,9 +6,10 @@ answers are never older than a session timeout: before anybody can lead its part
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ponor_kafka.errors import ErrorCode
@@ -33,10 +34,10 @@ from ponor_simulation.workload.committer import Committer
 from ponor_simulation.workload.history import ClusterHistory
 
 INVARIANT: Final = 40
-PATIENCE_S: Final = 6.0
+PATIENCES_S: Final = (6.0, 60.0)
+"""Of one connection: one that is given up soon is replaced while its broker stands still, one that is kept has its fetch session from before."""
+REMEMBERED_EVERY_S: Final = 0.2
 PAUSE_S: Final = (0.05, 0.3)
-DRIFT_MAX: Final = 1.25
-"""Clocks of machines may run at other rates."""
 LATEST: Final = -1
 
 
@@ -52,7 +53,8 @@ class Known(NamedTuple):
 class Session:
     """A fetch session of one connection: `told` are the high watermarks as its answers leave them."""
 
-    told: dict[int, int]
+    patience_s: float
+    told: dict[int, int] = field(default_factory=dict)
     session_id: int = 0
     epoch: int = 0
 
@@ -81,13 +83,24 @@ class BrokerReader:
         self._history = history
         self._committers = committers
         self._checks = checks
-        self._bound_s = session_timeout_ms / 1000 * DRIFT_MAX
+        self._bound_s = session_timeout_ms / 1000
         self._known: deque[Known] = deque()
         self.reads = 0
         self.stop = False
 
     async def run(self, runtime: Runtime) -> None:
         """Until stopped."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._remember(runtime))
+            await self._read(runtime)
+
+    async def _remember(self, runtime: Runtime) -> None:
+        while not self.stop:
+            committed = [each.acknowledged for each in self._committers]
+            self._known.append(Known(_now_s(runtime), dict(self._history.ends), committed))
+            await runtime.clock.sleep(REMEMBERED_EVERY_S)
+
+    async def _read(self, runtime: Runtime) -> None:
         while not self.stop:
             await runtime.clock.sleep(runtime.randomness.uniform(*PAUSE_S))
             try:
@@ -102,26 +115,23 @@ class BrokerReader:
                 await client.close()
 
     async def _converse(self, runtime: Runtime, client: KafkaClient) -> None:
-        session = Session({})
+        session = Session(PATIENCES_S[runtime.randomness.below(len(PATIENCES_S))])
         while not self.stop:
-            floor = self._floor(runtime.clock.monotonic_ns() / 1e9)
-            await self._fetch(client, session, floor)
-            await self._list_offsets(client, floor)
+            await self._fetch(client, session, self._floor(runtime))
+            await self._list_offsets(client, session, self._floor(runtime))
             for number, committer in enumerate(self._committers):
-                await self._fetch_offset(client, committer, floor.committed[number])
+                floor = self._floor(runtime).committed[number]
+                await self._fetch_offset(client, session, committer, floor)
             await runtime.clock.sleep(runtime.randomness.uniform(*PAUSE_S))
 
-    def _floor(self, now_s: float) -> Known:
+    def _floor(self, runtime: Runtime) -> Known:
         """What was known a session timeout ago. No question that is asked now may be answered with less."""
-        self._known.append(
-            Known(now_s, dict(self._history.ends), [each.acknowledged for each in self._committers])
-        )
-        while len(self._known) > 1 and self._known[1].at_s <= now_s - self._bound_s:
+        before_s = _now_s(runtime) - self._bound_s
+        while len(self._known) > 1 and self._known[1].at_s <= before_s:
             self._known.popleft()
-        first = self._known[0]
-        return (
-            first if first.at_s <= now_s - self._bound_s else Known(now_s, {}, [-1] * len(self._committers))
-        )
+        if self._known and self._known[0].at_s <= before_s:
+            return self._known[0]
+        return Known(before_s, {}, [-1] * len(self._committers))
 
     async def _fetch(self, client: KafkaClient, session: Session, floor: Known) -> None:
         """The next request of the session; what an answer leaves out is as it was told before."""
@@ -137,7 +147,7 @@ class BrokerReader:
             session_epoch=session.epoch,
             topics=[FetchTopic(self._topic, partitions=rows)] if rows else [],
         )
-        answer = await client.ask(request, 12, FetchResponse, timeout_s=PATIENCE_S)
+        answer = await client.ask(request, 12, FetchResponse, timeout_s=session.patience_s)
         if answer.error_code or not answer.session_id:
             session.session_id = session.epoch = 0
             session.told.clear()
@@ -152,18 +162,20 @@ class BrokerReader:
             if told >= 0:
                 self._require_end(index, told, floor, "fetch")
 
-    async def _list_offsets(self, client: KafkaClient, floor: Known) -> None:
+    async def _list_offsets(self, client: KafkaClient, session: Session, floor: Known) -> None:
         rows = [ListOffsetsPartition(index, timestamp=LATEST) for index in self._history.ends]
         request = ListOffsetsRequest(topics=[ListOffsetsTopic(self._topic, rows)])
-        answer = await client.ask(request, 7, ListOffsetsResponse, timeout_s=PATIENCE_S)
+        answer = await client.ask(request, 7, ListOffsetsResponse, timeout_s=session.patience_s)
         for topic in answer.topics:
             for row in topic.partitions:
                 if row.error_code == ErrorCode.NONE:
                     self._require_end(row.partition_index, row.offset, floor, "list-offsets")
 
-    async def _fetch_offset(self, client: KafkaClient, committer: Committer, floor: int) -> None:
+    async def _fetch_offset(
+        self, client: KafkaClient, session: Session, committer: Committer, floor: int
+    ) -> None:
         request = OffsetFetchRequest(committer.group, [OffsetFetchRequestTopic(self._topic, [0])])
-        answer = await client.ask(request, 5, OffsetFetchResponse, timeout_s=PATIENCE_S)
+        answer = await client.ask(request, 5, OffsetFetchResponse, timeout_s=session.patience_s)
         if answer.error_code == ErrorCode.NONE:
             found = answer.topics[0].partitions[0].committed_offset
             self._require(found >= floor, f"offset-fetch of {committer.group}: {found}, and {floor}")
@@ -179,3 +191,7 @@ class BrokerReader:
             holds,
             f"{self.name} was told by {self._address}: {what} was acknowledged {self._bound_s:g} s before it asked",
         )
+
+
+def _now_s(runtime: Runtime) -> float:
+    return runtime.clock.monotonic_ns() / 1e9

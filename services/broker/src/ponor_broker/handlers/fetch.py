@@ -63,6 +63,11 @@ class _Job:
         """The request's own, kept while it is parked: whoever wakes it may be in the middle of another request's trace."""
 
     @property
+    def partitions(self) -> int:
+        """How many are asked for."""
+        return len(self.plain) if self.session is None else len(self.session)
+
+    @property
     def is_incremental(self) -> bool:
         """Whether partitions may be left out of the answer; the others have to be in it."""
         return self.session is not None and not self.is_full
@@ -194,7 +199,7 @@ class FetchHandler:
             found.bytes_found >= walk.min_bytes
             or found.is_urgent
             or walk.max_wait_ms <= 0
-            or (job.session is None and not job.plain)
+            or found.unknown == job.partitions  # nobody can bring anything; also where nothing was asked for
             or found.bytes_left <= 0
             or self._parking.is_full
         )

@@ -16,7 +16,7 @@ from s3stream.errors import S3StreamError
 from s3stream.records import StreamRecord
 
 from ponor_broker.handlers.leader_hints import leader_hint
-from ponor_broker.handlers.partition_fetch import PartitionFetch
+from ponor_broker.handlers.partition_fetch import UNKNOWN_PARTITION, PartitionFetch
 from ponor_broker.partitions.errors import PartitionError, PartitionInTransitError, storage_error
 from ponor_broker.partitions.leader_epochs import UNKNOWN
 from ponor_broker.partitions.partition import ANY_EPOCH, Partition
@@ -32,7 +32,16 @@ SMALL_BATCH_BYTES: Final = 2_048
 class FetchPass:
     """The result of one pass. `bytes_left` is the answer's room; below 1 only a first batch may still be added."""
 
-    __slots__ = ("_batches_left", "bytes_found", "bytes_left", "cold", "held", "is_urgent", "parts")
+    __slots__ = (
+        "_batches_left",
+        "bytes_found",
+        "bytes_left",
+        "cold",
+        "held",
+        "is_urgent",
+        "parts",
+        "unknown",
+    )
 
     def __init__(self, bytes_max: int) -> None:
         self.parts: list[PartitionFetch] = []
@@ -44,7 +53,9 @@ class FetchPass:
         self.bytes_left = bytes_max
         self._batches_left = BATCHES_MAX
         self.is_urgent = False
-        """There is an error or a diverging log: nobody waits for more."""
+        """There is an error of a partition or a diverging log: nobody waits for more."""
+        self.unknown = 0
+        """Partitions that nobody has. As in Kafka the others are waited for, so that a client that asks for a deleted topic does not ask in a tight loop."""
 
     def add_records(self, one: PartitionFetch, records: Sequence[StreamRecord]) -> None:
         """Take records into the answer.
@@ -69,7 +80,10 @@ class FetchPass:
     def refuse(self, one: PartitionFetch, error: PartitionError) -> None:
         """The partition's answer is an error."""
         one.refuse(error)
-        self.is_urgent = True
+        if error.code in UNKNOWN_PARTITION:
+            self.unknown += 1
+        else:
+            self.is_urgent = True
 
 
 class FetchReader:

@@ -38,6 +38,7 @@ from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.durable_state import producer_of
 from ponor_broker.partitions.errors import (
     BrokerFencedError,
+    NotOneBatchError,
     PartitionError,
     PartitionInTransitError,
     storage_error,
@@ -50,6 +51,16 @@ ACKS_NONE: Final = 0
 ACKS: Final = (-1, 0, 1)
 MOMENTARY: Final = (PartitionInTransitError, BrokerFencedError, S3StreamError)
 """Refusals after which the same batch may be taken by the same broker."""
+TOLD_WITH_LOG_START: Final = frozenset(
+    {
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    }
+)
+"""Refusals of a batch by its partition, beside which Kafka says where the log starts."""
 
 
 class ProducePending(PendingAnswer):
@@ -224,6 +235,7 @@ class ProduceHandler:
         Raises:
             PartitionInTransitError: nothing was done, and nothing said.
         """
+        partition: Partition | None = None
         try:
             partition = self._partitions.find(outcome.topic, outcome.index)
             if partition.is_internal:
@@ -242,6 +254,8 @@ class ProduceHandler:
         except PartitionInTransitError:
             raise
         except (PartitionError, S3StreamError) as error:
+            if partition is not None and _tells_log_start(error):
+                outcome.log_start_offset = partition.log_start_offset
             self._refuse(outcome, records, error)
         else:
             outcome.log_start_offset = partition.log_start_offset
@@ -284,6 +298,12 @@ def _refuse(request: ProducePending, topic: str | bytes, index: int, refusal: Pa
     outcome = WaitingOutcome(topic, index, request)
     request.outcomes.append(outcome)
     outcome.settled(refusal)
+
+
+def _tells_log_start(error: Exception) -> bool:
+    if not isinstance(error, PartitionError) or isinstance(error, NotOneBatchError):
+        return False
+    return error.code in TOLD_WITH_LOG_START
 
 
 def _refusal_of_all(walk: ProduceWalk) -> PartitionError | None:

@@ -109,6 +109,7 @@ class ProduceAnswers:
             index=outcome.index,
             error_code=error.code,
             base_offset=-1,
+            log_start_offset=outcome.log_start_offset,
             error_message=str(error),
             record_errors=[BatchIndexAndErrorMessage(*item) for item in error.record_errors],
         )

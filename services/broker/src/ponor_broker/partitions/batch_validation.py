@@ -29,7 +29,7 @@ from ponor_kafka.record_batch import (
 from ponor_kafka.record_rules import INT64_MAX, INT64_MIN, RecordFault, RecordWalk
 from ponor_kafka.record_walk import walk_records
 
-from ponor_broker.partitions.errors import PartitionError, RecordError
+from ponor_broker.partitions.errors import NotOneBatchError, PartitionError, RecordError
 from ponor_broker.partitions.topic_config import TopicConfig
 
 ZSTD_PRODUCE_VERSION_MIN: Final = 7
@@ -128,11 +128,11 @@ def _only_batch(records: memoryview | None) -> BatchView:
     try:
         batches = list(split_batches(records)) if records else []
     except OldRecordFormatError as error:
-        raise _invalid(str(error)) from error
+        raise NotOneBatchError(str(error)) from error
     except KafkaWireError as error:
         raise PartitionError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     if len(batches) != 1:
-        raise _invalid(f"exactly one record batch per partition is expected, found {len(batches)}")
+        raise NotOneBatchError(f"exactly one record batch per partition is expected, found {len(batches)}")
     return batches[0]
 
 

@@ -38,6 +38,13 @@ class PartitionError(Exception):
         self.record_errors = record_errors
 
 
+class NotOneBatchError(PartitionError):
+    """The records of a Produce request are not one batch of a format that is known: refused before the partition looks at them."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, message)
+
+
 class BrokerFencedError(PartitionError):
     """This broker may not answer (`Serving`): it does not know any more who leads the partition, nor whether it exists."""
 
