@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -111,12 +112,12 @@ class MemoryStream:
         if not self.start_offset <= start_offset <= self.confirmed_offset:
             raise OffsetOutOfRangeError(f"{start_offset}")
         found: list[StreamRecord] = []
-        for record in self.records:
-            if record.end_offset > start_offset:
-                max_bytes -= len(record.payload)
-                if found and max_bytes < 0:
-                    break
-                found.append(record)
+        first = bisect_right(self.records, start_offset, key=lambda record: record.end_offset)
+        for at in range(first, len(self.records)):
+            max_bytes -= len(self.records[at].payload)
+            if found and max_bytes < 0:
+                break
+            found.append(self.records[at])
         return found
 
     async def trim(self, new_start_offset: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -208,14 +209,15 @@ async def test_a_read_looks_no_further_than_its_records_reach(monkeypatch: pytes
     partition = await PartitionRig(config=EVERY_BATCH_A_SEGMENT).open()
     await append(partition, 200)
     looks = 0
-    after = LogMeta.segment_after
+    after = LogMeta.segments_after
 
-    def counted(self: LogMeta, segment: Segment) -> Segment | None:
+    def counted(self: LogMeta, segment: Segment) -> Iterator[Segment]:
         nonlocal looks
-        looks += 1
-        return after(self, segment)
+        for one in after(self, segment):
+            looks += 1
+            yield one
 
-    monkeypatch.setattr(LogMeta, "segment_after", counted)
+    monkeypatch.setattr(LogMeta, "segments_after", counted)
     records = await partition.read(20, 3 * 73)
     assert [record.base_offset for record in records][:2] == [20, 21]
     assert looks <= len(records) + 1

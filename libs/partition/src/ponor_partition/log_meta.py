@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -70,10 +70,10 @@ class LogMeta:
         index = bisect_right(self.segments, kafka_offset, key=_base_offset) - 1
         return self.segments[max(index, 0)]
 
-    def segment_after(self, segment: Segment) -> Segment | None:
-        """The next segment, None behind the active one."""
-        index = bisect_right(self.segments, segment.base_offset, key=_base_offset)
-        return self.segments[index] if index < len(self.segments) else None
+    def segments_after(self, segment: Segment) -> Iterator[Segment]:
+        """The segments behind one of them, in their order."""
+        first = bisect_right(self.segments, segment.base_offset, key=_base_offset)
+        return (self.segments[at] for at in range(first, len(self.segments)))
 
     def first_reaching(self, timestamp: int) -> Segment:
         """The first segment that may hold a record of this timestamp or a later one; the active one if no other does."""

@@ -35,7 +35,7 @@ async def in_turns(steps: Steps[_T]) -> _T:
         except StopIteration as done:
             result: _T = done.value
             return result
-        await _turn()
+        await turn()
 
 
 class Turns:
@@ -53,6 +53,6 @@ class Turns:
 
 
 @types.coroutine
-def _turn() -> Generator[None, None, None]:
-    """What the loop takes for "go on with me after everybody else"; no time passes."""
+def turn() -> Generator[None, None, None]:
+    """Let everything else that is ready run first; no time passes."""
     yield

@@ -213,8 +213,10 @@ def draw_settings(chance: random.Random, compaction: CompactionPlan) -> ClusterS
 
 def draw_broker(chance: random.Random, compaction: CompactionPlan, cache_bytes: int) -> BrokerSettings:
     """Segments, caches, uploads and logs so small that all of them turn over."""
+    segment_kib = chance.choice((6, 12, 48))
     return BrokerSettings(
-        segment_bytes=chance.choice((6, 12, 48)) * KIB,
+        segment_bytes=segment_kib * KIB,
+        segment_ms=1 if segment_kib == 6 else 604_800_000,  # 1: nearly every batch begins a segment
         controller_timeout_ms=3_000,
         cold_read_ms_max=4_000,
         shutdown_upload_ms_max=1_500,

@@ -94,7 +94,7 @@ class Lane:
             self.under_way = 0
         if leader is None or (leader != self.node and self.under_way > 0):
             return False
-        window = WINDOW if self.is_known else 1
+        window = WINDOW
         return not self.is_failed and self.under_way < min(window, len(self.unacknowledged))
 
     def broken(self) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ponor_kafka.record_batch import BatchView
+from s3stream.turns import turn
 
 from ponor_broker.partitions.partition import Partition
 
-SCAN_BYTES: Final = 1 << 20
+SCAN_BYTES: Final = 128 << 10
+"""Bytes of batches whose headers are looked at in one turn of the loop."""
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
 
 
@@ -34,13 +36,15 @@ async def first_at_or_after(partition: Partition, timestamp: int) -> TimestampOf
         return None
     offset = max(partition.log_start_offset, await partition.log.offset_before_time(timestamp))
     while offset < partition.high_watermark:
-        for record in await partition.read(offset, SCAN_BYTES):
-            batch = BatchView(memoryview(record.payload))
+        records = await partition.read(offset, SCAN_BYTES)
+        for record in records:
             if record.max_timestamp >= timestamp:
+                batch = BatchView(memoryview(record.payload))
                 found = batch.find_timestamp(timestamp, DECOMPRESSED_BYTES_MAX, partition.log_start_offset)
                 if found is not None:
                     return TimestampOffset(*found)
-            offset = batch.next_offset
+        offset = BatchView(memoryview(records[-1].payload)).next_offset
+        await turn()
     return None
 
 
@@ -112,4 +116,5 @@ async def _scan_headers(partition: Partition, offset: int, end: int) -> tuple[in
             if timestamp > best[0]:
                 best = (timestamp, batch.base_offset)
             offset = batch.next_offset
+        await turn()
     return best

@@ -249,16 +249,14 @@ class PartitionLog:
         if not records:
             return records
         records_end, end = records[-1].end_offset, segment.data.end
-        after = self.log_meta.segment_after(segment)
-        while (
-            after is not None
-            and end < records_end
-            and after.data_stream == segment.data_stream
-            and after.data.start == end
-            and after.base_offset == segment.kafka_offset(end)
-        ):
-            end = after.data.end
-            after = self.log_meta.segment_after(after)
+        shift = segment.kafka_offset(0)
+        for after in self.log_meta.segments_after(segment):
+            if end == OPEN_END or end >= records_end:
+                break
+            part = after.data
+            if after.suffix != segment.suffix or part.start != end or after.base_offset != shift + end:
+                break
+            end = part.end
         if end == OPEN_END or records_end <= end:
             return records
         return [record for record in records if record.base_offset < end]
