@@ -57,6 +57,12 @@ class History:
 
     appended: list[bytes] = field(default_factory=list)
     acknowledged: set[bytes] = field(default_factory=set)
+    ends: dict[bytes, int] = field(default_factory=dict)
+    """End offsets."""
+
+    def give_up_behind(self, end_offset: int) -> None:
+        """Somebody accepted the loss of what is not committed."""
+        self.acknowledged = {each for each in self.acknowledged if self.ends[each] <= end_offset}
 
     def check(self, found: Sequence[bytes]) -> None:
         """Acknowledged ones all there; what is there is in order and once; nothing that was never appended."""
@@ -148,6 +154,8 @@ class World:
         self.recovered_records = 0
         self.ready = False
         self.stop = False
+        self.losses = 0
+        self._operator = random.Random(f"operator {seed}")
 
     async def live(self, runtime: Runtime) -> None:
         """One process: recover, check everything that is there, then append until told to stop."""
@@ -217,6 +225,7 @@ class World:
         except AppendBackpressureError:
             return
         history.appended.append(payload)
+        history.ends[payload] = stream.next_offset
         future.add_done_callback(partial(_remember, history, payload))
 
     def snapshot(self, data: Stream, meta: Stream) -> bool:
@@ -226,6 +235,15 @@ class World:
             return True
         self.append(meta, f"{self.lives}/snapshot/{data.next_offset}/{meta.next_offset}/", 60)
         return False
+
+    def _accept_loss(self) -> None:
+        """An operator closes the streams of the dead node at their committed ends; the disk is there again later."""
+        for stream_id, history in self.histories.items():
+            row = self.cluster.streams[stream_id]
+            if row.open:
+                self.losses += 1
+                row.open = False
+                history.give_up_behind(row.end_offset)
 
     async def scenario(self) -> None:
         """Some lives that end badly, and one that ends well."""
@@ -241,6 +259,8 @@ class World:
             if self.process.running:
                 self.process.crash(power_loss=self.chance.random() < 0.7)
             assert self.process.failure is None, repr(self.process.failure)
+            if self._operator.random() < 0.2:
+                self._accept_loss()
         self.store.faults = StoreFaults()
         self.process.start()
         await wait_until(lambda: self.ready or not self.process.running)

@@ -33,6 +33,7 @@ class Outcome:
     carried_alone: int
     carried_beside: int
     has_failed_puts: bool
+    losses: int
 
 
 @cache
@@ -48,6 +49,7 @@ def outcome(seed: int) -> Outcome:
         carried_alone=alone,
         carried_beside=len(carried) - alone,
         has_failed_puts=world.store.bucket.calls["put"] > world.store.bucket.applied["put"],
+        losses=world.losses,
     )
 
 
@@ -64,6 +66,7 @@ def test_the_workload_reaches_what_it_is_for() -> None:
     assert sum(each.carried_alone for each in outcomes) > 10, "rests were carried"
     assert sum(each.carried_beside for each in outcomes) > 10
     assert any(each.has_failed_puts for each in outcomes)
+    assert sum(each.losses for each in outcomes) > 20, "the loss of what a log held was accepted"
 
 
 def test_a_seed_is_a_trace() -> None:
@@ -74,10 +77,11 @@ def test_a_seed_is_a_trace() -> None:
 @pytest.mark.parametrize(
     ("mutant", "seed", "caught_by"),
     [
-        ("storage_ack_before_durable", 8, "lost"),
+        ("storage_ack_before_durable", 4, "lost"),
         ("storage_trim_forgets_carried", 5, "lost"),
         ("storage_commits_out_of_order", 0, "does not continue"),
         ("storage_recovery_drops_tail", 0, "lost"),
+        ("storage_recovery_keeps_older_epochs", 15, "neither in the write-ahead log nor uploaded"),
     ],
 )
 def test_a_planted_bug_is_caught(

@@ -205,13 +205,13 @@ async def test_a_hole_in_the_log_is_named_not_skipped(node: StorageNode) -> None
     row = node.cluster.streams[stream.stream_id]
     row.end_offset = 15
     row.end_offset -= 100
-    with pytest.raises(WalCorruptError, match=rf"stream {stream.stream_id}: offsets \[-85, 0\)"):
+    with pytest.raises(WalCorruptError, match=rf"stream {stream.stream_id}: offsets \[-85, 10\)"):
         await node.start()
     row.end_offset += 100
-    row.epoch += 1
+    row.epoch -= 1
     with pytest.raises(WalCorruptError, match="epoch"):
         await node.start()
-    row.epoch -= 1
+    row.epoch += 1
     client = await node.start()
     assert client.recovery.records == 5
 
@@ -253,3 +253,22 @@ async def test_a_fenced_stream_cannot_be_closed(node: StorageNode) -> None:
         await stream.close()
     (again,) = await node.open_new(1)
     await append_all(again, [b"the node lives on"])
+
+
+async def test_a_log_whose_loss_was_accepted_is_no_obstacle_to_the_records_after_it(
+    node: StorageNode,
+) -> None:
+    """The operator closes the streams of a node that is gone, and its disk turns up after all: what it holds of the earlier epoch stays unread."""
+    (stream,) = await node.open_new(1)
+    await append_all(stream, [b"old-%d" % number for number in range(3)])
+    await node.crash()
+    node.cluster.streams[stream.stream_id].open = False  # closed at its committed end
+    await node.start()
+    (again,) = await node.open([stream.stream_id])
+    await append_all(again, [b"new-%d" % number for number in range(5)])
+    await node.crash()
+    await node.start()
+    report = node.client.recovery
+    assert (report.records, report.skipped_older_epoch) == (5, 3)
+    (once_more,) = await node.open([stream.stream_id])
+    assert payloads_of(await read_all(once_more)) == [b"new-%d" % number for number in range(5)]

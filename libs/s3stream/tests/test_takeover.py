@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import NodeId
-from ponor_runtime.object_store import ObjectStoreUnavailableError
+from ponor_runtime.object_store import ObjectInfo, ObjectStoreUnavailableError
 from s3stream.errors import AppendBackpressureError, StorageFailedError, WalCorruptError, WalNotHeldError
 from s3stream.object_wal.slot import LABEL_BYTES
 from s3stream.object_wal.slot_keys import slot_key, wal_prefix
@@ -379,3 +379,46 @@ async def test_takers_find_the_same_end(cluster: DisklessCluster) -> None:
         return walk.end_sequence
 
     assert await asyncio.gather(*[walked() for _ in range(5)]) == [5] * 5
+
+
+@pytest.mark.parametrize("lands", [True, False])
+async def test_a_slot_that_lands_between_two_pages_of_the_listing_is_not_taken_for_lost(
+    cluster: DisklessCluster, *, lands: bool
+) -> None:
+    """Page 1 of the listing shows a hole; before page 2 the slot lands, and the owner writes slots that say so. Without the slot it is a lost object."""
+    old, new = await cluster.broker(OLD, wal_hedge_ms=600_000), await cluster.broker(NEW)
+    (stream,) = await old.open(*await old.client.create_streams([{}]))
+    await write(old, [stream], "a", 3)
+    hole = slot_key(old.wal.name, 3)
+    cluster.store.holds = lambda key: key == hole
+    flying = []
+    for number in range(3, 6):  # slot 3 is on its way, 4 and 5 land
+        flying.append(old.append(stream, b"y%d" % number))
+        while len(cluster.store.held) + len(cluster.slots(wal_prefix(old.wal.name))) <= number:
+            await asyncio.sleep(0.001)
+    (wal,) = cluster.fail_over(OLD, new)
+    listed = cluster.store.list
+
+    def in_pages(prefix: str) -> AsyncIterator[ObjectInfo]:
+        async def pages() -> AsyncIterator[ObjectInfo]:
+            first = [info async for info in listed(prefix)]
+            for info in first:
+                yield info
+            cluster.store.let_go()
+            await asyncio.gather(*flying)
+            await write(old, [stream], "b", 2)
+            if not lands:
+                del cluster.store.objects[hole]
+            async for info in listed(prefix):
+                if info.key > first[-1].key:
+                    yield info
+
+        return pages()
+
+    cluster.store.list = in_pages  # type: ignore[method-assign]
+    if lands:
+        assert (await cluster.recover(wal, new)).records == 8
+        await cluster.check()
+    else:
+        with pytest.raises(WalCorruptError, match="was acknowledged"):
+            await cluster.recover(wal, new)

@@ -35,6 +35,10 @@ class StorageFailedError(S3StreamError):
     """The write-ahead log failed: nothing can be acknowledged any more and the node must stop."""
 
 
+class WalFullError(S3StreamError):
+    """The queue of the write-ahead log is full; the entry was not taken. Hand it over again when an entry before it is done."""
+
+
 class CommitRefusedError(S3StreamError):
     """The controller refused an upload commit: the node must stop."""
 

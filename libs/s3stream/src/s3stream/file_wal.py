@@ -6,13 +6,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from ponor_journal.errors import JournalClosedError, JournalCorruptError, JournalFailedError
+from ponor_journal.errors import (
+    EntryTooLargeError,
+    JournalClosedError,
+    JournalCorruptError,
+    JournalFailedError,
+    JournalFullError,
+)
 from ponor_journal.journal import Journal
 from ponor_journal.settings import JournalSettings
 from ponor_runtime.disk import Buffer, Disk
 from ponor_runtime.telemetry import Telemetry
 
-from s3stream.errors import ObjectCorruptError, StorageFailedError, WalCorruptError
+from s3stream.errors import ObjectCorruptError, StorageFailedError, WalCorruptError, WalFullError
 from s3stream.records import StreamRecord, decode_records
 from s3stream.settings import StorageSettings
 
@@ -110,7 +116,9 @@ class FileWal:
     def append(self, buffers: Sequence[Buffer], on_durable: Callable[[BaseException | None], None]) -> int:
         try:
             return self._journal.append_nowait(buffers, on_durable)
-        except (JournalFailedError, JournalClosedError) as error:
+        except JournalFullError as error:
+            raise WalFullError(f"{self._directory}: {error}") from error
+        except (JournalFailedError, JournalClosedError, EntryTooLargeError) as error:
             raise StorageFailedError(f"{self._directory}: {error}") from error
 
     def hurry(self) -> None:

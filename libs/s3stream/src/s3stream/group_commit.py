@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer
 
-from s3stream.errors import StorageFailedError
+from s3stream.errors import StorageFailedError, WalFullError
 from s3stream.open_stream import OpenStream
 from s3stream.records import StreamRecord
 from s3stream.wal import WriteAheadLog
@@ -69,15 +69,19 @@ class GroupCommit:
         self.room_bytes = 0
         """What the log takes surely: what it had left when the gathering entry was begun, without what that holds; 0 while none gathers.
         Asking the log costs more than an append may."""
+        self._unplaced: deque[_Entry] = deque()
+        """Complete, and not in the log yet: its queue is full."""
         self._in_flight: deque[_Entry] = deque()
 
     @property
     def idle(self) -> bool:
         """Nothing is on its way."""
-        return self._gathering is None and not self._in_flight
+        return self._gathering is None and not self._unplaced and not self._in_flight
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether the log takes so many more bytes without growing beyond its bounds."""
+        if self._unplaced:
+            return False
         return size_bytes <= (self._wal.room_bytes if self._gathering is None else self.room_bytes)
 
     def add(self, stream: OpenStream, record: StreamRecord, size_bytes: int, on_durable: OnDurable) -> None:
@@ -87,7 +91,7 @@ class GroupCommit:
             self._hand_over(entry)
             entry = None
         if entry is None:
-            self.room_bytes = self._wal.room_bytes
+            self.room_bytes = 0 if self._unplaced else self._wal.room_bytes
             entry = self._gathering = _Entry(self._clock.monotonic_ns())
             if self._wal_gathers or not self._in_flight:
                 self._loop.call_soon(self._hand_over, entry)
@@ -105,8 +109,8 @@ class GroupCommit:
             entry.cuts.append(action)
             self._hand_over(entry)
             self._wal.hurry()
-        elif self._in_flight:
-            self._in_flight[-1].cuts.append(action)
+        elif self._unplaced or self._in_flight:
+            (self._unplaced or self._in_flight)[-1].cuts.append(action)
             self._wal.hurry()
         else:
             action()
@@ -116,18 +120,29 @@ class GroupCommit:
             return  # handed over before the turn ended
         self._gathering = None
         self.room_bytes = 0
-        self._in_flight.append(entry)
-        try:
-            entry.sequence = self._wal.append(entry.buffers, self._on_done)
-        except StorageFailedError as error:
-            # Told in its turn, and not from within the append of somebody else, whose own record filled this entry.
-            entry.refused = error
-            self._loop.call_soon(self._tell_refused)
+        self._unplaced.append(entry)
+        self._place()
+
+    def _place(self) -> None:
+        """Give the log what its queue takes, in order."""
+        while self._unplaced:
+            entry = self._unplaced[0]
+            try:
+                entry.sequence = self._wal.append(entry.buffers, self._on_done)
+            except WalFullError:
+                assert self._in_flight, "an empty queue takes any entry"
+                return  # the next entry that is done makes room
+            except StorageFailedError as error:
+                # Told in its turn, and not from within the append of somebody else, whose own record filled this entry.
+                entry.refused = error
+                self._loop.call_soon(self._tell_refused)
+            self._in_flight.append(self._unplaced.popleft())
 
     def _on_done(self, error: BaseException | None) -> None:
         """The oldest entry in flight is durable, or will never be known to be."""
         entry = self._in_flight.popleft()
         assert entry.refused is None
+        self._place()
         if self._gathering is not None and not self._in_flight:
             self._hand_over(self._gathering)  # the disk first: it works while others are told
         if error is not None:
@@ -142,5 +157,6 @@ class GroupCommit:
     def _tell_refused(self) -> None:
         while self._in_flight and (error := self._in_flight[0].refused) is not None:
             self._sink.on_wal_failed(self._in_flight.popleft().appends, error)
+        self._place()
         if self._gathering is not None and not self._in_flight:
             self._hand_over(self._gathering)

@@ -60,15 +60,8 @@ class Verdict(Enum):
 class RecoveryFilter:
     """Decides over the records of a log, in their order. Pure."""
 
-    def __init__(self, owned: Sequence[StreamState], *, drops_older_epochs: bool = False) -> None:
-        """Begin with what the controller says.
-
-        Args:
-            owned: the streams that are open at the log's owner.
-            drops_older_epochs: whether the log may hold records that were never acknowledged: then those of an earlier epoch of a stream are dropped, for
-                when the stream was closed at that epoch everything acknowledged had been uploaded.
-        """
-        self._drops_older_epochs: Final = drops_older_epochs
+    def __init__(self, owned: Sequence[StreamState]) -> None:
+        """Begin with what the controller says: `owned` are the streams that are open at the log's owner."""
         self._streams = {state.stream_id: state for state in owned}
         self._end_offsets = {state.stream_id: state.end_offset for state in owned}
 
@@ -81,7 +74,9 @@ class RecoveryFilter:
         state = self._streams.get(record.stream_id)
         if state is None:
             return Verdict.NOT_OWNED
-        if self._drops_older_epochs and record.epoch < state.epoch:
+        if record.epoch < state.epoch:
+            # When the stream was closed at that epoch, everything acknowledged had been uploaded, or an operator had accepted its loss. A put that was never confirmed may
+            # land in the store later, and a file keeps its newest segment until there is another one.
             return Verdict.OLDER_EPOCH
         end_offset = self._end_offsets[record.stream_id]
         if record.end_offset <= end_offset:
@@ -211,6 +206,7 @@ class Recovery:
             streams=len(states),
             skipped_committed=self._counts[Verdict.COMMITTED],
             skipped_not_owned=self._counts[Verdict.NOT_OWNED],
+            skipped_older_epoch=self._counts[Verdict.OLDER_EPOCH],
             duration_ms=(self._clock.monotonic_ns() - started_ns) // 1_000_000,
         )
 

@@ -140,7 +140,7 @@ class _Takeover:
             reads_in_flight_max=settings.recovery_reads_in_flight_max,
             bytes_in_flight_max=settings.recovery_chunk_bytes_max,
         )
-        judge = RecoveryFilter(owned, drops_older_epochs=True)
+        judge = RecoveryFilter(owned)
         chunk = UploadChunk(self._uploader, settings)
         counts = dict.fromkeys(Verdict, 0)
         async with aclosing(walk.slots()) as slots:

@@ -89,7 +89,8 @@ class WriteAheadLog(Protocol):
             The entry's number; entries that a log writes together share one.
 
         Raises:
-            StorageFailedError: the log failed before.
+            StorageFailedError: the log failed before, or can never take this entry.
+            WalFullError: too much is queued; an entry is taken in any case when nothing is.
         """
         ...
 

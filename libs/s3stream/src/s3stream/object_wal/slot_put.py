@@ -15,7 +15,6 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer
 from ponor_runtime.object_store import (
     ObjectAlreadyExistsError,
-    ObjectNotFoundError,
     ObjectStore,
     ObjectStoreError,
 )
@@ -67,8 +66,7 @@ class SlotPut:
         """Return when the slot is in the store, however long that takes.
 
         Raises:
-            StorageFailedError: the key belongs to somebody else: a fence, or a process that was given the same epoch. Also when nobody can tell: the key
-                was taken and is not there any more.
+            StorageFailedError: the key belongs to somebody else: a fence, or a process that was given the same epoch.
         """
         key = slot_key(label.name, label.sequence)
         began_ns = self._clock.monotonic_ns()
@@ -92,23 +90,19 @@ class SlotPut:
             except ObjectAlreadyExistsError:
                 if await self._is_own(key, label):
                     return
-            except ObjectNotFoundError as error:
-                raise StorageFailedError(
-                    f"{key}: taken a moment ago and gone now, and nobody may delete it; {error}"
-                ) from error
             except ObjectStoreError as error:
                 await self._wait(key, attempt, error)
             attempt += 1
 
     async def _is_own(self, key: str, label: Label) -> bool:
-        """Whether the slot under the key is ours. False: it could not be read; the put is tried again and finds it taken again."""
+        """Whether the slot under the key is ours. False: it could not be read, and the put is tried again.
+
+        A key that was taken and is not there any more counts as one that could not be read. Copies of one put race each other, and not every store shows the winner as soon as it
+        refuses the loser. If a taker read the slot and deleted it, the records are committed, and the fence behind the slot ends this log (rules R2 and R3).
+        """
         try:
             tail, _ = await self._store.get_tail(key, LABEL_BYTES)
             found = decode_label(key, label.name, label.sequence, tail)
-        except ObjectNotFoundError as error:
-            raise StorageFailedError(
-                f"{key}: taken a moment ago and gone now, and nobody may delete it"
-            ) from error
         except ObjectCorruptError as error:
             raise StorageFailedError(f"{key}: taken, and not by a slot: {error}") from error
         except ObjectStoreError as error:

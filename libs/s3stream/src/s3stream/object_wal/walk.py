@@ -183,6 +183,14 @@ class WalWalk:
         self._fence_count.add(1)
         return True
 
+    async def _has_landed(self, at: int) -> bool:
+        """Whether a data slot that the listing did not show is there: a listing comes in pages, each of its own moment."""
+        try:
+            _, size_bytes = await self._store.get_tail(slot_key(self._name, at), LABEL_BYTES)
+        except ObjectNotFoundError:
+            return False
+        return size_bytes > LABEL_BYTES  # a fence is no slot that was acknowledged
+
     async def _check_nothing_acknowledged_above(self, hole: int) -> None:
         """Whether a slot above knows that the one in the hole was acknowledged. What slots know only grows, so the highest knows most.
 
@@ -198,7 +206,7 @@ class WalWalk:
         except ObjectNotFoundError:
             return  # deleted since: another taker is done
         known = decode_label(key, self._name, max(above), tail).acknowledged_sequence
-        if known > hole:
+        if known > hole and not await self._has_landed(hole):
             raise WalCorruptError(
                 f"{slot_key(self._name, hole)}: this slot of the write-ahead log was acknowledged, as {key} says ({known} slots were), and is not in the"
                 " store any more. Nothing behind it was recovered. Restore the object (an older version, a backup; if a fence of"
