@@ -121,7 +121,7 @@ class Ledger:
 
     def reclaim(self) -> int:
         """Run the duty that reclaims until nothing is left to do; how many batches it made."""
-        driver = ReclaimDriver(_LedgerProposer(self), _NoLeading(), StandingClock(), Telemetry())  # type: ignore[arg-type]
+        driver = new_reclaim_driver(self)
         before = self.view.index
         while driver.step() == PAUSE_S:
             assert self.view.index - before < RECLAIM_BATCHES_MAX, "reclaiming does not end"
@@ -240,6 +240,12 @@ class Ledger:
         ids = self.prepare(caller, (1 if set_ranges else 0) + len(stream_objects))
         self.do(caller, commit_upload=upload_body(ids, set_ranges, stream_objects))
         return ids
+
+
+def new_reclaim_driver(ledger: Ledger) -> ReclaimDriver:
+    """The duty that reclaims, as a leader whose term has just begun runs it."""
+    proposer: Any = _LedgerProposer(ledger)
+    return ReclaimDriver(proposer, _NoLeading(), StandingClock(), Telemetry())  # type: ignore[arg-type]
 
 
 def upload_body(

@@ -138,7 +138,7 @@ def _destroy(view: View, row: ObjectRow, destroyed_at_ms: int) -> ObjectRow:
     view.objects.put(destroyed)
     if row.object_id in view.stream_objects:
         view.stream_objects.delete(row.object_id)
-    if row.object_id in view.stream_set_objects:
+    elif row.object_id in view.stream_set_objects:
         view.stream_set_objects.delete(row.object_id)
     return destroyed
 

@@ -174,6 +174,8 @@ class StreamObjectTable:
 
     def _position(self, ids: array[int], key: int, start: int, gone: int) -> int:
         """Where the object stands, by the others' starts: its own row is gone, or says something else by now."""
+        if ids[gone] == key:  # retention and deletion take the oldest first
+            return gone
         low, high = gone, len(ids)
         while low < high:
             middle = (low + high) // 2
