@@ -9,6 +9,7 @@ from ponor.metadata.v1 import records_pb2 as records
 from ponor_runtime.identity import NodeEpoch, NodeId, StreamEpoch, StreamId
 
 from ponor_metadata import counters
+from ponor_metadata.covered_ranges import MERGED_FROM_PARTS, merge_covered
 from ponor_metadata.rows import NO_EPOCH, NO_NODE, ReclaimRow, StreamRow
 from ponor_metadata.tables import STREAM_OBJECTS_OF
 from ponor_metadata.view import View, is_current
@@ -44,6 +45,8 @@ def stream_opened(view: View, record: records.StreamOpened) -> None:
     writers = stream.writers
     if writers and stream.end_offset <= max(writers[-1], stream.start_offset):
         writers = writers[:-3]
+    if len(writers) >= 3 * MERGED_FROM_PARTS:
+        writers = merge_covered(view, stream._replace(writers=writers))
     epoch = StreamEpoch(record.stream_epoch)
     view.streams.put(
         stream._replace(

@@ -7,17 +7,17 @@ touched; dropping forgets all, which is the same as if nothing had been proposed
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 from ponor.metadata.v1.records_pb2 import Record, RecordBatch
 from ponor_rpc.joined_messages import message_head
 
 from ponor_metadata.apply import apply_batch, apply_records, require_next
 from ponor_metadata.image import MetadataImage
+from ponor_metadata.merged import Merged
 from ponor_metadata.tables import Index
 
 try:
@@ -167,36 +167,6 @@ class Overlay:
 
     def _tables(self) -> Iterator[OverlayTable[Any, Any]]:
         return iter(self._all_tables)
-
-
-class Merged(Sequence[R], Generic[R]):
-    """Rows of the image's index without those at `hidden` orders, and `shown` among them. Made as it is read: few look at all of it."""
-
-    __slots__ = ("_base", "_hidden", "_order", "_shown")
-
-    def __init__(
-        self, base: Sequence[R], hidden: frozenset[Any], shown: list[R], order: Callable[[R], Any]
-    ) -> None:
-        self._base = base
-        self._hidden = hidden
-        self._shown = shown
-        self._order = order
-
-    def __len__(self) -> int:
-        return len(self._base) - len(self._hidden) + len(self._shown)
-
-    @overload
-    def __getitem__(self, i: int) -> R: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[R]: ...
-
-    def __getitem__(self, i: int | slice) -> R | Sequence[R]:
-        return list(self)[i]
-
-    def __iter__(self) -> Iterator[R]:
-        left = (row for row in self._base if self._order(row) not in self._hidden)
-        return heapq.merge(left, self._shown, key=self._order)
 
 
 class OverlayTable(TouchedRows[K, R]):

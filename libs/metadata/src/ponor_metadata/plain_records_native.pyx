@@ -25,6 +25,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from ponor_metadata.blocks import BLOCK_ROWS_MAX, BLOCK_ROWS_MIN, Block, Blocks, StructBlock, TupleBlock
+from ponor_metadata.covered_ranges import MERGED_FROM_PARTS
 from ponor_metadata.counters import COMMIT_ORDER, OBJECT, STREAM
 from ponor_metadata.memory_table import Places
 from ponor_metadata.object_table import IN_USE
@@ -55,6 +56,7 @@ cdef enum:
     KEY_PUT = 40
     OPERATION_COMPLETED = 70
 
+cdef Py_ssize_t WRITERS_MERGED = 3 * MERGED_FROM_PARTS
 cdef Py_ssize_t ROWS_MAX = BLOCK_ROWS_MAX
 cdef Py_ssize_t ROWS_MIN = BLOCK_ROWS_MIN
 cdef array.array INT64 = new_array("q")
@@ -316,6 +318,8 @@ cdef class PlainRecords:
         end = row[4]
         if writers and (end <= writers[-1] or end <= row[3]):
             return False  # the last part says nothing of any offset: a case for the rule
+        if len(writers) >= WRITERS_MERGED:
+            return False  # some parts may be joined: a case for the rule
         rows_of(self.streams.owned(b))[i] = (
             row[0], epoch, True, row[3], end, node_id, f.number[4], (*writers, epoch, node_id, end), row[8]
         )

@@ -8,6 +8,7 @@ numbers, strings, bytes and such tuples, so that a table can keep millions of th
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -153,7 +154,8 @@ class StreamRow(NamedTuple):
 
     `node_id` and `node_epoch` are those of the present or last owner (-1 before the first open). `writers` says who wrote which part, as
     (stream epoch, node id, start offset) one after the other: a part ends where the next begins, the last one at `end_offset`; the first
-    may begin below `start_offset`. `tag_pairs` are names and values in turn, sorted by name.
+    may begin below `start_offset`. A part whose offsets are all in stream objects may be written as `NO_NODE`: only stream set objects are found by
+    their node, so neighbouring parts of this kind are one part. `tag_pairs` are names and values in turn, sorted by name.
     """
 
     stream_id: StreamId
@@ -184,17 +186,26 @@ class StreamRow(NamedTuple):
 
     def range_at(self, offset: int) -> RangeRow | None:
         """The part that holds the offset; None outside of what is known."""
-        return next((part for part in self.ranges if part.start_offset <= offset < part.end_offset), None)
+        i = self._part_at(offset)
+        if i < 0:
+            return None
+        writers = self.writers
+        end = writers[3 * i + 5] if 3 * i + 3 < len(writers) else self.end_offset
+        return RangeRow(StreamEpoch(writers[3 * i]), NodeId(writers[3 * i + 1]), writers[3 * i + 2], end)
 
     def writer_of(self, offset: int) -> NodeId | None:
         """The node whose write-ahead log the offset went through; None outside of what is known."""
-        if offset >= self.end_offset:
-            return None
+        i = self._part_at(offset)
+        return None if i < 0 else NodeId(self.writers[3 * i + 1])
+
+    def _part_at(self, offset: int) -> int:
+        """The number of the part that holds the offset, by binary search; -1 outside of what is known."""
         writers = self.writers
-        for i in range(len(writers) - 1, 0, -3):  # what is asked for is nearly always in the last part
-            if writers[i] <= offset:
-                return NodeId(writers[i - 1])
-        return None
+        if not writers or offset >= self.end_offset:
+            return -1
+        if writers[-1] <= offset:  # nearly every search is for the last part
+            return len(writers) // 3 - 1
+        return bisect_right(range(len(writers) // 3), offset, key=lambda i: writers[3 * i + 2]) - 1
 
 
 class ObjectRow(NamedTuple):

@@ -1,0 +1,101 @@
+"""Ranges of streams: found by binary search, and joined where stream objects hold all of them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from ponor_metadata.covered_ranges import MERGED_FROM_PARTS
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.read_index import find_pieces
+from ponor_metadata.rows import NO_NODE, RangeRow, StreamRow
+from ponor_metadata.validate import validate
+
+from libs.metadata.tests.metadata_kit import (
+    NODE_A,
+    NODE_B,
+    Log,
+    closed,
+    contents,
+    created,
+    obj,
+    opened,
+    prepared,
+    so,
+    sso,
+    stream,
+)
+
+S1 = stream(1)
+MOVES = 40
+
+
+def row_of(log: Log) -> StreamRow:
+    row = log.image.streams.get(S1)
+    assert row is not None
+    return row
+
+
+def moved(log: Log, move: int, *, in_set_object: bool = False) -> None:
+    """The stream is opened by the next of two nodes, which writes ten offsets."""
+    node = (NODE_A, NODE_B)[move % 2]
+    log.commit(opened(S1, move + 1, node), prepared(obj(move + 1), 1, node))
+    start, end = 10 * move, 10 * move + 10
+    if in_set_object:
+        log.commit(sso(obj(move + 1), (S1, start, end), node_id=node))
+    else:
+        log.commit(so(obj(move + 1), S1, start, end))
+    log.commit(closed(S1, move + 1))
+
+
+def test_ranges_do_not_grow_with_moves_when_stream_objects_hold_the_data() -> None:
+    log = Log()
+    log.commit(created(S1))
+    for move in range(MOVES):
+        moved(log, move)
+        assert len(row_of(log).ranges) <= MERGED_FROM_PARTS
+        validate(log.image)
+    pieces = find_pieces(log.image, S1, 0, 10 * MOVES)
+    assert [(piece.start_offset, piece.end_offset) for piece in pieces] == [
+        (10 * move, 10 * move + 10) for move in range(MOVES)
+    ]
+
+
+def test_a_range_with_data_in_a_stream_set_object_keeps_its_node() -> None:
+    log = Log()
+    log.commit(created(S1))
+    for move in range(MOVES):
+        moved(log, move, in_set_object=move == 7)
+    kept = [part for part in row_of(log).ranges if part.start_offset == 70]
+    assert [(part.node_id, part.end_offset) for part in kept] == [(NODE_B, 80)]
+    assert len(row_of(log).ranges) <= MERGED_FROM_PARTS + 2
+    validate(log.image)
+    assert len(find_pieces(log.image, S1, 0, 10 * MOVES)) == MOVES
+
+
+def test_the_same_ranges_come_of_uncommitted_data_and_without_compiled_code() -> None:
+    log = Log()
+    log.commit(created(S1))
+    for move in range(MOVES):
+        moved(log, move, in_set_object=move in {3, 9, 10})
+    interpreted = MetadataImage(compiled=False)
+    for encoded in log.encoded:
+        interpreted.replay(encoded)
+    assert contents(interpreted) == contents(log.image)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=30),
+    offset=st.integers(-1, 160),
+    below=st.integers(0, 4),
+)
+def test_the_range_of_an_offset_is_the_one_that_holds_it(lengths: list[int], offset: int, below: int) -> None:
+    writers: list[int] = []
+    end = below
+    for number, length in enumerate(lengths):
+        writers += (number, number % 3 - 1, end)
+        end += length
+    row = StreamRow(S1, len(lengths), False, below, end, NO_NODE, -1, tuple(writers), ())  # type: ignore[arg-type]
+    expected = next((part for part in row.ranges if part.start_offset <= offset < part.end_offset), None)
+    found: RangeRow | None = row.range_at(offset)
+    assert found == expected
+    assert row.writer_of(offset) == (None if expected is None else expected.node_id)
