@@ -12,6 +12,7 @@ from ponor_metadata.tables import STREAMS_OF_TOPIC
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the correct code for one test."""
+
     def without_keys(view: Overlay, topic_id: bytes, limit: int) -> list[records_pb2.Record]:
         records = [each for each in purge(view, topic_id, limit) if not each.HasField("key_deleted")]
         if not records and not len(view.streams.find(STREAMS_OF_TOPIC, topic_id.hex())):
