@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
+import pytest
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.message import Message
 from ponor_kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -197,3 +198,19 @@ def test_who_waits_in_a_join_is_told_to_look_for_the_coordinator() -> None:
         again.cancel()
 
     MovingWorld(3).tell(story)
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_the_first_group_of_a_new_cluster_is_refused_nothing(seed: int) -> None:
+    """The first question makes the offsets topic; it and the first requests wait until the group's partition serves."""
+
+    async def story(world: MovingWorld) -> None:
+        member = Member(world)
+        name = await member.coordinator(world.cluster.brokers[seed % 2])
+        assert name is not None
+        assert await member.join(name) == ErrorCode.NONE
+        assert await member.sync(name) == ErrorCode.NONE
+        assert await member.commit(name, 17) == ErrorCode.NONE
+        assert await member.committed(name) == 17
+
+    MovingWorld(seed).tell(story)

@@ -23,6 +23,8 @@ def could_show(mutant: str, seed: int) -> bool:
     plan = draw_plan(seed)
     if mutant.startswith("move_"):
         return plan.mover_pause_s_max is not None
+    if mutant.startswith("permission_"):
+        return plan.broker_readers > 0 and plan.wal is WalKind.OBJECT
     if mutant.startswith("wal_"):
         return plan.wal is WalKind.OBJECT
     return True
@@ -54,6 +56,9 @@ def could_show(mutant: str, seed: int) -> bool:
         ("snapshot_lease_ends_early", 2, r"invariant 36"),
         ("compaction_misdates_blocks", 0, r"invariant 26"),
         ("raft_reads_without_heartbeats", 1, r"invariant 11"),
+        ("permission_never_withdrawn", 276, r"invariant 40"),
+        ("permission_not_asked_by_sessions", 438, r"invariant 40"),
+        ("permission_not_asked_by_groups", 60, r"invariant 40"),
     ],
 )
 def test_a_planted_bug_is_caught(mutant: str, seed: int, caught_by: str) -> None:

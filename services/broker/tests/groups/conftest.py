@@ -7,7 +7,7 @@ import heapq
 import math
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import pytest
@@ -368,8 +368,9 @@ class Address:
 class BrokerWorld:
     """What the coordinator sees of its broker: partitions, topics, brokers. Restarting makes a new coordinator over the same logs."""
 
-    def __init__(self, settings: GroupSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: GroupSettings, *, wait_ms_max: int = 0) -> None:
+        """`wait_ms_max`: how long requests wait for a partition that is not loaded; most stories are about what they are told without that."""
+        self.settings = replace(settings, coordinator_wait_ms_max=wait_ms_max)
         self.clock = VirtualClock()
         self.permission = Permission(self.clock)
         self.logs: dict[int, list[bytearray]] = {n: [] for n in range(settings.offsets_topic_partitions)}

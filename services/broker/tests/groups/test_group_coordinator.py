@@ -265,10 +265,10 @@ async def test_a_member_whose_client_went_away_is_dropped_by_its_session(world: 
 async def test_the_first_question_for_a_coordinator_makes_the_topic(world_type: Any) -> None:
     world = world_type(GroupSettings(offsets_topic_partitions=4))
     coordinator = await world.start()
-    assert coordinator.find("g") is None
-    assert coordinator.find("h") is None
+    assert await coordinator.find("g") is None
+    assert await coordinator.find("h") is None
     await world.clock.pass_ms(100)
-    address = coordinator.find("g")
+    address = await coordinator.find("g")
     assert (address.node_id, address.port) == (65_537, 9092)
     await coordinator.close()
     assert world.failures == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -32,6 +32,7 @@ from ponor_broker.groups.ports import (
     OffsetsPartitions,
     TopicDirectory,
 )
+from ponor_broker.groups.readiness import Readiness
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.record_codec import fits_record
 from ponor_broker.groups.records import CommittedOffset
@@ -70,6 +71,8 @@ class GroupCoordinator:
         self._settings = settings
         self._tasks = BackgroundTasks(runtime.fail_stop)
         self._timers = TimerQueue(runtime.clock, self._tasks)
+        self._readiness = Readiness(self._timers, settings.coordinator_wait_ms_max)
+        serving.listeners.append(lambda _: self._readiness.changed())
         self._shards: dict[int, GroupShard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._creation: asyncio.Task[None] | None = None
@@ -113,6 +116,7 @@ class GroupCoordinator:
         for shard in self._shards.values():
             shard.close(ErrorCode.NOT_COORDINATOR)
         self._shards.clear()
+        self._readiness.changed()
         await self._tasks.close()
 
     def _opened(self, partition: OffsetsPartition) -> None:
@@ -144,6 +148,7 @@ class GroupCoordinator:
         shard = self._shards.pop(partition.index, None)
         if shard is not None:
             shard.close(ErrorCode.NOT_COORDINATOR)
+        self._readiness.changed()
 
     async def _load(self, shard: GroupShard, name: str) -> None:
         started_ns = self._runtime.clock.monotonic_ns()
@@ -155,6 +160,7 @@ class GroupCoordinator:
                 _LOG.error("groups of %s cannot be loaded, trying again: %s", name, error)
                 await self._runtime.clock.sleep(_LOAD_RETRY_S)
         self._topics_deleted.set()
+        self._readiness.changed()
         if len(shard):
             elapsed_ms = (self._runtime.clock.monotonic_ns() - started_ns) // 1_000_000
             _LOG.info("%s: %d groups loaded in %d ms", name, len(shard), elapsed_ms)
@@ -216,18 +222,34 @@ class GroupCoordinator:
         count = self._topics.partition_count(OFFSETS_TOPIC) or self._settings.offsets_topic_partitions
         return partition_for(group_id, count)
 
-    def find(self, group_id: str) -> BrokerAddress | None:
+    async def find(self, group_id: str) -> BrokerAddress | None:
         """The broker that coordinates a group; None while there is none (the client asks again).
 
-        The first question of all makes the topic.
+        The first question of all makes the topic, and waits a moment for it.
         """
-        if self._serving.refusal is not None:
-            return None
-        if self._topics.partition_count(OFFSETS_TOPIC) is None:
+        if self.refusal is None and self._topics.partition_count(OFFSETS_TOPIC) is None:
             if self._creation is None:
                 self._creation = self._tasks.spawn(self._create_topic(), f"create {OFFSETS_TOPIC}")
+            await self._readiness.wait(lambda: self._creation is not None and self.refusal is None)
+        await self.decided((group_id,))
+        if self.refusal is not None or self._topics.partition_count(OFFSETS_TOPIC) is None:
             return None
         return self._brokers.leader(OFFSETS_TOPIC, self.partition_of(group_id))
+
+    async def decided(self, group_ids: Iterable[str]) -> None:
+        """Wait a moment for groups whose partition this broker leads and does not serve yet."""
+        indexes = set(map(self.partition_of, group_ids))
+        await self._readiness.wait(lambda: any(map(self._is_undecided, indexes)))
+
+    def _is_undecided(self, index: int) -> bool:
+        if self.refusal is not None or self._tasks.is_closed:
+            return False
+        shard = self._shards.get(index)
+        return self._is_led_here(index) if shard is None else not shard.is_loaded
+
+    def _is_led_here(self, index: int) -> bool:
+        leader = self._brokers.leader(OFFSETS_TOPIC, index)
+        return leader is not None and leader.node_id == self._node_id
 
     async def _create_topic(self) -> None:
         try:
@@ -238,6 +260,7 @@ class GroupCoordinator:
             _LOG.warning("%s cannot be made now: %s", OFFSETS_TOPIC, error)
         finally:
             self._creation = None
+            self._readiness.changed()
 
     def _shard(self, group_id: str) -> GroupShard | ErrorCode:
         if not group_id or not fits_record(group_id):
@@ -252,8 +275,7 @@ class GroupCoordinator:
         shard = self._shards.get(index)
         if shard is None:
             # Led here but not open yet, as right after the topic was made: the client found the right broker, and only has to wait.
-            leader = self._brokers.leader(OFFSETS_TOPIC, index)
-            is_ours = leader is not None and leader.node_id == self._node_id
+            is_ours = self._is_led_here(index)
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
         return shard if shard.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -261,6 +283,7 @@ class GroupCoordinator:
 
     async def join_group(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """JoinGroup. The coordinator fills in the request's number and the id of a new member."""
+        await self.decided((group_id,))
         shard = self._shard(group_id)
         if isinstance(shard, ErrorCode):
             return JoinAnswer(shard, request.member_id)
@@ -282,6 +305,7 @@ class GroupCoordinator:
 
     async def sync_group(self, group_id: str, request: SyncRequest) -> SyncAnswer:
         """SyncGroup."""
+        await self.decided((group_id,))
         shard = self._shard(group_id)
         return SyncAnswer(shard) if isinstance(shard, ErrorCode) else await shard.sync(group_id, request)
 
@@ -295,6 +319,7 @@ class GroupCoordinator:
 
     async def leave_group(self, group_id: str, leaving: tuple[MemberClaim, ...]) -> ErrorCode | LeaveAnswer:
         """LeaveGroup."""
+        await self.decided((group_id,))
         shard = self._shard(group_id)
         return shard if isinstance(shard, ErrorCode) else await shard.leave(group_id, leaving)
 
@@ -304,6 +329,7 @@ class GroupCoordinator:
         self, group_id: str, claim: MemberClaim, commits: Mapping[TopicPartition, CommittedOffset]
     ) -> ErrorCode:
         """OffsetCommit of partitions that exist and whose metadata is short enough; GROUP_ID_NOT_FOUND for a member of no group."""
+        await self.decided((group_id,))
         shard = self._shard_of_any(group_id) if fits_record(group_id) else ErrorCode.INVALID_GROUP_ID
         return shard if isinstance(shard, ErrorCode) else await shard.commit(group_id, claim, commits)
 
@@ -323,6 +349,7 @@ class GroupCoordinator:
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
         """OffsetDelete: an answer for each partition, or one for the group."""
+        await self.decided((group_id,))
         shard = self._shard(group_id)
         return (
             shard

@@ -107,6 +107,14 @@ class GroupSettings:
         maximum=1_000_000,
         doc="records batches of one partition not yet durable; beyond it commits get COORDINATOR_NOT_AVAILABLE",
     )
+    coordinator_wait_ms_max: int = setting(
+        2_000,
+        minimum=0,
+        maximum=60_000,
+        unit="ms",
+        doc="longest wait of a request until its group's partition of __consumer_offsets is made, opened and loaded here; then COORDINATOR_NOT_AVAILABLE or "
+        "COORDINATOR_LOAD_IN_PROGRESS; 0: none waits",
+    )
     coordinator_write_timeout_ms: int = setting(
         5_000,
         minimum=1,

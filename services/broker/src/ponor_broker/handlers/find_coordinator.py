@@ -7,6 +7,7 @@ INVALID_REQUEST librdkafka asks again and again, so that `init_transactions()` d
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from ponor_kafka.api import ApiKey
@@ -40,9 +41,11 @@ class FindCoordinatorHandler:
     ) -> FindCoordinatorResponse:
         """One answer per key."""
         if context.api_version >= BATCHED_FROM:
-            answers = [self._find(key, request.key_type) for key in request.coordinator_keys]
+            answers = await asyncio.gather(
+                *(self._find(key, request.key_type) for key in request.coordinator_keys)
+            )
             return FindCoordinatorResponse(coordinators=answers)
-        answer = self._find(request.key, request.key_type)
+        answer = await self._find(request.key, request.key_type)
         return FindCoordinatorResponse(
             error_code=answer.error_code,
             error_message=answer.error_message or SINGLE_SUCCESS,
@@ -51,7 +54,7 @@ class FindCoordinatorHandler:
             port=answer.port,
         )
 
-    def _find(self, key: str, key_type: int) -> Coordinator:
+    async def _find(self, key: str, key_type: int) -> Coordinator:
         if key_type == TRANSACTION:
             return _none(
                 key,
@@ -64,7 +67,7 @@ class FindCoordinatorHandler:
                 ErrorCode.INVALID_REQUEST,
                 f"key type {key_type} has no coordinator here, only 0 (groups)",
             )
-        address = self._coordinator.find(key)
+        address = await self._coordinator.find(key)
         if address is None:
             return _none(
                 key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker coordinates this group yet; ask again"

@@ -150,6 +150,7 @@ class GroupOffsetsHandlers:
     async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
         """OffsetFetch. `require_stable` needs nothing more here: there are no transactions that could hold a commit back."""
         version = context.api_version
+        await self._coordinator.decided([group.group_id for group in request.groups] or [request.group_id])
         if version >= GROUPS_FROM:
             return OffsetFetchResponse(groups=[self._fetch_group(group, version) for group in request.groups])
         wanted = (

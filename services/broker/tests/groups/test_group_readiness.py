@@ -1,0 +1,90 @@
+"""The first requests of a group on a new cluster, or at a broker that was just given its partition, wait a moment instead of being refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.groups.settings import GroupSettings
+from ponor_kafka.errors import ErrorCode
+
+NOBODY = MemberClaim("")
+WAIT_MS = 2_000
+
+
+async def new_cluster(world_type: Any) -> Any:
+    world = world_type(GroupSettings(offsets_topic_partitions=4), wait_ms_max=WAIT_MS)
+    await world.start()
+    return world
+
+
+async def end(world: Any) -> None:
+    await world.coordinator.close()
+    assert world.failures == []
+
+
+async def test_the_first_question_is_answered_when_the_topic_serves(world_type: Any) -> None:
+    world = await new_cluster(world_type)
+    finds = [asyncio.ensure_future(world.coordinator.find(name)) for name in ("g", "h")]
+    await world.clock.pass_ms(100)
+    addresses = [await find for find in finds]
+    assert [address.node_id for address in addresses] == [65_537, 65_537]
+    assert len(world.coordinator._readiness) == 0
+    assert (
+        await world.coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)}) is ErrorCode.NONE
+    )
+    await end(world)
+
+
+async def loading(world_type: Any) -> Any:
+    """A coordinator whose partition cannot be read yet."""
+    world = world_type(GroupSettings(offsets_topic_partitions=1), wait_ms_max=WAIT_MS)
+    world.topics["__consumer_offsets"] = (UUID(int=99), 1)
+    await world.start()
+    world.close_partition(0)
+    world.open_partition(0)
+    world.open[0].read_failures = 1
+    return world
+
+
+async def test_a_commit_waits_until_its_partition_is_loaded(world_type: Any) -> None:
+    world = await loading(world_type)
+    commit = asyncio.ensure_future(
+        world.coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)})
+    )
+    await world.clock.pass_ms(900)
+    assert not commit.done()
+    await world.clock.pass_ms(100)
+    assert await commit is ErrorCode.NONE
+    await end(world)
+
+
+@pytest.mark.parametrize("end_of_wait", ["time", "close", "permission", "client"])
+async def test_a_wait_ends(world_type: Any, end_of_wait: str) -> None:
+    world = await loading(world_type)
+    world.open[0].read_failures = 1_000
+    commit = asyncio.ensure_future(
+        world.coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)})
+    )
+    await world.clock.pass_ms(500)
+    assert not commit.done()
+    match end_of_wait:
+        case "time":
+            await world.clock.pass_ms(WAIT_MS - 500)
+            assert await commit is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        case "close":
+            world.led.discard(0)
+            world.close_partition(0)
+            assert await commit is ErrorCode.NOT_COORDINATOR
+        case "permission":
+            world.permission.withdraw()
+            assert await commit is ErrorCode.NOT_COORDINATOR
+        case _:
+            commit.cancel()
+            await asyncio.wait([commit])
+    assert len(world.coordinator._readiness) == 0
+    await end(world)
