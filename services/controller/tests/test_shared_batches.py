@@ -100,6 +100,23 @@ def test_a_group_is_bounded_by_bytes_and_a_wide_operation_goes_alone() -> None:
     assert len(leader.answers) == 100
 
 
+def test_an_answer_that_fits_into_no_frame_is_refused_and_changes_nothing() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    for number in range(900):
+        ledger.do(broker, put_key=_put(f"k{number}", b"v" * 4_096))
+    leader = _gathering(ledger)
+    puts = [_put(f"k{number}") for number in range(900)]
+    leader.execute(broker, 1, put_keys=wire.PutKeys(puts=[*puts, _put("new")]))
+    leader.execute(broker, 2, put_keys=wire.PutKeys(puts=puts[:300]))
+    leader.proposer.seal()
+    assert leader.consensus.entries == [], "refused, and nothing to put"
+    refused, answered = leader.answers
+    assert refused.error.code == error_pb2.ERROR_CODE_INVALID_REQUEST
+    assert "ask for less" in refused.error.message
+    assert len(answered.keys_held.held) == 300
+
+
 def test_what_is_proposed_beside_it_comes_behind_it() -> None:
     ledger = Ledger()
     broker = ledger.register(0)

@@ -72,6 +72,7 @@ class Executor:
             if self._replay(pending, digest):
                 return
             decision = validate(pending.operation, self._situation(pending), pending.kind)
+            self._require_answerable(decision.result)
             if decision.records or decision.parting:
                 self._propose(pending, decision, digest)
             else:
@@ -105,6 +106,15 @@ class Executor:
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
                 f"operation {pending.operation.request_id} of node {caller.node_id} was answered and forgotten: "
                 f"the node said that everything below {node.first_incomplete_id} is complete",
+            )
+
+    def _require_answerable(self, result: wire.OperationResult) -> None:
+        """Refuse an operation whose answer would not fit into a batch and into a frame, before anything is changed."""
+        size_bytes, bytes_max = result.ByteSize(), self._settings.batch_bytes_max // 2
+        if size_bytes > bytes_max:
+            raise OperationError(
+                error_pb2.ERROR_CODE_INVALID_REQUEST,
+                f"the answer has {size_bytes} bytes, an answer holds at most {bytes_max}; ask for less at once",
             )
 
     def _replay(self, pending: PendingOperation, digest: bytes) -> bool:
