@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ponor.common.v1 import error_pb2
 from ponor.metadata.v1 import records_pb2 as pb
+from ponor_controller.sessions.lost_history import Reign
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.subscriptions.image_source import ImageSource
 from ponor_controller.subscriptions.retained_tail import RetainedBatch, RetainedTail
@@ -136,6 +137,10 @@ class FollowedController:
     @property
     def is_leading(self) -> bool:
         return self.leads
+
+    @property
+    def reign(self) -> Reign | None:
+        return None
 
     @property
     def leader_address(self) -> str:

@@ -21,6 +21,7 @@ from ponor_metadata.cluster_client import ClusterClient
 from ponor_metadata.controllers import KnownControllers
 from ponor_metadata.errors import WrongClusterError
 from ponor_metadata.questions import NoControllerError
+from ponor_metadata.seen_history import SeenHistory, read_seen
 from ponor_metadata.store_marker import ClusterMarker, put_marker, read_markers
 
 LOG: Final = logging.getLogger("ponor.joining")
@@ -53,6 +54,8 @@ class Joined:
 
     marker: ClusterMarker
     node_id: NodeId
+    seen: tuple[SeenHistory, ...] = ()
+    """How far nodes of the cluster saw the controllers' log, as they wrote it down in the store."""
 
 
 async def join(
@@ -111,14 +114,15 @@ async def _join(
     ordinal = ClusterOrdinal(identity.cluster_ordinal)
     own = ClusterMarker(identity.cluster_id, ordinal, identity.namespace)
     if needs_store:
-        await _until_checked(runtime, store, own, membership)
+        seen = await _until_checked(runtime, store, own, membership)
     else:
+        seen = ()
         try:
             async with asyncio.timeout(STORE_SECONDS_MAX):
-                await check_store(store, own, membership)
+                seen = await _checked(store, own, membership)
         except (ObjectStoreError, TimeoutError) as error:
             LOG.warning("the marker of %s could not be checked: %s", own, error or "no answer")
-    return Joined(own, node_id_in(ordinal, node_id))
+    return Joined(own, node_id_in(ordinal, node_id), seen)
 
 
 async def check_store(store: ObjectStore, own: ClusterMarker, membership: Membership) -> None:
@@ -158,15 +162,18 @@ async def _ask(runtime: Runtime, controllers: Sequence[str] | KnownControllers) 
 
 async def _until_checked(
     runtime: Runtime, store: ObjectStore, own: ClusterMarker, membership: Membership
-) -> None:
+) -> tuple[SeenHistory, ...]:
     told = ""
     while True:
         try:
-            await check_store(store, own, membership)
+            return await _checked(store, own, membership)
         except ObjectStoreError as error:
             if str(error) != told:
                 told = str(error)
                 LOG.warning("the marker of %s cannot be checked, trying again: %s", own, error)
             await runtime.clock.sleep(RETRY_SECONDS)
-        else:
-            return
+
+
+async def _checked(store: ObjectStore, own: ClusterMarker, membership: Membership) -> tuple[SeenHistory, ...]:
+    await check_store(store, own, membership)
+    return await read_seen(store, own.namespace)

@@ -9,6 +9,7 @@ from ponor.metadata.v1 import records_pb2
 from ponor_runtime.identity import NodeId
 
 from ponor_metadata.rows import NodeRole, WalKind
+from ponor_metadata.seen_history import SeenHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,17 @@ class NodeIdentity:
     kafka_host: str = ""
     kafka_port: int = 0
     wal: WalKind | None = None
+    seen: tuple[SeenHistory, ...] = ()
+    """What nodes of this cluster wrote down in the store before this process began."""
 
-    def hello(self, welcome: Welcome | None) -> Hello:
-        """The first frame of a session; `welcome` is what the process was given before, whichever controller gave it."""
+    def hello(self, welcome: Welcome | None, seen: SeenHistory | None = None) -> Hello:
+        """The first frame of a session.
+
+        Args:
+            welcome: what the process was given before, whichever controller gave it.
+            seen: how far this process itself saw the log.
+        """
+        known = self.seen if seen is None else (*self.seen, seen)
         return Hello(
             cluster_id=self.cluster_id if welcome is None else welcome.cluster_id,
             node_id=self.node_id,
@@ -33,6 +42,7 @@ class NodeIdentity:
             kafka_host=self.kafka_host,
             kafka_port=self.kafka_port,
             node_epoch=0 if welcome is None else welcome.node_epoch,
+            seen=[each.message() for each in known],
             quorum_incarnation=0 if welcome is None else welcome.quorum_incarnation,
             wal=records_pb2.WalKind.ValueType(0 if self.wal is None else self.wal),
         )

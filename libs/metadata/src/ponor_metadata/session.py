@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -46,6 +46,7 @@ from ponor_metadata.errors import (
 from ponor_metadata.node_identity import NodeIdentity
 from ponor_metadata.operation_trace import traced_operation
 from ponor_metadata.operation_window import ENVELOPE_BYTES, OperationWindow, encoded_operation
+from ponor_metadata.seen_history import SeenHistory
 
 __all__ = ["NodeFencedError", "NodeIdentity", "SessionClient", "SessionSettings"]
 
@@ -119,6 +120,8 @@ class SessionClient:
         telemetry.gauge("ponor_session_operations_in_flight", lambda: len(self._window))
         self._connection: Connection | None = None
         self._welcome: Welcome | None = None
+        self.seen: SeenHistory | None = None
+        """How far this process saw the controllers' log, by what leaders told it."""
         self._wake_sender = asyncio.Event()
         self._pause_before_send = 0.0
         self._last_sent_ns = 0
@@ -306,7 +309,8 @@ class SessionClient:
         try:
             async with asyncio.timeout(self._settings.welcome_timeout_ms / 1000):
                 await self._send(
-                    connection, SessionRequest(hello=self._identity.hello(self._welcome)).SerializeToString()
+                    connection,
+                    SessionRequest(hello=self._identity.hello(self._welcome, self.seen)).SerializeToString(),
                 )
                 welcome = SessionResponse.FromString(await connection.receive())
             self._take_first_frame(welcome)
@@ -336,6 +340,12 @@ class SessionClient:
             self._fence(f"node epoch {self._welcome.node_epoch} was replaced by {frame.welcome.node_epoch}")
             return
         self._welcome = frame.welcome
+        self.seen = SeenHistory(
+            frame.welcome.quorum_incarnation,
+            frame.welcome.leader_term,
+            frame.welcome.registered_index,
+            frame.welcome.leader_nonce,
+        )
         self.cluster_time_ms = max(self.cluster_time_ms, frame.welcome.cluster_time_ms)
         self._heard_ns = self._clock.monotonic_ns()
         self._reconnect_backoff.reset()
@@ -375,9 +385,16 @@ class SessionClient:
             self._wake_sender.set()
         else:
             self._overloaded_backoff.reset()
+            self._saw(result.commit_index)
             pending = self._window.complete(result.request_id)
             if pending is not None and not pending.answer.done():
                 pending.answer.set_result(result)
+
+    def _saw(self, index: int) -> None:
+        """A leader says that it committed so much."""
+        assert self.seen is not None
+        if index > self.seen.index:
+            self.seen = replace(self.seen, index=index)
 
     async def _send_operations(self, connection: Connection) -> None:
         """Whatever was submitted in one turn of the loop leaves in one frame, if it fits."""

@@ -232,6 +232,7 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_controller_raft_last_index": Metric(GAUGE, "index", (), "Index of the last batch in the log, committed or not"),
     "ponor_controller_raft_unsynced_writes": Metric(GAUGE, "writes", (), "Writes to the log that are not durable yet"),
     "ponor_controller_peers_connected": Metric(GAUGE, "controllers", (), "Other controllers to which a stream is open"),
+    "ponor_controller_history_lost": Metric(GAUGE, "", (), "1 while this controller lets no node in because a node has seen a later log than its own: its directory is an older copy"),
     "ponor_controller_peer_refusals_total": Metric(COUNTER, "connections", ("reason",), "Other controllers that refused this one: wrong cluster, directory or incarnation"),
     # Compaction and readers' leases, at the leading controller; others show 0. What became of tasks: ponor_controller_operations_total of commit_compaction.
     "ponor_compaction_tasks": Metric(GAUGE, "tasks", (), "Compaction tasks under way"),

@@ -136,6 +136,7 @@ class _Broker:
             runtime,
             node_id=options.node_id,
             cluster_id=joined.marker.cluster_id,
+            seen=joined.seen,
             controllers=options.controllers,
             wal=options.wal,
             kafka_host=options.client_host,
@@ -160,7 +161,7 @@ class _Broker:
     async def _start_storage(self, stop: asyncio.Event) -> StreamClient | None:
         """The storage, with everything recovered that this node's partitions wait for; None when told to stop before."""
         settings = self._settings.storage
-        ports = StoragePorts.of(self._node, self._store, settings)
+        ports = StoragePorts.of(self._node, self._store, settings, self._runtime.clock)
         recoverer = Recoverer(
             self._runtime,
             settings,
@@ -174,6 +175,10 @@ class _Broker:
             directory = self._options.data / WAL_DIRECTORY
             streams = await start_on_file(self._runtime, settings, self._node, ports, directory, self._tasks)
         else:
+            # Slots are named by the node's epoch: no later copy of the controllers' log may give it a second time.
+            witnessed = ports.witness.write(self._node.session.seen)
+            if not await first_of(asyncio.ensure_future(witnessed), stop):
+                return None
             streams = await start_on_store(self._runtime, settings, ports, self._condition, self._tasks)
             if not await first_of(asyncio.ensure_future(recoverer.recover_own()), stop):
                 await self._close_streams(streams)

@@ -101,7 +101,7 @@ async def rescue(
     node.start(tasks)
     try:
         await node.register()
-        ports = StoragePorts.of(node, store, settings)
+        ports = StoragePorts.of(node, store, settings, runtime.clock)
         recovered, reason = await _recover(
             runtime, settings, node, ports, wal, tasks, accept_loss=accept_loss
         )

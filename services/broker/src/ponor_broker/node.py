@@ -13,6 +13,7 @@ from ponor_metadata.controllers import KnownControllers
 from ponor_metadata.errors import SessionClosedError
 from ponor_metadata.readiness import require_current_image, require_session
 from ponor_metadata.rows import NodeRole, NodeRow, WalKind
+from ponor_metadata.seen_history import SeenHistory
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_rpc.errors import OperationError
@@ -38,6 +39,7 @@ class Node:
         *,
         node_id: NodeId,
         cluster_id: str,
+        seen: tuple[SeenHistory, ...] = (),
         controllers: tuple[str, ...],
         wal: WalKind,
         kafka_host: str,
@@ -66,6 +68,7 @@ class Node:
                 NodeRole.BROKER,
                 runtime.randomness.token(INCARNATION_BYTES),
                 cluster_id=cluster_id,
+                seen=seen,
                 kafka_host=kafka_host,
                 kafka_port=kafka_port,
                 wal=wal,

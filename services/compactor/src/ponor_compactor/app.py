@@ -95,6 +95,7 @@ def _session(runtime: Runtime, options: CompactorOptions, joined: Joined) -> Ses
         NodeRole.COMPACTOR,
         runtime.randomness.token(INCARNATION_BYTES),
         cluster_id=joined.marker.cluster_id,
+        seen=joined.seen,
     )
     return SessionClient(
         network=runtime.network,

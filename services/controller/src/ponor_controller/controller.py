@@ -103,6 +103,7 @@ class Controller:
             self._executor,
             self._lanes,
             runtime.clock,
+            runtime.randomness,
             [records.format, records.correct_addresses],
         )
         self._build_services(settings, identity, recovered)
@@ -336,6 +337,7 @@ class Controller:
     def _show(self) -> None:
         telemetry = self._runtime.telemetry
         telemetry.gauge("ponor_controller_sessions", lambda: self.sessions.session_count)
+        telemetry.gauge("ponor_controller_history_lost", lambda: float(bool(self.sessions.lost_history)))
         telemetry.gauge("ponor_controller_suspected_nodes", lambda: self._activity.suspected_count)
         telemetry.gauge("ponor_controller_subscriptions", lambda: self.subscriptions.subscriber_count)
         telemetry.gauge("ponor_controller_moves_under_way", lambda: len(self.image.moves))

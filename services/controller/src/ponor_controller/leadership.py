@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from ponor_metadata.seen_history import NONCE_BYTES
 from ponor_raft.errors import NotLeaderError
 from ponor_raft.ready import Leadership
 from ponor_runtime.clock import Clock
+from ponor_runtime.randomness import Randomness
 
 from ponor_controller.consensus.raft_consensus import RaftConsensus
 from ponor_controller.proposals.executor import Executor
 from ponor_controller.proposals.lanes import Lanes
 from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.sessions.leading import not_leading
+from ponor_controller.sessions.lost_history import Reign
 
 
 class ControllerLeadership:
@@ -32,6 +35,7 @@ class ControllerLeadership:
         executor: Executor,
         lanes: Lanes,
         clock: Clock,
+        randomness: Randomness,
         first_steps: Sequence[Callable[[], None]],
     ) -> None:
         self._consensus = consensus
@@ -39,6 +43,8 @@ class ControllerLeadership:
         self._executor = executor
         self._lanes = lanes
         self._clock = clock
+        self._randomness = randomness
+        self.reign: Reign | None = None
         self._first_steps = first_steps
         self._listeners: list[Callable[[], None]] = []
         self._leaderless_since_ns: int | None = clock.monotonic_ns()
@@ -77,6 +83,9 @@ class ControllerLeadership:
 
     def _begun(self) -> None:
         self._proposer.begin()
+        # The opening entry is the newest: nothing is proposed before it is committed.
+        nonce = self._randomness.token(NONCE_BYTES)
+        self.reign = Reign(self._consensus.term, self._proposer.last_index, nonce)
         for step in self._first_steps:
             step()
         self._leads.set()

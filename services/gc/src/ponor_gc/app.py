@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ponor_metadata.joining import ANY_CLUSTER, Joined, Membership, join
 from ponor_metadata.readiness import require_session
 from ponor_metadata.rows import NodeRole
+from ponor_metadata.seen_history import Witness
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
 from ponor_runtime.identity import NodeId
 from ponor_runtime.object_store import MultipartStore, ObjectStore
@@ -105,6 +106,7 @@ def _session(runtime: Runtime, options: GcOptions, joined: Joined) -> SessionCli
         NodeRole.GC,
         runtime.randomness.token(INCARNATION_BYTES),
         cluster_id=joined.marker.cluster_id,
+        seen=joined.seen,
     )
     return SessionClient(
         network=runtime.network,
@@ -131,7 +133,8 @@ def _begin(
     """Everything that a collector does, side by side."""
     clock, telemetry = runtime.clock, runtime.telemetry
     right = DeletionRight(store, clock, telemetry)
-    sweeper = Sweeper(session, store, joined.marker, right, clock, settings, telemetry)
+    witness = Witness(store, clock, joined.marker.namespace, options.node_id)
+    sweeper = Sweeper(session, store, joined.marker, right, witness, clock, settings, telemetry)
     leftovers = WalLeftovers(
         store,
         right,

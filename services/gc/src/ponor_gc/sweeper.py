@@ -11,6 +11,7 @@ from enum import Enum
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_metadata.seen_history import Witness
 from ponor_metadata.session import SessionClient
 from ponor_metadata.store_marker import ClusterMarker
 from ponor_rpc.errors import OperationError
@@ -45,6 +46,7 @@ class Sweeper:
         store: ObjectStore,
         marker: ClusterMarker,
         right: DeletionRight,
+        witness: Witness,
         clock: Clock,
         settings: GcSettings,
         telemetry: Telemetry,
@@ -53,6 +55,7 @@ class Sweeper:
         self._store = store
         self._marker = marker
         self._right = right
+        self._witness = witness
         self._clock = clock
         self._settings = settings
         self._claimed = telemetry.counter("ponor_gc_claimed_total")
@@ -89,6 +92,8 @@ class Sweeper:
         if not await self._may_delete():
             self._failures.add()
             return Sweep.FAILED
+        # An older copy of the controllers' log would still name what is deleted now.
+        await self._witness.write(self._session.seen)
         keys_max = self._settings.delete_keys_max
         for at in range(0, len(granted), keys_max):
             batch = granted[at : at + keys_max]

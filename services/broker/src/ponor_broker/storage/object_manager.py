@@ -13,6 +13,7 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
 from ponor_metadata.errors import MetadataLagError, SessionClosedError
 from ponor_metadata.read_index import find_pieces
+from ponor_metadata.seen_history import Witness
 from ponor_metadata.session import SessionClient
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_metadata.view import View
@@ -43,10 +44,16 @@ class ControllerObjectManager:
     """Fulfils `ObjectManager`. After a commit the image is waited for before the next look-up that needs it."""
 
     def __init__(
-        self, session: SessionClient, subscription: SubscriptionClient, *, prepared_ttl_ms: int
+        self,
+        session: SessionClient,
+        subscription: SubscriptionClient,
+        witness: Witness,
+        *,
+        prepared_ttl_ms: int,
     ) -> None:
         self._session = session
         self._subscription = subscription
+        self._witness = witness
         self._prepared_ttl_ms = prepared_ttl_ms
         self._committed_index = 0
 
@@ -56,6 +63,8 @@ class ControllerObjectManager:
             result = await self._submit(Operation(prepare_objects=body))
         except OperationError as error:
             raise storage_error_of(error) from error
+        # Before an object has one of these ids, and below before the caller trims its log: an older copy of the controllers' log must not go on unnoticed.
+        await self._witness.write(self._session.seen)
         reserved = result.objects_reserved
         return PreparedObjects(
             ObjectId(reserved.first_object_id), reserved.count, reserved.namespace, reserved.bucket_index
@@ -82,6 +91,7 @@ class ControllerObjectManager:
         except OperationError as error:
             raise _commit_refusal(error) from error
         self._committed_index = max(self._committed_index, result.commit_index)
+        await self._witness.write(self._session.seen)
 
     async def find_objects(
         self, stream_id: StreamId, start_offset: int, end_offset: int, *, pieces_max: int = PIECES_MAX

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
+from ponor_metadata.seen_history import Witness
+from ponor_metadata.view import cluster_of
+from ponor_runtime.clock import Clock
 from ponor_runtime.identity import NodeId
 from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.runtime import Runtime
@@ -39,16 +42,21 @@ class StoragePorts:
     streams: ControllerStreamManager
     objects: ControllerObjectManager
     wals: ControllerWalManager
+    witness: Witness
 
     @classmethod
-    def of(cls, node: Node, store: ObjectStore, settings: StorageSettings) -> StoragePorts:
+    def of(cls, node: Node, store: ObjectStore, settings: StorageSettings, clock: Clock) -> StoragePorts:
         """The ports of a registered node."""
         session, subscription = node.session, node.subscription
+        cluster = cluster_of(subscription.image)
+        assert cluster is not None, "a registered node has an image"
+        witness = Witness(store, clock, cluster.namespace, node.node_id)
         return cls(
             store,
             ControllerStreamManager(session, subscription, node.node_id),
-            ControllerObjectManager(session, subscription, prepared_ttl_ms=settings.prepared_ttl_ms),
+            ControllerObjectManager(session, subscription, witness, prepared_ttl_ms=settings.prepared_ttl_ms),
             ControllerWalManager(session, subscription),
+            witness,
         )
 
 

@@ -13,6 +13,8 @@ from ponor_rpc.errors import RETRY_SAME_OPERATION, OperationError
 
 T = TypeVar("T")
 
+from ponor_controller.sessions.lost_history import Reign
+
 
 class Leading(Protocol):
     """Leadership as sessions and subscriptions see it."""
@@ -20,6 +22,11 @@ class Leading(Protocol):
     @property
     def is_leading(self) -> bool:
         """Whether operations may be executed here: this controller is the leader, and the opening entry of its term is committed and applied."""
+        ...
+
+    @property
+    def reign(self) -> Reign | None:
+        """The term in which this controller leads, or led last; None before it led."""
         ...
 
     @property

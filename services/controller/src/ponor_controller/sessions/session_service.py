@@ -7,8 +7,9 @@ one before it; the same process on a new connection takes its own old one over; 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
@@ -24,6 +25,7 @@ from ponor_controller.proposals.pending import Caller
 from ponor_controller.proposals.proposer import Proposer
 from ponor_controller.sessions.answer_turn import AnswerTurn
 from ponor_controller.sessions.leading import Leading, not_leading
+from ponor_controller.sessions.lost_history import lost_history
 from ponor_controller.sessions.node_activity import NodeActivity
 from ponor_controller.sessions.outbox import Outbox
 from ponor_controller.sessions.session import LoadListener, NodeSilentError, Session
@@ -31,6 +33,7 @@ from ponor_controller.settings import ControllerSettings
 from ponor_controller.validation.nodes import register_node
 
 T = TypeVar("T")
+LOG: Final = logging.getLogger("ponor.controller")
 
 
 class SessionService:
@@ -62,6 +65,7 @@ class SessionService:
         self._connections = 0
         self._leads = leading.is_leading
         self._losses = 0
+        self._lost_history = ""
         self._changed = asyncio.Event()
         leading.on_change(self._leadership_changed)
 
@@ -163,6 +167,7 @@ class SessionService:
 
     async def _register(self, hello: wire.Hello) -> tuple[Caller, int]:
         """Give the process its epoch, committed."""
+        await self._check_history(hello)
         await self._proposer.room()
         view = self._proposer.view
         try:
@@ -189,6 +194,31 @@ class SessionService:
                 f"another process registered as node {hello.node_id} meanwhile; this one must stop",
             )
         return Caller(NodeId(hello.node_id), registration.node_epoch, hello.role), registered_index
+
+    async def _check_history(self, hello: wire.Hello) -> None:
+        """Let nobody in while this controller's log is known to be an older copy.
+
+        Raises:
+            OperationError: INVALID_REQUEST, with what is missing and the remedy.
+        """
+        if self._contradiction(hello):
+            # A leader that was deposed and does not know it lacks what its successor committed, and is no older copy.
+            await self._leading.read_index()
+            found = self._contradiction(hello)
+            if found and not self._lost_history:
+                self._lost_history = found
+                LOG.error("no node is let in any more: %s", found)
+        if self._lost_history:
+            raise OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, self._lost_history)
+
+    def _contradiction(self, hello: wire.Hello) -> str:
+        reign, cluster = self._leading.reign, cluster_of(self._proposer.view)
+        return "" if reign is None or cluster is None else lost_history(hello, reign, cluster.incarnation)
+
+    @property
+    def lost_history(self) -> str:
+        """What this controller's log lacks, as a node told; empty: nothing is known to be missing."""
+        return self._lost_history
 
     def _open(self, connection: Connection, caller: Caller) -> Session:
         before = self._sessions.get(caller.node_id)
@@ -219,8 +249,9 @@ class SessionService:
         return session
 
     async def _welcome(self, connection: Connection, caller: Caller, registered_index: int) -> None:
-        cluster = cluster_of(self._proposer.view)
+        cluster, reign = cluster_of(self._proposer.view), self._leading.reign
         assert cluster is not None
+        assert reign is not None, "a session begins at a leader"
         welcome = wire.Welcome(
             cluster_id=self._cluster_id,
             node_epoch=caller.node_epoch,
@@ -229,6 +260,8 @@ class SessionService:
             session_timeout_ms=self._settings.session_timeout_ms,
             controller_addresses=[row.service_address for row in self._proposer.view.image.quorum],
             quorum_incarnation=cluster.incarnation,
+            leader_term=reign.term,
+            leader_nonce=reign.nonce,
         )
         await connection.send(wire.SessionResponse(welcome=welcome).SerializeToString())
 
