@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 from ponor.common.v1 import error_pb2
 from ponor_rpc.errors import RETRY_SAME_OPERATION, OperationError
 
-T = TypeVar("T")
-
 from ponor_controller.sessions.lost_history import Reign
+
+T = TypeVar("T")
 
 
 class Leading(Protocol):
