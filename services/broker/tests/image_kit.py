@@ -7,11 +7,12 @@ from typing import cast
 
 from ponor_broker.connection import ConnectionContext
 from ponor_broker.handlers.registry import RequestContext
-from ponor_broker.partitions.topics import Topics
+from ponor_broker.partitions.topics import Topics, meta_stream_key
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import (
     BrokerConfigsRow,
     FeatureRow,
+    KeyRow,
     NodeRole,
     NodeRow,
     PartitionRow,
@@ -46,12 +47,19 @@ class ImageKit:
         *,
         leader: NodeId = NODE,
         configs: Mapping[str, str] | None = None,
+        is_announced: bool = True,
     ) -> TopicRow:
         row = TopicRow(name.encode().ljust(16, b"-"), DEFAULT_TENANT, name, -1, dict(configs or {}))
         self.image.topics.put(row)
         for number in range(partitions):
             self.image.partitions.put(PartitionRow(row.topic_id, number, leader, 0, (leader,)))
+            if is_announced:
+                self.announce(row, number)
         return row
+
+    def announce(self, row: TopicRow, number: int) -> None:
+        """The leader has made the partition's Meta stream."""
+        self.image.keys.put(KeyRow(meta_stream_key(row.topic_id, number), b"1"))
 
     def set_broker(self, node_id: NodeId, **configs: str) -> None:
         """Dynamic settings; dots of their names are written as two underscores."""

@@ -15,6 +15,7 @@ from ponor_broker.handlers.elect_leaders import ElectLeadersHandler
 from ponor_broker.handlers.list_config_resources import ListConfigResourcesHandler
 from ponor_broker.handlers.metadata import MetadataHandler
 from ponor_broker.handlers.partition_reassignments import PartitionReassignmentsHandler
+from ponor_broker.partitions.announcements import Announcements
 from ponor_broker.partitions.move_operations import MoveOperations
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_kafka.codec import decode_as, encode
@@ -63,6 +64,7 @@ def metadata_handler(kit: ImageKit, **bounds: int) -> MetadataHandler:
     return MetadataHandler(
         kit.topics,
         cast("TopicAdmin", None),
+        Announcements(kit.topics),
         lambda _coroutine, _name: None,
         node_id=NODE,
         auto_create=False,
@@ -77,6 +79,26 @@ def ask_metadata(handler: MetadataHandler, request: MetadataRequest) -> tuple[Me
     handler.start(frame, RequestHeader(3, VERSION, 1, "client", 0), cast("Reply", bodies))
     (body,) = bodies.kept
     return decode_as(MetadataResponse, VERSION, body)[0], body
+
+
+def test_a_leader_is_named_when_it_has_made_the_meta_stream() -> None:
+    kit = ImageKit()
+    row = kit.put_topic("t", 2, is_announced=False)
+    handler = metadata_handler(kit)
+
+    def leaders() -> list[tuple[int, int]]:
+        handler.invalidate()
+        (topic,) = ask_metadata(handler, MetadataRequest(topics=None))[0].topics
+        return [(one.error_code, one.leader_id) for one in topic.partitions]
+
+    unknown = (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert leaders() == [unknown, unknown]
+    assert kit.topics.leader("t", 1) is None
+    kit.announce(row, 1)
+    assert leaders() == [unknown, (ErrorCode.NONE, NODE)]
+    assert kit.topics.leader("t", 1) is not None
+    kit.announce(row, 0)
+    assert leaders() == [(ErrorCode.NONE, NODE)] * 2
 
 
 def test_a_kept_answer_is_the_very_bytes_until_the_image_changes() -> None:

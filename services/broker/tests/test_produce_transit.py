@@ -109,8 +109,37 @@ async def test_what_was_answered_as_late_is_not_appended_afterwards(sealed: Seal
     assert partition.log_end_offset == 3
 
 
-async def test_without_acknowledgement_nobody_waits(sealed: Sealed) -> None:
+async def test_without_acknowledgement_requests_wait_in_their_order(sealed: Sealed) -> None:
+    partition, client = await sealed()
+    client.send(produce(1, acks=0), produce(2, acks=0), produce(3))
+    await settle()
+    assert (partition.log_end_offset, client.wire.ended) == (3, [])
+    partition_closing.take_back(partition)
+    client.partitions.parking.settled((TOPIC_ID, 0))
+    await settle()
+    assert partition.log_end_offset == 6
+    assert client.wire.outcomes() == [(3, [(0, 5)])], "requests without acknowledgement are not answered"
+    assert client.wire.ended == []
+    assert client.flow.in_flight.held_bytes == 0
+
+
+async def test_without_acknowledgement_a_refusal_after_the_wait_ends_the_connection(sealed: Sealed) -> None:
+    partition, client = await sealed()
+    client.send(produce(1, acks=0), produce(2, acks=0))
+    await settle()
+    assert client.wire.ended == []
+    partition_closing.end(partition)
+    client.partitions.parking.settled((TOPIC_ID, 0))
+    await settle()
+    (reason,) = client.wire.ended
+    assert "without acknowledgement was refused" in str(reason)
+    assert partition.log_end_offset == 3
+    assert client.flow.in_flight.held_bytes == 0
+
+
+async def test_without_acknowledgement_and_without_room_the_connection_ends_at_once(sealed: Sealed) -> None:
     _, client = await sealed()
+    client.partitions.parking._bytes_max = 0
     client.send(produce(1, acks=0))
     await settle()
     (reason,) = client.wire.ended

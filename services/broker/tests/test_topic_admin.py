@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
+from ponor_broker.partitions.announcements import Announcements
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics import Topics
 from ponor_metadata.image import MetadataImage
@@ -26,7 +27,8 @@ class RecordingSession:
 
 async def test_the_offsets_topic_is_made_once_with_kafkas_settings() -> None:
     session, image = RecordingSession(), MetadataImage()
-    admin = TopicAdmin(session, session, Topics(lambda: image), deadline_ms=1_000)
+    topics = Topics(lambda: image)
+    admin = TopicAdmin(session, session, topics, Announcements(topics), deadline_ms=1_000)
     await asyncio.gather(*(admin.ensure("__consumer_offsets", partitions=50) for _ in range(3)))
     (operation,) = session.operations
     made = operation.create_topic
@@ -40,6 +42,7 @@ async def test_the_offsets_topic_is_made_once_with_kafkas_settings() -> None:
 
 async def test_other_topics_are_made_with_the_defaults() -> None:
     session, image = RecordingSession(), MetadataImage()
-    admin = TopicAdmin(session, session, Topics(lambda: image), deadline_ms=1_000)
+    topics = Topics(lambda: image)
+    admin = TopicAdmin(session, session, topics, Announcements(topics), deadline_ms=1_000)
     await admin.ensure("orders")
     assert dict(session.operations[0].create_topic.configs) == {}

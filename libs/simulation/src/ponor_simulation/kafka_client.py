@@ -88,6 +88,16 @@ class KafkaClient:
         assert isinstance(result, expected)
         return result
 
+    async def tell(self, request: Message, version: int) -> None:
+        """Send a request that has no answer, such as a Produce without acknowledgement.
+
+        Raises:
+            ConnectionClosedError: the connection broke before the request left.
+        """
+        self._correlation_id += 1
+        header = encode_request_header(request.API_KEY, version, self._correlation_id, self._name)
+        await self._wire.send(header + encode(request, version))
+
     async def close(self) -> None:
         """End it; what is under way fails."""
         if not self._closed:

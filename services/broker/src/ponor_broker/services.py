@@ -62,6 +62,7 @@ from ponor_broker.handlers.produce import ProduceHandler
 from ponor_broker.handlers.registry import ApiHandler
 from ponor_broker.handlers.update_features import UpdateFeaturesHandler
 from ponor_broker.load_report import LoadReporter
+from ponor_broker.partitions.announcements import Announcements
 from ponor_broker.partitions.arrival_release import ArrivalRelease
 from ponor_broker.partitions.arrivals import Arrivals
 from ponor_broker.partitions.batch_validation import BatchValidator
@@ -120,7 +121,10 @@ class BrokerServices:
         )
         self.topics = Topics(lambda: subscription.image)
         deadline_ms = settings.controller_timeout_ms
-        self.admin = TopicAdmin(session, subscription, self.topics, deadline_ms=deadline_ms)
+        self._announcements = Announcements(self.topics)
+        self.admin = TopicAdmin(
+            session, subscription, self.topics, self._announcements, deadline_ms=deadline_ms
+        )
         self.moves = MoveOperations(session, subscription)
         topic_configs = TopicConfigs(lambda: subscription.image, node_id, kafka_configs)
         sources = ConfigSources(lambda: subscription.image, node_id, kafka_configs)
@@ -139,17 +143,21 @@ class BrokerServices:
             runtime=runtime,
             settings=settings.groups,
         )
-        self._metadata = MetadataHandler(
-            self.topics,
-            self.admin,
-            tasks.spawn,
-            node_id=node_id,
-            auto_create=settings.auto_create_topics,
-            partitions_of_new=self._partitions_of_new,
-        )
+        self._metadata = self._metadata_handler()
         self.dispatcher = self._dispatcher(backlog)
         runtime.telemetry.gauge("ponor_partitions_open", lambda: len(self.partitions))
         export_limits(runtime.telemetry, settings)
+
+    def _metadata_handler(self) -> MetadataHandler:
+        return MetadataHandler(
+            self.topics,
+            self.admin,
+            self._announcements,
+            self._tasks.spawn,
+            node_id=self._node_id,
+            auto_create=self._settings.auto_create_topics,
+            partitions_of_new=self._partitions_of_new,
+        )
 
     def _partitions(
         self, streams: StreamClient, topic_configs: TopicConfigs
@@ -355,6 +363,7 @@ class BrokerServices:
         await self.partitions.close()
 
     def _image_changed(self, batch: RecordBatch | None) -> None:
+        self._announcements.image_changed(batch)
         if self.partitions.image_changed(batch):
             self._metadata.invalidate()
         if batch is None or any(record.HasField("topic_deleted") for record in batch.records):

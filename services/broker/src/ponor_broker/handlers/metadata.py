@@ -33,6 +33,7 @@ from ponor_broker.handlers.authorized_operations import (
     TOPIC_OPERATIONS,
 )
 from ponor_broker.handlers.registry import WhenFenced
+from ponor_broker.partitions.announcements import Announcements
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_broker.partitions.topic_names import is_valid_name
@@ -61,6 +62,7 @@ class MetadataHandler:
         self,
         topics: Topics,
         admin: TopicAdmin,
+        announcements: Announcements,
         spawn: Spawn,
         *,
         node_id: int,
@@ -70,6 +72,7 @@ class MetadataHandler:
     ) -> None:
         self._topics = topics
         self._admin = admin
+        self._announcements = announcements
         self._spawn = spawn
         self._node_id = node_id
         self._auto_create = auto_create
@@ -179,20 +182,26 @@ class MetadataHandler:
             self._creating.pop(name, None)
 
     def _describe(self, row: TopicRow, request: MetadataRequest) -> MetadataResponseTopic:
+        partitions = self._topics.partitions(row.topic_id)
+        is_announced = self._announcements.is_complete(row.topic_id, partitions)
         return MetadataResponseTopic(
             name=row.name,
             topic_id=row.topic_id,
             is_internal=row.name in INTERNAL_TOPICS,
             partitions=[
-                self._describe_partition(partition) for partition in self._topics.partitions(row.topic_id)
+                self._describe_partition(
+                    partition,
+                    is_announced=is_announced or self._announcements.is_announced(partition),
+                )
+                for partition in partitions
             ],
             topic_authorized_operations=(
                 TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_UNKNOWN
             ),
         )
 
-    def _describe_partition(self, row: PartitionRow) -> MetadataResponsePartition:
-        has_leader = self._topics.broker(row.leader_id) is not None
+    def _describe_partition(self, row: PartitionRow, *, is_announced: bool) -> MetadataResponsePartition:
+        has_leader = is_announced and self._topics.broker(row.leader_id) is not None
         return MetadataResponsePartition(
             ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
             row.partition,

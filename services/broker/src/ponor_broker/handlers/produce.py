@@ -66,12 +66,10 @@ TOLD_WITH_LOG_START: Final = frozenset(
 class ProducePending(PendingAnswer):
     """A request whose appends are on their way to the disk."""
 
-    __slots__ = ("_answers", "_left", "_reply", "may_wait", "outcomes", "received_ns")
+    __slots__ = ("_answers", "_left", "_reply", "outcomes", "received_ns")
 
-    def __init__(self, answers: ProduceAnswers, reply: Reply, partitions: int, acks: int) -> None:
+    def __init__(self, answers: ProduceAnswers, reply: Reply, partitions: int) -> None:
         self.connection = None
-        self.may_wait = acks != ACKS_NONE
-        """Whether it may wait for a partition on the move: nobody could be told later how that ended without acknowledgements."""
         self.is_answered = False
         self._answers = answers
         self._reply = reply
@@ -110,6 +108,27 @@ class ProducePending(PendingAnswer):
                     ErrorCode.REQUEST_TIMED_OUT, "the batch was appended and is not durable yet"
                 )
         self.answer(self.respond())
+
+
+class SilentPending(ProducePending):
+    """A request without acknowledgement. It has a place among the answers only while it waits for a partition on the move."""
+
+    __slots__ = ("waits",)
+
+    def __init__(self, answers: ProduceAnswers, reply: Reply, partitions: int) -> None:
+        ProducePending.__init__(self, answers, reply, partitions)
+        self.waits = False
+
+    def respond(self) -> Response:
+        """No answer; a refusal ends the connection, because nothing else tells the client."""
+        connection = self.connection
+        try:
+            _close_on_refusal(self.drop_outcomes())
+        except CloseConnectionError as refusal:
+            if connection is not None:
+                connection.failed(refusal)
+        self._reply.note()
+        return None
 
 
 class WaitingOutcome(PartitionOutcome):
@@ -161,11 +180,11 @@ class ProduceHandler:
         version = header.api_version
         one = walk_one_partition(version, frame, header.body_position)
         if one is not None and one.acks in ACKS:
-            request = ProducePending(self._answers, reply, 1, one.acks)
+            request = self._pending(reply, 1, one.acks)
             self._append(request, one.topic, one.partition, one.records, version, self._clock.wall_ms())
-            return self._await_durability(request, one.acks, one.timeout_ms, reply)
+            return self._await_durability(request, one.timeout_ms, reply)
         walk, _ = walk_produce(version, memoryview(frame), header.body_position)
-        request = ProducePending(self._answers, reply, len(walk.partitions), walk.acks)
+        request = self._pending(reply, len(walk.partitions), walk.acks)
         refusal = _refusal_of_all(walk)
         now_ms = self._clock.wall_ms()
         for name, topic_id, index, records in walk.partitions:
@@ -174,7 +193,11 @@ class ProduceHandler:
                 self._append(request, topic, index, records, version, now_ms)
             else:
                 _refuse(request, topic, index, refusal)
-        return self._await_durability(request, walk.acks, walk.timeout_ms, reply)
+        return self._await_durability(request, walk.timeout_ms, reply)
+
+    def _pending(self, reply: Reply, partitions: int, acks: int) -> ProducePending:
+        kind = SilentPending if acks == ACKS_NONE else ProducePending
+        return kind(self._answers, reply, partitions)
 
     def _append(
         self,
@@ -191,10 +214,11 @@ class ProduceHandler:
             self._try(outcome, records, version, now_ms)
         except PartitionInTransitError as transit:
             again = partial(self._try_again, outcome, records, version, self._telemetry.request)
-            if not request.may_wait or not self._partitions.parking.park(
-                transit.key, again, 0 if records is None else len(records)
-            ):
+            size_bytes = 0 if records is None else len(records)
+            if self._partitions.parking.park(transit.key, again, size_bytes) is None:
                 self._refuse(outcome, records, transit)
+            elif isinstance(request, SilentPending):
+                request.waits = True
 
     def _refuse(
         self, outcome: WaitingOutcome, records: memoryview | None, error: PartitionError | S3StreamError
@@ -283,8 +307,11 @@ class ProduceHandler:
         span.step("ponor.produce.validate", began_ns, about, ended_ns=validated_ns)
         span.step("ponor.produce.append", validated_ns, about)
 
-    def _await_durability(self, request: ProducePending, acks: int, timeout_ms: int, reply: Reply) -> Answer:
-        if acks == ACKS_NONE:
+    def _await_durability(self, request: ProducePending, timeout_ms: int, reply: Reply) -> Answer:
+        if isinstance(request, SilentPending):
+            if request.waits:
+                request.settle_one()
+                return request  # ended by what it waits for, which is bounded
             _close_on_refusal(request.drop_outcomes())
             reply.note()
             return None

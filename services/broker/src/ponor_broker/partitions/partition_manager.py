@@ -43,6 +43,7 @@ _RELEVANT: Final = frozenset(
         "partition_changed",
         "topic_created",
         "topic_deleted",
+        "key_put",
         "tenant_created",
         "node_registered",
         "node_fenced",
@@ -206,7 +207,7 @@ class PartitionManager:
     # Following the image
 
     def image_changed(self, batch: RecordBatch | None) -> bool:
-        """A batch was applied (None: the image was replaced). Returns whether it speaks of topics, partitions or nodes."""
+        """A batch was applied (None: the image was replaced). Returns whether it speaks of topics, partitions or nodes, or of keys, by which new partitions are announced."""
         if batch is None:
             self._apply_configs(None)
             self._all_stale = True

@@ -34,11 +34,14 @@ from ponor_metadata.errors import (
 )
 from ponor_rpc.errors import OperationError
 
+from ponor_broker.partitions.announcements import Announcements
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics import Topics
 
 DEFAULT_COUNT: Final = -1
 IMAGE_WAIT_MS: Final = 5_000
+ANNOUNCED_WAIT_MS: Final = 5_000
+"""Longest wait for the leaders of new partitions: some of these brokers may be gone, and the topic exists all the same."""
 INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "__consumer_offsets": MappingProxyType(
@@ -95,11 +98,18 @@ class TopicAdmin:
     """Operations on topics of one tenant. All of them raise PartitionError with the code that a Kafka client gets."""
 
     def __init__(
-        self, session: Session, progress: ImageProgress, topics: Topics, *, deadline_ms: int
+        self,
+        session: Session,
+        progress: ImageProgress,
+        topics: Topics,
+        announcements: Announcements,
+        *,
+        deadline_ms: int,
     ) -> None:
         self._session = session
         self._progress = progress
         self._topics = topics
+        self._announcements = announcements
         self._deadline_ms = deadline_ms
         self._ensuring: dict[str, asyncio.Future[None]] = {}
 
@@ -113,7 +123,7 @@ class TopicAdmin:
         validate_only: bool = False,
         deadline_ms: int | None = None,
     ) -> CreatedTopic:
-        """Make a topic; returns once this broker's image shows it."""
+        """Make a topic; returns once clients are told who leads it, or ANNOUNCED_WAIT_MS later: then they are told to ask again."""
         body = CreateTopic(
             tenant_id=self._topics.tenant_id,
             name=name,
@@ -124,6 +134,8 @@ class TopicAdmin:
         )
         result = await self._submit(Operation(create_topic=body), deadline_ms)
         held = result.topic_held
+        if not validate_only:
+            await self._announced(held.topic_id, deadline_ms)
         return CreatedTopic(held.topic_id, held.partitions, held.replication_factor)
 
     async def delete(self, topic_id: bytes, *, deadline_ms: int | None = None) -> None:
@@ -133,9 +145,15 @@ class TopicAdmin:
     async def create_partitions(
         self, topic_id: bytes, count: int, *, validate_only: bool = False, deadline_ms: int | None = None
     ) -> None:
-        """Give a topic `count` partitions; returns once this broker's image shows them."""
+        """Give a topic `count` partitions; returns as `create`."""
         body = CreatePartitions(topic_id=topic_id, count=count, validate_only=validate_only)
         await self._submit(Operation(create_partitions=body), deadline_ms)
+        if not validate_only:
+            await self._announced(topic_id, deadline_ms)
+
+    async def _announced(self, topic_id: bytes, deadline_ms: int | None) -> None:
+        deadline_ms = self._deadline_ms if deadline_ms is None else deadline_ms
+        await self._announcements.wait(topic_id, min(deadline_ms, ANNOUNCED_WAIT_MS))
 
     async def alter_topic_configs(
         self,

@@ -27,6 +27,9 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 """Names that Kafka keeps for itself and marks as internal in Metadata."""
 
 
+_KEY_PREFIX = "partition/"
+
+
 class Broker(NamedTuple):
     """Where clients reach a broker."""
 
@@ -136,10 +139,12 @@ class Topics:
         return None if row is None else len(self.partitions(row.topic_id))
 
     def leader(self, topic: str, index: int) -> Broker | None:
-        """Where a partition's leader is reached."""
+        """Where a partition's leader is reached; None also before clients are told (`announcements`)."""
         row = self.by_name(topic)
         partition = None if row is None else self.partition(row.topic_id, index)
-        return None if partition is None else self.broker(partition.leader_id)
+        if partition is None or self.meta_stream_id(partition.topic_id, index) is None:
+            return None
+        return self.broker(partition.leader_id)
 
 
 def shown_replicas(row: PartitionRow) -> list[int]:
@@ -149,7 +154,12 @@ def shown_replicas(row: PartitionRow) -> list[int]:
 
 def meta_stream_key(topic_id: bytes, index: int) -> str:
     """The controller's key that holds a partition's Meta stream id."""
-    return f"partition/{topic_id.hex()}/{index}"
+    return f"{_KEY_PREFIX}{topic_id.hex()}/{index}"
+
+
+def topic_of_key(key: str) -> bytes | None:
+    """The topic that such a key belongs to; None for other keys."""
+    return bytes.fromhex(key[len(_KEY_PREFIX) :].partition("/")[0]) if key.startswith(_KEY_PREFIX) else None
 
 
 def encode_stream_id(stream_id: StreamId) -> bytes:
