@@ -7,13 +7,29 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.member import JoinProtocol
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
 
 NOBODY = MemberClaim("")
 WAIT_MS = 2_000
+
+
+def joining() -> JoinRequest:
+    return JoinRequest(
+        member_id="",
+        instance_id=None,
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=(JoinProtocol("range", b""),),
+        requires_known_member_id=False,
+        supports_skipping_assignment=True,
+    )
 
 
 async def new_cluster(world_type: Any) -> Any:
@@ -87,4 +103,26 @@ async def test_a_wait_ends(world_type: Any, end_of_wait: str) -> None:
             commit.cancel()
             await asyncio.wait([commit])
     assert len(world.coordinator._readiness) == 0
+    await end(world)
+
+
+async def test_members_outlive_a_time_in_which_their_heartbeats_are_refused(world_type: Any) -> None:
+    world = await loading(world_type)
+    world.open[0].read_failures = 0
+    await world.clock.pass_ms(1_000)
+    join = asyncio.ensure_future(world.coordinator.join_group("g", joining()))
+    await world.clock.pass_ms(3_000)
+    joined = await join
+    claim = MemberClaim(joined.member_id, None, joined.generation)
+    synced = await world.coordinator.sync_group("g", SyncRequest(claim, None, None, {}))
+    assert synced.error is ErrorCode.NONE
+    await world.clock.pass_ms(6_000)
+    world.permission.withdraw()
+    assert await world.coordinator.heartbeat("g", claim) is ErrorCode.NOT_COORDINATOR
+    await world.clock.pass_ms(60_000)
+    world.permission.restore()
+    await world.clock.pass_ms(3_000)
+    assert await world.coordinator.heartbeat("g", claim) is ErrorCode.NONE, "9 of 10 s passed"
+    await world.clock.pass_ms(11_000)
+    assert await world.coordinator.heartbeat("g", claim) is ErrorCode.UNKNOWN_MEMBER_ID
     await end(world)

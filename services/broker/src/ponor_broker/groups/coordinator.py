@@ -72,7 +72,7 @@ class GroupCoordinator:
         self._tasks = BackgroundTasks(runtime.fail_stop)
         self._timers = TimerQueue(runtime.clock, self._tasks)
         self._readiness = Readiness(self._timers, settings.coordinator_wait_ms_max)
-        serving.listeners.append(lambda _: self._readiness.changed())
+        serving.listeners.append(self._permission_changed)
         self._shards: dict[int, GroupShard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._creation: asyncio.Task[None] | None = None
@@ -91,6 +91,14 @@ class GroupCoordinator:
     def refusal(self) -> ErrorCode | None:
         """What every group is answered while this broker may not answer."""
         return None if self._serving.refusal is None else ErrorCode.NOT_COORDINATOR
+
+    def _permission_changed(self, withdrawn: bool) -> None:
+        """Members whose heartbeats are refused are not blamed for silence: their time stands still meanwhile."""
+        if withdrawn:
+            self._timers.stand_still()
+        else:
+            self._timers.go_on()
+        self._readiness.changed()
 
     # --- life
 

@@ -16,6 +16,8 @@ from ponor_runtime.observer_clock import ObserverClock
 from ponor_runtime.tasks import BackgroundTasks
 
 _NS_PER_MS = 1_000_000
+_LOOK_S_MIN = 0.1
+"""Between two looks of a queue that stands still."""
 
 
 @dataclass(slots=True)
@@ -36,13 +38,31 @@ class TimerQueue:
         self._ties = 0
         self._sleeper: asyncio.Task[None] | None = None
         self._sleeps_until_ns = 0
+        self._stands_since_ns: int | None = None
+        self._stood_ns = 0
 
     def __len__(self) -> int:
         return len(self._timers)
 
+    def stand_still(self) -> None:
+        """No time passes for any timer until `go_on`. Idempotent."""
+        if self._stands_since_ns is None:
+            self._stands_since_ns = self._now_ns()
+
+    def go_on(self) -> None:
+        """Time passes again, from where it stood. Idempotent."""
+        if self._stands_since_ns is not None:
+            since_ns, self._stands_since_ns = self._stands_since_ns, None
+            self._stood_ns += self._now_ns() - since_ns
+
+    def _now_ns(self) -> int:
+        if self._stands_since_ns is not None:
+            return self._stands_since_ns
+        return self._clock.monotonic_ns() - self._stood_ns
+
     def set(self, key: Hashable, delay_ms: int, callback: Callable[[], None]) -> None:
         """Start a timer, or move it."""
-        deadline_ns = self._clock.monotonic_ns() + delay_ms * _NS_PER_MS
+        deadline_ns = self._now_ns() + delay_ms * _NS_PER_MS
         timer = self._timers.get(key)
         if timer is not None and timer.queued_ns <= deadline_ns:
             timer.deadline_ns, timer.callback = deadline_ns, callback
@@ -69,8 +89,9 @@ class TimerQueue:
         self._sleeper = self._tasks.spawn(self._sleep(deadline_ns), "group timers")
 
     async def _sleep(self, deadline_ns: int) -> None:
-        while (left_ns := deadline_ns - self._clock.monotonic_ns()) > 0:
-            await self._clock.sleep_towards(left_ns / 1e9)
+        while (left_ns := deadline_ns - self._now_ns()) > 0:
+            least_s = 0.0 if self._stands_since_ns is None else _LOOK_S_MIN
+            await self._clock.sleep_towards(max(left_ns / 1e9, least_s))
         self._sleeper = None
         try:
             self._fire_due()
@@ -79,7 +100,7 @@ class TimerQueue:
                 self._wake_by(self._heap[0][0])
 
     def _fire_due(self) -> None:
-        now_ns = self._clock.monotonic_ns()
+        now_ns = self._now_ns()
         while self._heap and self._heap[0][0] <= now_ns:
             queued_ns, _, key = heapq.heappop(self._heap)
             timer = self._timers.get(key)
