@@ -142,7 +142,7 @@ def test_overwritten_ranges_never_yield_wrong_entries(
 
 
 def test_a_planted_bug_that_takes_damage_for_a_torn_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "_judge_tail", lambda *_: None)
+    monkeypatch.setattr(scan, "_judge_tail", lambda *_: iter(()))
     with pytest.raises(AssertionError, match=r"not \{'refused'\}"):
         test_a_flip_in_each_region(closed=True)
 

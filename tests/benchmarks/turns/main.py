@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Final
 
-from tests.benchmarks.turns import control_plane, partitions  # noqa: F401 - they register their scenarios
+from tests.benchmarks.turns import control_plane, partitions, storage  # noqa: F401 - they register their scenarios
 from tests.benchmarks.turns.scenario import SCENARIOS, Scenario
 from tests.benchmarks.turns.turn_recorder import TurnRecorder
 

@@ -15,7 +15,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def all_headers_behind(
         data: bytes, start: int, _: int, identity: bytes
-    ) -> Iterator[tuple[int, FrameHeader]]:
+    ) -> Iterator[tuple[int, FrameHeader] | None]:
         return headers_behind(data, start, 0, identity)
 
     for module in (scan, writer):

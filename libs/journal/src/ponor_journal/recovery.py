@@ -5,7 +5,8 @@ What lives here: how segments link to each other. The rules inside one segment s
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import types
+from collections.abc import AsyncIterator, Generator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
@@ -14,7 +15,7 @@ from ponor_runtime.disk import Disk
 
 from ponor_journal.errors import JournalCorruptError, JournalIdentityError
 from ponor_journal.format import FORMAT_VERSION
-from ponor_journal.scan import Seal, SegmentScan, entries_of, scan_segment
+from ponor_journal.scan import Seal, SegmentScan, entries_of, scan_in_steps
 
 REMEDY: Final = (
     "Nothing was changed. Restore the directory from a copy of the same disk; if there is none, what this journal holds beyond its "
@@ -88,7 +89,7 @@ async def recover(disk: Disk, live: list[tuple[int, PurePath]], identity: bytes)
         if expected_generation is not None and expected_generation != generation:
             raise _missing(segments[-1], expected_generation)
         data = await read_segment(disk, path)
-        scan = scan_segment(data, generation, identity, seal)
+        scan = await _scan(data, generation, identity, seal)
         opening = _check(scan, path, identity)
         if newest is None:
             newest = scan
@@ -126,7 +127,7 @@ async def read_entries(
         if next_first is not None and next_first <= from_sequence:
             continue
         data = await read_segment(disk, segment.path)
-        scan = scan_segment(data, segment.generation, identity, segment.seal)
+        scan = await _scan(data, segment.generation, identity, segment.seal)
         _check(scan, segment.path, identity)
         if scan.end < segment.end:
             raise JournalCorruptError(
@@ -138,6 +139,20 @@ async def read_entries(
             for sequence, entry in entries_of(data, frame):
                 if sequence >= from_sequence:
                     yield sequence, entry
+
+
+async def _scan(data: bytes, generation: int, identity: bytes, seal: Seal | None) -> SegmentScan:
+    """`scan_segment`, with a turn of the loop for others between its steps."""
+    scan = SegmentScan()
+    for _ in scan_in_steps(scan, data, generation, identity, seal):
+        await _turn()
+    return scan
+
+
+@types.coroutine
+def _turn() -> Generator[None, None, None]:
+    """Let everything else that is ready run first; no time passes."""
+    yield
 
 
 async def read_segment(disk: Disk, path: PurePath) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from crc32c import crc32c
 from ponor_runtime.disk import SECTOR_BYTES
@@ -86,6 +87,10 @@ class SegmentScan:
         self.frames = []
 
 
+STEP_BYTES: Final = 4 << 20
+"""Bytes that one step of a scan checks."""
+
+
 def scan_segment(data: bytes, generation: int, identity: bytes, seal: Seal | None) -> SegmentScan:
     """Walk a segment.
 
@@ -96,22 +101,34 @@ def scan_segment(data: bytes, generation: int, identity: bytes, seal: Seal | Non
         seal: what the next segment says; None for the last segment.
     """
     scan = SegmentScan()
+    for _ in scan_in_steps(scan, data, generation, identity, seal):
+        pass
+    return scan
+
+
+def scan_in_steps(
+    scan: SegmentScan, data: bytes, generation: int, identity: bytes, seal: Seal | None
+) -> Iterator[None]:
+    """`scan_segment` into `scan`, in steps of a millisecond or two."""
     view = memoryview(data)
     if not _accept_first(scan, view, generation, identity):
-        return scan
+        return
+    pause_at = STEP_BYTES
     while not (seal is not None and _is_sealed(scan, seal)):
         position = _next_frame(scan, view, identity)
         if position is None:
             break
         _accept(scan, view, position, identity)
+        if scan.end >= pause_at:
+            pause_at = scan.end + STEP_BYTES
+            yield
     if seal is not None:
         if not _is_sealed(scan, seal):
             scan.damage = Damage(
                 scan.end, "the next segment proves that more frames were synced here, and none is intact"
             )
     elif scan.end < len(data):
-        _judge_tail(scan, data, generation, identity)
-    return scan
+        yield from _judge_tail(scan, data, generation, identity)
 
 
 def entries_of(data: bytes, frame: PlacedFrame) -> Iterator[tuple[int, memoryview]]:
@@ -214,13 +231,17 @@ def _lengths_add_up(body: memoryview, count: int) -> bool:
     return table_bytes + sum(lengths) == len(body)
 
 
-def _judge_tail(scan: SegmentScan, data: bytes, generation: int, identity: bytes) -> None:
+def _judge_tail(scan: SegmentScan, data: bytes, generation: int, identity: bytes) -> Iterator[None]:
     """Look behind the last accepted frame for a proof that what stood there had been synced."""
     view = memoryview(data)
     torn = decode_header(view, scan.end, identity)
     if torn is not None and torn.generation >= scan.generation:
         scan.torn_bytes = min(torn.frame_bytes, len(data) - scan.end)
-    for position, header in _headers_behind(data, scan.end, generation, identity):
+    for found in _headers_behind(data, scan.end, generation, identity):
+        if found is None:
+            yield
+            continue
+        position, header = found
         if header.synced_through > scan.end:
             scan.damage = Damage(
                 scan.end,
@@ -231,13 +252,19 @@ def _judge_tail(scan: SegmentScan, data: bytes, generation: int, identity: bytes
 
 def _headers_behind(
     data: bytes, start: int, generation: int, identity: bytes
-) -> Iterator[tuple[int, FrameHeader]]:
-    """Intact headers at or behind a position that were written since this file became this segment."""
+) -> Iterator[tuple[int, FrameHeader] | None]:
+    """Intact headers at or behind a position that were written since this file became this segment; None between two steps of the search."""
     view = memoryview(data)
-    position = data.find(MAGIC, start)
-    while position >= 0:
-        if position % SECTOR_BYTES == 0:
-            header = decode_header(view, position, identity)
-            if header is not None and header.generation >= generation:
-                yield position, header
-        position = data.find(MAGIC, position + 1)
+    while start < len(data):
+        end = min(start + STEP_BYTES, len(data))
+        search_end = end + len(MAGIC) - 1
+        position = data.find(MAGIC, start, search_end)
+        while position >= 0:
+            if position % SECTOR_BYTES == 0:
+                header = decode_header(view, position, identity)
+                if header is not None and header.generation >= generation:
+                    yield position, header
+            position = data.find(MAGIC, position + 1, search_end)
+        start = end
+        if start < len(data):
+            yield None

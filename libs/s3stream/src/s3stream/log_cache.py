@@ -306,6 +306,12 @@ class LogCache:
 
 
 def _piece(stream_id: StreamId, runs: list[StreamRun]) -> StreamPiece:
+    if len(runs) == 1:  # nearly always: only a carried rest makes a second one
+        (run,) = runs
+        epoch = StreamEpoch(run.records[0].epoch)
+        return StreamPiece(
+            stream_id, epoch, run.base_offsets[0], run.end_offset, run.size_bytes, (run.records,)
+        )
     assert all(a.end_offset == b.base_offsets[0] for a, b in pairwise(runs)), "no holes"
     return StreamPiece(
         stream_id,

@@ -24,6 +24,7 @@ from s3stream.object_upload import ObjectUploader
 from s3stream.ports import StreamManager, StreamState, WalName
 from s3stream.records import StreamRecord
 from s3stream.settings import RECORD_OVERHEAD_BYTES, StorageSettings
+from s3stream.turns import turn
 from s3stream.upload_plan import StreamPiece, plan_upload
 from s3stream.wal import WriteAheadLog
 
@@ -108,6 +109,10 @@ _REMEDY: Final = (
 )
 
 
+RECORDS_PER_TURN: Final = 500
+"""Records of the log that a recovery judges before others get the loop."""
+
+
 class UploadChunk:
     """Records to be uploaded together, in the order of the log: what bounds a recovery's memory."""
 
@@ -115,6 +120,7 @@ class UploadChunk:
         self._uploader = uploader
         self._settings = settings
         self._records: dict[StreamId, list[StreamRecord]] = {}
+        self._sizes_bytes: dict[StreamId, int] = {}  # of the same streams: an upload adds up nothing
         self._charged_bytes = 0
         self._gathered_bytes = 0
         self.uploaded_bytes = 0
@@ -128,9 +134,11 @@ class UploadChunk:
         """Take the next record of the log."""
         # Copied: a view would keep the whole segment or slot in memory, and few records of many may be wanted.
         record.payload = bytes(record.payload)
-        self._records.setdefault(record.stream_id, []).append(record)
-        self._gathered_bytes += record.size_bytes
-        self._charged_bytes += record.size_bytes + RECORD_OVERHEAD_BYTES
+        stream_id, size_bytes = record.stream_id, record.size_bytes
+        self._records.setdefault(stream_id, []).append(record)
+        self._sizes_bytes[stream_id] = self._sizes_bytes.get(stream_id, 0) + size_bytes
+        self._gathered_bytes += size_bytes
+        self._charged_bytes += size_bytes + RECORD_OVERHEAD_BYTES
 
     async def upload(self, *, trim_sequence: int = 0) -> None:
         """Upload and commit what was gathered, and tell the controller the log's trim point if one is given.
@@ -140,8 +148,9 @@ class UploadChunk:
             WalNotHeldError: see `ObjectManager.commit_upload`.
         """
         gathered, self._records, self._charged_bytes = self._records, {}, 0
+        sizes_bytes, self._sizes_bytes = self._sizes_bytes, {}
         # A stream that was deleted is not owned any more; one deleted meanwhile is ignored by the controller.
-        pieces = [_piece(gathered[stream_id]) for stream_id in sorted(gathered)]
+        pieces = [_piece(gathered[stream_id], sizes_bytes[stream_id]) for stream_id in sorted(gathered)]
         if not pieces:
             return
         plan = plan_upload(
@@ -189,7 +198,11 @@ class Recovery:
                 f" {_REMEDY}"
             )
         judge = RecoveryFilter(owned)
+        read = 0
         async for _, record in self._wal.recover():
+            read += 1
+            if read % RECORDS_PER_TURN == 0:
+                await turn()
             verdict = judge.judge(record)
             self._counts[verdict] += 1
             if verdict is Verdict.UPLOAD:
@@ -237,9 +250,8 @@ async def close_recovered(
                     await close([state])
 
 
-def _piece(records: list[StreamRecord]) -> StreamPiece:
+def _piece(records: list[StreamRecord], size_bytes: int) -> StreamPiece:
     first, last = records[0], records[-1]
-    size_bytes = sum(record.size_bytes for record in records)
     return StreamPiece(
         first.stream_id, first.epoch, first.base_offset, last.end_offset, size_bytes, (records,)
     )
