@@ -79,13 +79,13 @@ bench: install ## Ponor beside a real Apache Kafka (make peers): CPU seconds per
 bench-isolation: install ## produce latency with and without readers of old data beside it
 	$(BIN)/python -m tests.benchmarks.isolation
 
-peers: install ## fetch a real Kafka 4.3.1, its tools and four ages of Java clients into build/peers (needs Java and Maven)
+peers: install ## fetch a real Kafka 4.3.1, its tools, Connect, Streams and four ages of Java clients into build/peers (needs Java and Maven)
 	-$(BIN)/python -m tests.peers.artifacts
 
 oracle: install ## the oracle's stories told to a real Kafka: are the recordings still true? RECORD=1 writes them anew
 	$(BIN)/python -m tests.oracle.main $(if $(RECORD),--record) $(STORIES)
 
-tools: install ## Kafka's command line tools, Java clients 2.1 to 4.3, kcat and a client in Go against a running cluster; says what it skips
+tools: install ## Kafka's command line tools, Connect, Streams, MirrorMaker 2, Java clients 2.1 to 4.3, kcat and a client in Go against a running cluster; says what it skips
 	$(BIN)/pytest -q -rs -o 'norecursedirs=.*' tests/tools
 
 bench-turns: install ## the longest event-loop turn at ten times the supported sizes; fails above 20 ms: make bench-turns SCENARIOS='put-keys'

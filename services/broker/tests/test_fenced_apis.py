@@ -133,6 +133,9 @@ REFUSED = {
     ApiKey.DELETE_GROUPS,
 }
 CLOSED = {
+    ApiKey.DESCRIBE_ACLS,
+    ApiKey.CREATE_ACLS,
+    ApiKey.DELETE_ACLS,
     ApiKey.METADATA,
     ApiKey.CREATE_TOPICS,
     ApiKey.DELETE_TOPICS,

@@ -32,6 +32,7 @@ from ponor_broker.configs.sources import ConfigSources
 from ponor_broker.dispatch import Dispatcher
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.ports import OFFSETS_TOPIC, OffsetsPartitions
+from ponor_broker.handlers.acls import acl_handlers
 from ponor_broker.handlers.alter_configs import AlterConfigsHandler
 from ponor_broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
 from ponor_broker.handlers.api_versions import ApiVersionsHandler
@@ -324,6 +325,7 @@ class BrokerServices:
             ListOffsetsHandler(self.partitions).api,
             *PartitionReassignmentsHandler(self.topics, self.moves).apis,
             UpdateFeaturesHandler(self._quorum).api,
+            *acl_handlers(),
             *group_handlers(self.coordinator, self.topics, self._runtime.clock),
         ]
 

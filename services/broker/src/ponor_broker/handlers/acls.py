@@ -1,0 +1,48 @@
+"""DescribeAcls, CreateAcls, DeleteAcls of a cluster without an authorizer: SECURITY_DISABLED, as Kafka answers then.
+
+Clients know this answer: MirrorMaker 2 stops copying ACLs, where an API that is missing is an error to it at every attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from ponor_kafka.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+from ponor_kafka.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+from ponor_broker.handlers.registry import ApiHandler, RequestContext
+
+DISABLED: Final = ErrorCode.SECURITY_DISABLED
+MESSAGE: Final = "No Authorizer is configured."
+"""Kafka's words."""
+
+
+def acl_handlers() -> Sequence[ApiHandler]:
+    """For the dispatcher."""
+    return (
+        ApiHandler(ApiKey.DESCRIBE_ACLS, 1, 3, _describe),
+        ApiHandler(ApiKey.CREATE_ACLS, 1, 3, _create),
+        ApiHandler(ApiKey.DELETE_ACLS, 1, 3, _delete),
+    )
+
+
+async def _describe(_: DescribeAclsRequest, __: RequestContext) -> DescribeAclsResponse:
+    return DescribeAclsResponse(error_code=DISABLED, error_message=MESSAGE)
+
+
+async def _create(request: CreateAclsRequest, _: RequestContext) -> CreateAclsResponse:
+    return CreateAclsResponse(
+        results=[AclCreationResult(error_code=DISABLED, error_message=MESSAGE) for _ in request.creations]
+    )
+
+
+async def _delete(request: DeleteAclsRequest, _: RequestContext) -> DeleteAclsResponse:
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsFilterResult(error_code=DISABLED, error_message=MESSAGE) for _ in request.filters
+        ]
+    )

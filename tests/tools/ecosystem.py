@@ -1,0 +1,160 @@
+"""Programs of Kafka's ecosystem as they come: Connect workers, MirrorMaker 2, and a Streams application. Each runs until it is closed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from tests.peers.artifacts import CACHE, ECOSYSTEM, java, program
+from tests.tools.java_programs import SHORT_LIVED, SOURCES
+
+PATIENCE_S: Final = 600.0
+"""Only what hangs takes so long."""
+STOP_S_MAX: Final = 60.0
+STRING: Final = "org.apache.kafka.connect.storage.StringConverter"
+CONNECT_STANDALONE: Final = "org.apache.kafka.connect.cli.ConnectStandalone"
+CONNECT_DISTRIBUTED: Final = "org.apache.kafka.connect.cli.ConnectDistributed"
+MIRROR_MAKER: Final = "org.apache.kafka.connect.mirror.MirrorMaker"
+
+
+class JavaProcess:
+    """A Java program with its output in a file; closed by SIGTERM."""
+
+    def __init__(self, directory: Path, name: str, *words: str, class_path: str = "") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.output = directory / "output"
+        path = ":".join(filter(None, (class_path, ECOSYSTEM.class_path)))
+        command = [java(), *SHORT_LIVED, "-Xmx384m", "-cp", path, name, *words]
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=output, stderr=output, cwd=directory
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Tell it to stop, and wait."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until something holds while the program runs."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            said = self.output.read_text(errors="replace")[-4_000:]
+            assert self._process.poll() is None, f"ended before {what}:\n{said}"
+            assert time.monotonic() < deadline, f"{what} did not come to pass:\n{said}"
+            time.sleep(0.2)
+
+    @property
+    def errors(self) -> list[str]:
+        """Lines of errors that it wrote."""
+        return [line for line in self.output.read_text(errors="replace").splitlines() if "ERROR" in line]
+
+
+def write_properties(path: Path, properties: Mapping[str, object]) -> Path:
+    """A file of properties."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    return path
+
+
+def worker_properties(bootstrap: str, directory: Path, port: int) -> dict[str, object]:
+    """What a Connect worker needs; its plug-ins are on the class path."""
+    plugins = directory / "plugins"
+    plugins.mkdir(parents=True, exist_ok=True)
+    return {
+        "bootstrap.servers": bootstrap,
+        "key.converter": STRING,
+        "value.converter": STRING,
+        "offset.flush.interval.ms": 200,
+        "listeners": f"http://127.0.0.1:{port}",
+        "plugin.discovery": "only_scan",
+        "plugin.path": plugins,
+    }
+
+
+def file_source(name: str, file: Path, topic: str) -> dict[str, object]:
+    """Lines of a file become records."""
+    kind = "org.apache.kafka.connect.file.FileStreamSourceConnector"
+    return {"name": name, "connector.class": kind, "tasks.max": 1, "file": file, "topic": topic}
+
+
+def file_sink(name: str, file: Path, topic: str) -> dict[str, object]:
+    """Records become lines of a file."""
+    kind = "org.apache.kafka.connect.file.FileStreamSinkConnector"
+    return {"name": name, "connector.class": kind, "tasks.max": 1, "file": file, "topics": topic}
+
+
+def rest(port: int, method: str, path: str, body: Mapping[str, object] | None = None) -> Any | None:
+    """Ask a worker's REST interface; None where it does not answer, or not yet."""
+    data = None if body is None else json.dumps({name: str(value) for name, value in body.items()}).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}, method=method
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read()
+            return json.loads(text) if text else {}
+    except (urllib.error.URLError, OSError):
+        return None
+
+
+def word_count(directory: Path, *words: str) -> JavaProcess:
+    """Our word count on Kafka Streams; the words are bootstrap, source, result, application id, state directory."""
+    source, classes = SOURCES / "WordCount.java", CACHE / "WordCount"
+    classes.mkdir(parents=True, exist_ok=True)
+    compiler = [program("javac", "a Java compiler"), "-encoding", "UTF-8", "-cp", ECOSYSTEM.class_path]
+    subprocess.run([*compiler, "-d", str(classes), str(source)], check=True, timeout=PATIENCE_S)
+    return JavaProcess(directory, "WordCount", *words, class_path=str(classes))
+
+
+def write_lines(bootstrap: str, topic: str, lines: list[str]) -> None:
+    """Values, acknowledged."""
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    for line in lines:
+        producer.produce(topic, value=line)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def read_records(bootstrap: str, topic: str) -> list[tuple[str | None, str]]:
+    """Keys and values of everything that is in a topic now, partition by partition."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True,
+         "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    )  # fmt: skip
+    found: list[tuple[str | None, str]] = []
+    try:
+        partitions = consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        left = len(partitions)
+        while left:
+            message = consumer.poll(PATIENCE_S)
+            assert message is not None, f"no end of {topic}"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                left -= 1
+                continue
+            key, value = message.key(), message.value()
+            assert value is not None
+            found.append((None if key is None else key.decode(), value.decode()))
+    finally:
+        consumer.close()
+    return found
