@@ -121,7 +121,7 @@ def test_directories_are_formatted_only_until_the_cluster_has_served_once() -> N
 def test_a_cluster_begins_with_an_odd_number_of_controllers_but_may_be_stopped_while_one_is_replaced(
     tmp_path: Path, even: int
 ) -> None:
-    with pytest.raises(CommandError, match="survives no more losses"):
+    with pytest.raises(CommandError, match="survives no more failures"):
         QuorumFile.open(ClusterDirectory(tmp_path), even)
     quorum = QuorumFile.open(ClusterDirectory(tmp_path), 3)
     quorum.controllers = [

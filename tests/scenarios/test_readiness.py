@@ -10,7 +10,9 @@ from ponor_metadata.rows import WalKind
 from ponor_runtime.health import LOOK_S
 from ponor_simulation.cluster import ClusterSettings, SimCluster
 from ponor_simulation.process import wait_until
-from ponor_simulation.simulation import Simulation
+from ponor_simulation.simulation import Simulation, SimulationFailedError
+
+from tests.simulation.mutants import readiness_ignores_currency
 
 NOTICED_S_MAX = 5.0 - LOOK_S
 """A probe is to fail within 5 s, and the conditions are evaluated every `LOOK_S`."""
@@ -74,6 +76,12 @@ def test_a_broker_that_hears_no_controller_withdraws_its_readiness_within_five_s
     World(seed).tell(cut_off_is_noticed(lambda world: world.cluster.brokers[1], "metadata"))
 
 
+def test_a_broker_that_ignores_the_age_of_its_metadata_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    readiness_ignores_currency.plant(monkeypatch)
+    with pytest.raises(SimulationFailedError, match="'metadata' in"):
+        World(0).tell(cut_off_is_noticed(lambda world: world.cluster.brokers[1], "metadata"))
+
+
 @pytest.mark.parametrize("name", ["gc", "compactor-0"])
 def test_a_worker_without_a_session_withdraws_its_readiness_within_five_seconds(name: str) -> None:
     World(7).tell(cut_off_is_noticed(lambda _: name, "session"))
@@ -114,7 +122,7 @@ def test_a_fenced_broker_is_not_ready() -> None:
         name = world.cluster.brokers[0]
         world.cut_off(name)
         await wait_until(lambda: "fence" in world.unmet(name), timeout_s=30)
-        assert "replaced" in world.unmet(name)["fence"]
+        assert "the leading controller was silent" in world.unmet(name)["fence"]
         # The controllers fence it, so that it would stop when it is back.
         world.cluster.processes[name].crash()
         world.cluster.start(name)

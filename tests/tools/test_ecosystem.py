@@ -134,7 +134,8 @@ def test_streams_counts_words_and_restores_its_state_from_the_changelog(ponor: s
 def test_mirror_maker_brings_a_kafka_with_its_groups_to_ponor(ponor: str, kafka: str, tmp_path: Path) -> None:
     create(kafka, "orders")
     write_lines(kafka, "orders", LINES)
-    committed = _consume(kafka, "orders", "billing", 100)
+    # At the end of the topic: MirrorMaker translates no offset that lies before the last one that it noted when its checkpoints began.
+    committed = _consume(kafka, "orders", "billing", len(LINES))
     properties: dict[str, object] = {
         "clusters": "old,new",
         "old.bootstrap.servers": kafka,
@@ -196,7 +197,7 @@ def _consume(bootstrap: str, topic: str, group: str, count: int) -> dict[int, in
             assert consumer.poll(PATIENCE_S) is not None
         committed = consumer.commit(asynchronous=False)
         assert committed is not None
-        return {each.partition: each.offset for each in committed}
+        return {each.partition: each.offset for each in committed if each.offset >= 0}
     finally:
         consumer.close()
 

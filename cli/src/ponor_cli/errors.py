@@ -10,5 +10,5 @@ class CommandError(Exception):
 def absent_topic(name: str) -> CommandError:
     """For a topic that the cluster does not have."""
     return CommandError(
-        f"topic {name} is not there; `ponor topic create {name}` makes it, `ponor topic list` shows what is"
+        f"topic {name} does not exist; `ponor topic create {name}` creates it, `ponor topic list` lists the topics"
     )

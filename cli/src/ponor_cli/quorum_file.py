@@ -56,7 +56,7 @@ class QuorumFile:
         if content is None:
             if controllers not in FIRST_CONTROLLERS:
                 raise CommandError(
-                    f"--controllers {controllers}: begin with 1, 3 or 5; an even number survives no more losses than one less"
+                    f"--controllers {controllers}: begin with 1, 3 or 5; an even number of controllers survives no more failures than the odd number below it"
                 )
             quorum = cls([ControllerPlace(number) for number in range(controllers)])
             quorum.write(directory)
