@@ -307,3 +307,15 @@ def test_a_cluster_is_reached_where_it_says(
     assert specs[0].config["listen"] == join_host_port(host, 7000)
     assert specs[1].config["kafka_host"] == host
     assert specs[1].config.get("advertised_host") == advertise
+
+
+def test_a_directory_whose_controllers_are_gone_is_not_started_as_a_new_cluster(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path)
+    quorum = QuorumFile.open(directory, 1)
+    quorum.formatted = True
+    quorum.write(directory)
+    with pytest.raises(CommandError, match=f"held cluster {quorum.cluster_id}"):
+        QuorumFile.open(directory, 1)
+    (directory.process_data("controller-0")).mkdir(parents=True)
+    (directory.process_data("controller-0") / "identity").touch()
+    assert QuorumFile.open(directory, 1).cluster_id == quorum.cluster_id

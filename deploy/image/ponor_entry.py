@@ -4,7 +4,9 @@ What lives here: which environment variables a container is given, and what foll
 other processes find it. What a service does with its configuration is its own. The process is replaced (exec), so signals of the container runtime reach the service
 itself: SIGTERM drains a broker.
 
-    PONOR_CLUSTER_ORDINAL   1 to 16,383; default 1; never changes
+    PONOR_CLUSTER_ORDINAL   1 to 16,383; default 0: drawn at random when the cluster is formatted; never changes
+    PONOR_CLUSTER_ID        the cluster that a node expects, and the id that a new one gets; default: whichever the controllers serve
+    PONOR_SHARE_STORE       true: the object store may hold other clusters too; default false
     PONOR_CONTROLLERS       HOST,HOST,...: all controllers, the one of ordinal 0 first
     PONOR_CONTROLLER_PORT   of nodes and tools; default 9090
     PONOR_PEER_PORT         of the other controllers; default 9091
@@ -35,7 +37,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ponor_cli.plan import BROKER_NUMBER_FIRST, CONTROLLER_NUMBER_FIRST, SHARED_NUMBER_FIRST, WALS
-from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal, compose_node_id
+from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, UNKNOWN_ORDINAL, ClusterOrdinal, compose_node_id
 
 NUMBER_FIRST: Final[Mapping[str, int]] = {
     "broker": BROKER_NUMBER_FIRST,
@@ -98,7 +100,7 @@ class Surroundings:
     @property
     def cluster_ordinal(self) -> ClusterOrdinal:
         """Of the cluster."""
-        return ClusterOrdinal(self.number("PONOR_CLUSTER_ORDINAL", 1, CLUSTER_ORDINAL_MAX))
+        return ClusterOrdinal(self.number("PONOR_CLUSTER_ORDINAL", UNKNOWN_ORDINAL, CLUSTER_ORDINAL_MAX))
 
     @property
     def controllers(self) -> list[str]:
@@ -109,7 +111,7 @@ class Surroundings:
         return hosts
 
     def node_id(self, role: str, ordinal: int) -> int:
-        """The node id that this ordinal of a role has for life."""
+        """The node id that this ordinal of a role has for life; its number alone where the cluster's ordinal is drawn."""
         return compose_node_id(self.cluster_ordinal, NUMBER_FIRST[role] + ordinal)
 
 
@@ -129,11 +131,14 @@ def configuration(role: str, surroundings: Surroundings) -> dict[str, Any]:
         "metrics": f"{listen}:{surroundings.number('PONOR_METRICS_PORT', 9404, PORT_MAX)}",
         "settings": _settings(surroundings),
     }
+    if surroundings.variables.get("PONOR_CLUSTER_ID"):
+        config["cluster_id"] = surroundings.text("PONOR_CLUSTER_ID")
     if role == "controller":
         return {**config, **_controller(surroundings, listen)}
     port = surroundings.number("PONOR_CONTROLLER_PORT", 9090, PORT_MAX)
     config["controllers"] = [f"{host}:{port}" for host in surroundings.controllers]
     config["object_store"] = surroundings.text("PONOR_OBJECT_STORE")
+    config["share_store"] = surroundings.choice("PONOR_SHARE_STORE", "false", ("true", "false")) == "true"
     if role == "broker":
         config |= _broker(surroundings, listen)
     return config
@@ -155,7 +160,7 @@ def _controller(surroundings: Surroundings, listen: str) -> dict[str, Any]:
         **({"peer_tls": {name: f"{tls}/{file}" for name, file in PEER_TLS_FILES.items()}} if tls else {}),
         "listen": f"{listen}:{service_port}",
         "peer_listen": f"{listen}:{peer_port}",
-        "cluster_ordinal": surroundings.cluster_ordinal,
+        **({"cluster_ordinal": ordinal} if (ordinal := surroundings.cluster_ordinal) else {}),
         "voters": voters,
         "format": surroundings.choice("PONOR_FORMAT", "false", ("true", "false")) == "true",
     }

@@ -28,7 +28,7 @@ CLUSTER = {
 
 def test_a_broker_is_who_its_pods_ordinal_says(tmp_path: Path) -> None:
     broker = broker_of({**CLUSTER, "PONOR_POD": "demo-broker-2"}, tmp_path)
-    assert broker.options.node_id == (1 << 16) + 2
+    assert broker.options.node_id == 2, "completed by the ordinal that the cluster drew"
     assert broker.options.kafka_port == 9092
     assert broker.options.advertised_host == "demo-broker-2"
     assert broker.options.controllers == ("c-0.c:9090", "c-1.c:9090", "c-2.c:9090")
@@ -85,14 +85,14 @@ def test_an_empty_volume_is_formatted_only_when_somebody_says_so(tmp_path: Path)
 def test_collectors_are_told_apart_by_an_ordinal_of_their_own(tmp_path: Path) -> None:
     pods = {"PONOR_POD": "demo-gc-1-7d9c5b6c4-x2k8v"}
     gc = gc_of({**CLUSTER, **pods, "PONOR_ORDINAL": "1"}, tmp_path)
-    assert gc.options.node_id == (1 << 16) + 1001
+    assert gc.options.node_id == 1001
 
 
 def test_compactors_are_told_apart_in_the_same_way(tmp_path: Path) -> None:
     pods = {"PONOR_POD": "demo-compactor-1-7d9c5b6c4-x2k8v", "PONOR_ORDINAL": "1"}
     settings = json.dumps({"compaction_budget_bytes": 1 << 25})
     compactor = compactor_of({**CLUSTER, **pods, "PONOR_SETTINGS": settings}, tmp_path)
-    assert compactor.options.node_id == (1 << 16) + 2001
+    assert compactor.options.node_id == 2001
     assert compactor.settings.compaction_budget_bytes == 1 << 25
 
 

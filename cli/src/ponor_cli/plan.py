@@ -183,6 +183,7 @@ def plan(
         options.kafka_port,
         options.wal,
         options.advertise,
+        quorum.cluster_id,
     )
     metrics = iter(ports[PORTS_PER_CONTROLLER * len(rows) :])
     specs = [
@@ -192,7 +193,7 @@ def plan(
             voter.number,
             CONTROLLER_NUMBER_FIRST,
             next(metrics),
-            _controller(options.host, row, rows, format_empty=not quorum.formatted),
+            _controller(options.host, row, rows, quorum),
             options.settings,
         )
         for voter, row in zip(voters, rows, strict=True)
@@ -242,14 +243,15 @@ def _voter(host: str, voter: ControllerPlace, ports: list[int]) -> dict[str, Any
 
 
 def _controller(
-    host: str, own: dict[str, Any], voters: list[dict[str, Any]], *, format_empty: bool
+    host: str, own: dict[str, Any], voters: list[dict[str, Any]], quorum: QuorumFile
 ) -> dict[str, Any]:
     return {
         "listen": at(host, own["service_address"]),
         "peer_listen": at(host, own["peer_address"]),
         "cluster_ordinal": CLUSTER_ORDINAL_DEFAULT,
         "voters": voters,
-        "format": format_empty,
+        "format": not quorum.formatted,
+        "cluster_id": quorum.cluster_id,
     }
 
 
@@ -264,6 +266,7 @@ class ClusterPlaces:
     kafka_port: int = 9092
     wal: str = "file"
     advertise: str | None = None
+    cluster_id: str = ""
 
     def reached(self, address: str) -> str:
         """The address under which others reach a process that listens on this one."""
@@ -272,7 +275,11 @@ class ClusterPlaces:
     @property
     def shared(self) -> dict[str, Any]:
         """The part of a node's configuration that all nodes but controllers have in common."""
-        return {"controllers": self.controllers, "object_store": self.object_store}
+        return {
+            "controllers": self.controllers,
+            "object_store": self.object_store,
+            "cluster_id": self.cluster_id,
+        }
 
     def broker(self, number: int) -> dict[str, Any]:
         """What a broker is told beyond what every process is."""

@@ -7,6 +7,7 @@ new replica. Every directory draws its own id.
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -32,11 +33,13 @@ class QuorumFile:
         controllers: those that `ponor up` starts.
         formatted: every one of the first controllers has had its log once.
         next_number: of the next controller; numbers of removed ones never come back, nor do their directories.
+        cluster_id: drawn when the file is made; every process of this directory expects this cluster.
     """
 
     controllers: list[ControllerPlace]
     formatted: bool = False
     next_number: int = 0
+    cluster_id: str = ""
 
     def __post_init__(self) -> None:
         self.next_number = max([self.next_number, *(place.number + 1 for place in self.controllers)])
@@ -58,15 +61,31 @@ class QuorumFile:
                 raise CommandError(
                     f"--controllers {controllers}: begin with 1, 3 or 5; an even number of controllers survives no more failures than the odd number below it"
                 )
-            quorum = cls([ControllerPlace(number) for number in range(controllers)])
+            quorum = cls(
+                [ControllerPlace(number) for number in range(controllers)], cluster_id=str(uuid.uuid4())
+            )
             quorum.write(directory)
             return quorum
         places = [ControllerPlace(**row) for row in content["controllers"]]
-        quorum = cls(places, content["formatted"], content["next_number"])
+        quorum = cls(places, content["formatted"], content["next_number"], content["cluster_id"])
         present = len(quorum.controllers)
         if present != controllers:
             raise CommandError(
                 f"{directory.root} has {present} controllers, not {controllers}; say `ponor up --controllers {present}`, and change the quorum "
                 "of the running cluster with `ponor node add controller` and `ponor cluster quorum`"
             )
+        quorum.refuse_lost_directories(directory)
         return quorum
+
+    def refuse_lost_directories(self, directory: ClusterDirectory) -> None:
+        """Do not start a cluster whose metadata are gone: its controllers would wait for ever.
+
+        Raises:
+            CommandError: none of the controllers' directories is there.
+        """
+        names = [f"controller-{place.number}" for place in self.controllers]
+        if self.formatted and not any((directory.process_data(name) / "identity").exists() for name in names):
+            raise CommandError(
+                f"{directory.root} held cluster {self.cluster_id}, but {' and '.join(names)} are empty: the metadata of everything are there. "
+                "Mount or move them back. To begin a new and empty cluster, give another --data"
+            )

@@ -102,6 +102,7 @@ async def _serve(
             options.kafka_port,
             options.wal,
             options.advertise,
+            quorum.cluster_id,
         ),
         quorum=quorum,
         restart=restart,

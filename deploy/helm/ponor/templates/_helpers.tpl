@@ -58,6 +58,10 @@ app.kubernetes.io/component: {{ .role }}
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: PONOR_CLUSTER_ORDINAL
   value: {{ .root.Values.clusterOrdinal | quote }}
+{{- with .root.Values.clusterId }}
+- name: PONOR_CLUSTER_ID
+  value: {{ . | quote }}
+{{- end }}
 - name: PONOR_CONTROLLERS
   value: {{ include "ponor.controllerHosts" .root | quote }}
 - name: PONOR_CONTROLLER_PORT

@@ -1,0 +1,29 @@
+"""Bugs in identity that are planted, and the stories that catch them: the swarm shares no store between clusters and restores no copies."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.controller.tests.test_formation import (
+    test_a_voter_that_lost_its_volume_does_not_format_again as wiped,
+)
+from services.controller.tests.test_restored_copy import test_a_copy_that_was_put_back_is_refused as restored
+from services.gc.tests.test_deletion_right import (
+    test_nothing_is_deleted_under_a_foreign_or_missing_marker as marked,
+)
+from tests.simulation.catching_seeds import planted
+
+
+def test_an_unnoticed_copy_is_caught() -> None:
+    with planted("controller_ignores_seen_history"), pytest.raises(Exception, match=r"."):
+        restored(False)
+
+
+def test_a_collector_without_a_right_is_caught(caplog: pytest.LogCaptureFixture) -> None:
+    with planted("gc_ignores_marker"), pytest.raises(Exception, match=r"."):
+        marked(None, "has no marker", caplog)
+
+
+def test_a_second_cluster_of_a_lost_voter_is_caught(caplog: pytest.LogCaptureFixture) -> None:
+    with planted("controller_formats_beside_a_cluster"), pytest.raises(Exception, match=r"."):
+        wiped(0, caplog)
