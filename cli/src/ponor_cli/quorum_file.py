@@ -86,6 +86,6 @@ class QuorumFile:
         names = [f"controller-{place.number}" for place in self.controllers]
         if self.formatted and not any((directory.process_data(name) / "identity").exists() for name in names):
             raise CommandError(
-                f"{directory.root} held cluster {self.cluster_id}, but {' and '.join(names)} are empty: the metadata of everything are there. "
-                "Mount or move them back. To begin a new and empty cluster, give another --data"
+                f"{directory.root} held cluster {self.cluster_id}, but no directory of its controllers ({', '.join(names)}) is there; they hold the metadata. "
+                "Mount them or move them back. To begin a new and empty cluster, give another --data"
             )
