@@ -46,6 +46,7 @@ class LeaseKeeper:
         self._clock = clock or SystemClock()
         self._network = GrpcNetwork()
         self._renewed_at_ns: dict[int, int] = {}
+        self._renewing: dict[int, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._loop = LoopThread("ponor-leases")
         self._closed = False
@@ -64,11 +65,18 @@ class LeaseKeeper:
 
     async def _keep(self) -> None:
         while not self._stopping.is_set():
-            for lease in self._due():
-                await self._renew(lease)
+            self._begin_renewals()
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._stopping.wait()
+
+    def _begin_renewals(self) -> None:
+        """Renew what is due concurrently, at most `LEASES_MAX`: a cluster that does not answer lets no lease of another one end."""
+        for lease in self._due():
+            if lease.lease_id not in self._renewing:
+                renewing = asyncio.get_running_loop().create_task(self._renew(lease))
+                self._renewing[lease.lease_id] = renewing
+                renewing.add_done_callback(lambda _, name=lease.lease_id: self._renewing.pop(name, None))
 
     def _due(self) -> list[NotedLease]:
         """Those whose last renewal is a third of their life ago; what was not used for long is none of them if there are too many."""
@@ -107,6 +115,10 @@ class LeaseKeeper:
 
     async def _close_all(self) -> None:
         self._stopping.set()
+        renewals = list(self._renewing.values())
+        for renewing in renewals:
+            renewing.cancel()
+        await asyncio.gather(*renewals, return_exceptions=True)
         leases = list(self.notes.noted())
         clients = {
             lease.controllers: ClusterClient(self._network, self._clock, lease.controllers)

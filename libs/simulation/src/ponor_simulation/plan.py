@@ -42,6 +42,8 @@ CUTS_OFF_MAX: Final = 3
 """Where somebody asks brokers."""
 STALE_LEADERS_MAX: Final = 2
 """More of them where somebody is loyal."""
+LONG_PAUSES_SHARE: Final = 0.25
+LONG_PAUSES_MAX: Final = 2
 PAUSES_IN_TASKS_SHARE: Final = 0.35
 """Of seeds with compactors."""
 PAUSES_IN_TASKS_MAX: Final = 3
@@ -148,6 +150,10 @@ def _with_later_faults(
         schedule = schedule.with_more(chance, FaultKind.CUT_OFF, machines, chance.randint(0, CUTS_OFF_MAX))
         if machines.takes_over:
             schedule = schedule.with_more(chance, FaultKind.ZOMBIE, machines, chance.randint(0, 1))
+    chance = random.Random(f"long pauses {seed}")
+    if chance.random() < LONG_PAUSES_SHARE:
+        count = chance.randint(1, LONG_PAUSES_MAX)
+        schedule = schedule.with_more(chance, FaultKind.LONG_PAUSE, machines, count)
     chance = random.Random(f"standing still {seed}")
     if machines.compactors and chance.random() < PAUSES_IN_TASKS_SHARE:
         count = chance.randint(1, PAUSES_IN_TASKS_MAX)

@@ -58,6 +58,8 @@ class SimProcess:
         """Called once, after the next life is over and the disk is nobody's."""
         self.failure: BaseException | None = None
         self.finished = False
+        self.changed_at_s = 0.0
+        """When it was last started, ended, paused or resumed."""
 
     @property
     def running(self) -> bool:
@@ -135,6 +137,7 @@ class SimProcess:
             when_ended()
 
     def _record(self, what: str, *details: object) -> None:
+        self.changed_at_s = self._loop.time()
         self._trace.record(self._loop.time(), self.name, what, *details)
 
 

@@ -20,6 +20,7 @@ from ponor_simulation.cluster import ORDINAL, SimCluster
 from ponor_simulation.coverage import Coverage
 from ponor_simulation.effects import count_effects
 from ponor_simulation.faults.injector import FaultInjector
+from ponor_simulation.invariants.fences import Fences
 from ponor_simulation.invariants.ledger import Ledger
 from ponor_simulation.invariants.registry import Checks
 from ponor_simulation.judgement import Judgement
@@ -50,6 +51,8 @@ START_S_MAX: Final = 30.0
 FIRST_RIVAL: Final = 50
 FIRST_REPEATER: Final = 60
 FIRST_MEDDLER: Final = 70
+FENCE_HORIZON: Final = 3
+"""Session timeouts, and re-election timeouts, in which a fault of a broker may still lead to its fence."""
 VALIDATED_EVERY: Final = 11
 """Batches between two looks at a whole image."""
 
@@ -106,6 +109,13 @@ class ClusterRun:
         self.observer: SubscriptionClient | None = None
         self.supervisor = Supervisor(self.simulation, self.cluster)
         self.injector: FaultInjector | None = None
+        controller = plan.settings.controller
+        self.fences = Fences(
+            checks,
+            self.simulation.loop.time,
+            FENCE_HORIZON * (controller.session_timeout_ms + controller.reelection_timeout_ms) / 1000,
+            lambda name: 0.0 if self.injector is None else self.injector.struck_until_s.get(name, 0.0),
+        )
 
     def run(self) -> RunResult:
         """All of it; never raises what the run finds."""
@@ -387,6 +397,13 @@ class ClusterRun:
         if self.injector is not None:
             for record in batch.records:
                 self.injector.committed(record)
+                if record.WhichOneof("kind") == "node_fenced":
+                    self._fenced(record.node_fenced.node_id)
+
+    def _fenced(self, node_id: int) -> None:
+        name = self.cluster.broker_of(node_id)
+        if name is not None:
+            self.fences.fenced(self.cluster.processes[name])
 
 
 def _words_of(error: BaseException) -> str:

@@ -53,6 +53,8 @@ class FaultKind(Enum):
     """Somebody asks a process to end, in order; it must, and is started again."""
     PAUSE = "pause"
     """A process stands still; messages and timers wait for it."""
+    LONG_PAUSE = "long-pause"
+    """Any process, also one of a client, does not run for 1 to 60 s; the run goes on until it does again."""
     PAUSE_IN_TASK = "pause-in-task"
     """A compactor stands still a moment after it was given its next task (degree: seconds)."""
     CLOCK_DRIFT = "clock-drift"

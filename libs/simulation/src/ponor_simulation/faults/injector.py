@@ -18,7 +18,16 @@ from ponor.metadata.v1.records_pb2 import Record
 from ponor_simulation.cluster import SimCluster
 from ponor_simulation.coverage import Coverage
 from ponor_simulation.disk import DiskFault, DiskSpeed
-from ponor_simulation.faults.fault import LEADER, RECOVERER, SOURCE, STEPS, TARGET, Fault, FaultKind
+from ponor_simulation.faults.fault import (
+    EVERYBODY,
+    LEADER,
+    RECOVERER,
+    SOURCE,
+    STEPS,
+    TARGET,
+    Fault,
+    FaultKind,
+)
 from ponor_simulation.faults.rot import rot
 from ponor_simulation.links import DelayLaw, Direction, Links
 from ponor_simulation.object_store import StoreFaults
@@ -27,6 +36,8 @@ from ponor_simulation.simulation import Simulation
 
 DISK_OPERATIONS: Final = ("sync", "write", "sync", "read")
 """What a disk error strikes, by its degree."""
+STOP_S_MAX: Final = 60.0
+"""Until a process that is asked to end has ended."""
 LASTING: Final = frozenset(
     {
         FaultKind.CLOCK_DRIFT,
@@ -67,6 +78,8 @@ class FaultInjector:
         self._active: dict[int, Fault] = {}
         self._until_s: dict[int, float] = {}
         self.crashes = 0
+        self.struck_until_s: dict[str, float] = {}
+        """By process: until when a fault touches it."""
         self.sleeping: dict[str, object] = {}
         self._roles: dict[str, str] = {}
         self._awaiting: list[Fault] = []
@@ -79,6 +92,7 @@ class FaultInjector:
             FaultKind.POWER_CUT: self._power_cut,
             FaultKind.STOP: self._stop,
             FaultKind.PAUSE: self._pause,
+            FaultKind.LONG_PAUSE: self._pause,
             FaultKind.PAUSE_IN_TASK: self._awaiting.append,
             FaultKind.STALE_LEADER: self._stale_leader,
             FaultKind.CLOCK_JUMP: self._jump,
@@ -104,6 +118,7 @@ class FaultInjector:
             process.disk.faults.clear()
             process.disk.watch = None
             process.clock.drift(1.0)
+        for process in self._simulation.processes.values():
             if process.paused and process.name not in self.sleeping:
                 process.resume()
         self._cluster.start_all()
@@ -147,12 +162,23 @@ class FaultInjector:
     def _begin(self, fault: Fault) -> None:
         self._simulation.trace.record(self._simulation.loop.time(), "fault", str(fault))
         self._coverage.faults[fault.kind.value] += 1
+        self._note_struck(fault)
         if fault.target == LEADER and fault.kind is not FaultKind.CRASH_IN_STEP:
             fault = replace(fault, target=self._cluster.leader or self._cluster.controllers[0])
         if fault.kind in LASTING:
             self._last(fault)
         else:
             self._instant[fault.kind](fault)
+
+    def _note_struck(self, fault: Fault) -> None:
+        """Remember until when a fault touches a broker itself: its links, disk, clock and store, and its end on request."""
+        names: Sequence[str] = (fault.target, *fault.direction)
+        if fault.target == EVERYBODY:
+            names = self._cluster.brokers
+        duration_s = STOP_S_MAX if fault.kind is FaultKind.STOP else fault.duration_s
+        until_s = self._simulation.loop.time() + duration_s
+        for name in names:
+            self.struck_until_s[name] = max(self.struck_until_s.get(name, 0.0), until_s)
 
     def _last(self, fault: Fault) -> None:
         self._active[fault.number] = fault
@@ -289,7 +315,7 @@ class FaultInjector:
             self._cluster.stop(fault.target)
 
     def _pause(self, fault: Fault) -> None:
-        process = self._cluster.processes[fault.target]
+        process = self._simulation.processes[fault.target]
         if not process.running or process.paused:
             return
         life = process.runtime

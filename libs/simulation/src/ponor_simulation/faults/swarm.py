@@ -26,6 +26,8 @@ from ponor_simulation.faults.fault import (
 KINDS_SHARE: Final = 0.5
 FAULTS_BOUNDS: Final = (5, 14)
 SAFETY_S_BOUNDS: Final = (6.0, 14.0)
+AFTER_PAUSE_S: Final = 4.0
+"""What a process does when it goes on after a long pause is a part of the run."""
 
 CLOCK_JUMPS_MS: Final = (-1_500_000, -5_000, 5_000, 1_500_000)
 """Two at once stay below the hour by which a record's timestamp may be ahead of the broker (message.timestamp.after.max.ms): beyond it a refusal is right."""
@@ -174,6 +176,9 @@ DICE: Final[dict[FaultKind, _Dice]] = {
 }
 LATER_DICE: Final[dict[FaultKind, _Dice]] = {
     FaultKind.CUT_OFF: _Dice(lambda m: m.brokers, lambda c: c.uniform(1.0, 12.0)),
+    FaultKind.LONG_PAUSE: _Dice(
+        lambda m: (*m.lives, *m.clients), lambda c: 1.0 + c.choice((4.0, 4.0, 4.0, 15.0, 59.0)) * c.random()
+    ),
     FaultKind.PAUSE_IN_TASK: _Dice(
         lambda m: m.compactors, _below(1.0, 3.0, 6.0), lambda c: c.choice((0.05, 0.5)) * c.random()
     ),
@@ -204,7 +209,10 @@ class Schedule:
             for number in range(first, first + count)
         ]
         faults = sorted((*self.faults, *more), key=lambda fault: fault.at_s)
-        return Schedule(self.safety_s, (*self.kinds, kind), tuple(faults))
+        safety_s = self.safety_s
+        if kind is FaultKind.LONG_PAUSE:
+            safety_s = max(safety_s, *(fault.at_s + fault.duration_s + AFTER_PAUSE_S for fault in more))
+        return Schedule(safety_s, (*self.kinds, kind), tuple(faults))
 
 
 def draw_schedule(chance: random.Random, machines: Machines) -> Schedule:

@@ -122,6 +122,7 @@ INVARIANTS: Final = (
         "no broker's answer to a reader or a group is older than a session timeout, also if the broker was replaced",
         "histories",
     ),
+    Invariant(45, "no living broker is fenced for the absence of another process", "run"),
 )
 
 
