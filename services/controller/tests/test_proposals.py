@@ -248,6 +248,20 @@ def test_the_cluster_clock_never_goes_back_and_goes_on_after_a_restart(ledger: L
     assert second.now_ms() == 7
 
 
+def test_a_new_leader_goes_on_from_the_time_that_the_leader_before_told() -> None:
+    """The log was quiet for ten minutes, in which nodes were told the time with every heartbeat."""
+    clock = HandClock()
+    follower = ClusterClock(clock, 0)
+    follower.stamped(50)
+    clock.ns += 600 * 10**9
+    leaderless_ns = 2 * 10**9
+    clock.ns += leaderless_ns
+    follower.restart(50, leaderless_ns)
+    assert follower.now_ms() == 600_050, "and the time without a leader does not count"
+    follower.restart(700_000, leaderless_ns)
+    assert follower.now_ms() == 700_000, "the log may know a later one"
+
+
 Kind: TypeAlias = dict[str, Any]
 KINDS: st.SearchStrategy[Kind] = st.one_of(
     st.builds(lambda k, v: {"put_key": _put(f"k{k}", bytes([v]))}, st.integers(0, 5), st.integers(0, 3)),

@@ -74,9 +74,8 @@ class LeaseKeeper:
         """Renew what is due concurrently, at most `LEASES_MAX`: a cluster that does not answer lets no lease of another one end."""
         for lease in self._due():
             if lease.lease_id not in self._renewing:
-                renewing = asyncio.get_running_loop().create_task(self._renew(lease))
+                renewing = asyncio.get_running_loop().create_task(self._renew_once(lease))
                 self._renewing[lease.lease_id] = renewing
-                renewing.add_done_callback(lambda _, name=lease.lease_id: self._renewing.pop(name, None))
 
     def _due(self) -> list[NotedLease]:
         """Those whose last renewal is a third of their life ago; what was not used for long is none of them if there are too many."""
@@ -98,6 +97,12 @@ class LeaseKeeper:
             for lease in kept
             if now_ns - self._renewed_at_ns[lease.lease_id] >= lease.ttl_ms * 1_000_000 // RENEWALS_PER_TTL
         ]
+
+    async def _renew_once(self, lease: NotedLease) -> None:
+        try:
+            await self._renew(lease)
+        finally:
+            self._renewing.pop(lease.lease_id, None)
 
     async def _renew(self, lease: NotedLease) -> None:
         client = ClusterClient(self._network, self._clock, lease.controllers)

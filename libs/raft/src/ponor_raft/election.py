@@ -69,6 +69,11 @@ class Election:
             self._elapsed_ticks + suspicion_ticks + self._replica.draw(suspicion_ticks + 1),
         )
 
+    @property
+    def hears_leader(self) -> bool:
+        """Whether a leader was heard since the last tick."""
+        return self._replica.leader is not None and self._elapsed_ticks == 0
+
     def in_lease(self) -> bool:
         """Whether a leader is heard, which forbids helping others. A leader that hears no majority steps down by itself."""
         if self._replica.role is Role.LEADER:

@@ -191,6 +191,11 @@ class RaftNode:
 
     # --- inputs ---
 
+    @property
+    def hears_leader(self) -> bool:
+        """Whether another replica leads and was heard since the last tick."""
+        return self._leading is None and self._election.hears_leader
+
     def tick(self) -> None:
         """One unit of time has passed."""
         self._receiving.tick()

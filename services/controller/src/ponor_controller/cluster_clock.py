@@ -19,11 +19,27 @@ class ClusterClock:
         self._clock = clock
         self._base_ms = max(last_stamp_ms, FIRST_STAMP_MS)
         self._base_ns = clock.monotonic_ns()
+        self._seen_ms, self._seen_ns = self._base_ms, self._base_ns
 
-    def restart(self, last_stamp_ms: int) -> None:
-        """A term of leadership begins. Time continues from the newest stamp in the log, committed or not: what is not will be, before anything of this term."""
-        self._base_ms = max(last_stamp_ms, FIRST_STAMP_MS)
-        self._base_ns = self._clock.monotonic_ns()
+    def stamped(self, stamp_ms: int) -> None:
+        """A batch with this stamp is committed."""
+        if stamp_ms > self._seen_ms:
+            self._seen_ms, self._seen_ns = stamp_ms, self._clock.monotonic_ns()
+
+    def restart(self, last_stamp_ms: int, leaderless_ns: int = 0) -> None:
+        """Begin a term of leadership.
+
+        Time continues from the newest stamp in the log, committed or not: what is not will be, before anything of this term. The leader before told nodes a later time if the
+        log was quiet for a while. So the time for which it was heard since the newest committed stamp is added.
+
+        Args:
+            last_stamp_ms: the newest stamp in the log.
+            leaderless_ns: how long ago a leader was last heard; that time does not count.
+        """
+        now_ns = self._clock.monotonic_ns()
+        heard_ms = self._seen_ms + max(now_ns - leaderless_ns - self._seen_ns, 0) // 1_000_000
+        self._base_ms = max(last_stamp_ms, heard_ms, FIRST_STAMP_MS)
+        self._base_ns = now_ns
 
     def now_ms(self) -> int:
         """The present stamp; at least as high as every one before in the log. Of meaning at a leader only."""

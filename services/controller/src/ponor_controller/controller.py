@@ -102,7 +102,6 @@ class Controller:
             self.proposer,
             self._executor,
             self._lanes,
-            runtime.clock,
             runtime.randomness,
             [records.format, records.correct_addresses],
         )
@@ -124,7 +123,10 @@ class Controller:
         )
         self._cluster_clock = ClusterClock(self._observed, self.image.cluster_time_ms)
         self._opening = Opening(
-            self.image, self._cluster_clock, stored.entries[-1] if stored.entries else None
+            self.image,
+            self._cluster_clock,
+            stored.entries[-1] if stored.entries else None,
+            lambda: self.driver.leaderless_ns,
         )
         self.peers = Peers(
             identity,
@@ -314,6 +316,7 @@ class Controller:
 
     def _learn(self, entries: Sequence[LogEntry]) -> None:
         self.first_commit.set()
+        self._cluster_clock.stamped(self.image.cluster_time_ms)
         for entry in entries:
             members = members_in(entry.batch) if VOTERS_SET_TAG in entry.data else None
             if members is not None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from ponor_metadata.seen_history import NONCE_BYTES
 from ponor_raft.errors import NotLeaderError
 from ponor_raft.ready import Leadership
-from ponor_runtime.clock import Clock
 from ponor_runtime.randomness import Randomness
 
 from ponor_controller.consensus.raft_consensus import RaftConsensus
@@ -34,7 +33,6 @@ class ControllerLeadership:
         proposer: Proposer,
         executor: Executor,
         lanes: Lanes,
-        clock: Clock,
         randomness: Randomness,
         first_steps: Sequence[Callable[[], None]],
     ) -> None:
@@ -42,12 +40,10 @@ class ControllerLeadership:
         self._proposer = proposer
         self._executor = executor
         self._lanes = lanes
-        self._clock = clock
         self._randomness = randomness
         self.reign: Reign | None = None
         self._first_steps = first_steps
         self._listeners: list[Callable[[], None]] = []
-        self._leaderless_since_ns: int | None = clock.monotonic_ns()
         self._leads = asyncio.Event()
         consensus.on_leadership(self._changed)
         consensus.on_leading(self._begun)
@@ -64,9 +60,9 @@ class ControllerLeadership:
 
     @property
     def commit_age_ms(self) -> int:
-        if self._leaderless_since_ns is None:
+        if self._consensus.is_leader:
             return 0
-        return (self._clock.monotonic_ns() - self._leaderless_since_ns) // 1_000_000
+        return self._consensus.leaderless_ns // 1_000_000
 
     def on_change(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
@@ -91,11 +87,7 @@ class ControllerLeadership:
         self._leads.set()
         self._tell()
 
-    def _changed(self, leadership: Leadership) -> None:
-        if leadership.leader is not None:
-            self._leaderless_since_ns = None
-        elif self._leaderless_since_ns is None:
-            self._leaderless_since_ns = self._clock.monotonic_ns()
+    def _changed(self, _: Leadership) -> None:
         if self._proposer.leads and not self._consensus.leading:
             self.end()
         else:

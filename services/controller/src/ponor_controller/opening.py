@@ -6,7 +6,7 @@ entry commits them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.image import MetadataImage
@@ -18,10 +18,17 @@ from ponor_controller.cluster_clock import ClusterClock
 class Opening:
     """Knows the end of the log."""
 
-    def __init__(self, image: MetadataImage, clock: ClusterClock, newest: Entry | None) -> None:
+    def __init__(
+        self,
+        image: MetadataImage,
+        clock: ClusterClock,
+        newest: Entry | None,
+        leaderless_ns: Callable[[], int],
+    ) -> None:
         self._image = image
         self._clock = clock
         self._newest = newest
+        self._leaderless_ns = leaderless_ns
 
     def appended(self, entries: Sequence[Entry]) -> None:
         """The log ends with these now."""
@@ -37,6 +44,6 @@ class Opening:
         if self._newest is not None:
             newest = records_pb2.RecordBatch.FromString(self._newest.data)
             stamp_ms = max(stamp_ms, newest.cluster_time_ms)
-        self._clock.restart(stamp_ms)
+        self._clock.restart(stamp_ms, self._leaderless_ns())
         batch = records_pb2.RecordBatch(index=index, term=term, cluster_time_ms=self._clock.now_ms())
         return batch.SerializeToString(deterministic=True)

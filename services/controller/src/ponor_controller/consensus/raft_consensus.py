@@ -51,6 +51,11 @@ class RaftConsensus:
         return self._driver.leading
 
     @property
+    def leaderless_ns(self) -> int:
+        """See `RaftDriver.leaderless_ns`."""
+        return self._driver.leaderless_ns
+
+    @property
     def term(self) -> int:
         return self._driver.node.term
 

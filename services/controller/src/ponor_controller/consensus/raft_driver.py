@@ -113,6 +113,7 @@ class RaftDriver:
         self._delivered_index = node.commit_index
         self.heard_commit_index = node.commit_index
         """How far a leader has committed, as far as this replica was told; its own log may end before."""
+        self._led_ns = runtime.clock.monotonic_ns()
         self._hurry_until_ns = 0
         self._hurry()
         self._scheduled = self._delivering = self._closed = False
@@ -133,6 +134,11 @@ class RaftDriver:
     def membership(self) -> Membership:
         """Who takes part, by the newest entry appended here."""
         return self._node.membership
+
+    @property
+    def leaderless_ns(self) -> int:
+        """How long ago a leader was last heard here, or this replica last ticked as the leader."""
+        return self._clock.monotonic_ns() - self._led_ns
 
     def attach(self, traffic: SnapshotTraffic) -> None:
         """Who sends and receives snapshots. Once."""
@@ -175,6 +181,8 @@ class RaftDriver:
             elif isinstance(message, SnapshotChunk):
                 self.heard_commit_index = max(self.heard_commit_index, message.meta.index)
             self._node.step(message)
+            if self._node.hears_leader:
+                self._led_ns = self._clock.monotonic_ns()
             self.schedule()
 
     def unreachable(self, peer: ReplicaId) -> None:
@@ -251,6 +259,10 @@ class RaftDriver:
             self._node.tick()
             self._watch_disk()
             self._advance()
+            if (
+                self._node.is_leader
+            ):  # behind the opening entry of the term, which asks how long there was no leader
+                self._led_ns = self._clock.monotonic_ns()
             pause_s = self._tick_seconds()
             self._late_ticks.due_in(pause_s)
             await self._clock.sleep(pause_s)

@@ -38,7 +38,7 @@ class Leading(Protocol):
     def commit_age_ms(self) -> int:
         """How long ago the own commit index was known to be the newest.
 
-        0 at the leader, and at a follower that hears one; else the time since it last heard one, or since its start.
+        0 at the leader; at others the time since they last heard one, or since their start. A leader that was replaced meanwhile is heard no more.
         """
         ...
 
