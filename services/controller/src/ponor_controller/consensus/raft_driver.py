@@ -113,9 +113,8 @@ class RaftDriver:
         self._delivered_index = node.commit_index
         self.heard_commit_index = node.commit_index
         """How far a leader has committed, as far as this replica was told; its own log may end before."""
-        self._led_ns = runtime.clock.monotonic_ns()
         self._hurry_until_ns = 0
-        self._hurry()
+        self._led_ns = self._hurry()
         self._scheduled = self._delivering = self._closed = False
         self.leadership, self.leading = Leadership(node.role, node.term, node.leader), False
         self.applied_index = node.commit_index
@@ -280,8 +279,11 @@ class RaftDriver:
             else TICK_SECONDS
         )
 
-    def _hurry(self) -> None:
-        self._hurry_until_ns = self._clock.monotonic_ns() + HURRY_NS
+    def _hurry(self) -> int:
+        """Returns the present time."""
+        now_ns = self._clock.monotonic_ns()
+        self._hurry_until_ns = now_ns + HURRY_NS
+        return now_ns
 
     def _watch_disk(self) -> None:
         """A disk that hangs is worse than a dead one: others would wait for a leader that answers nothing (etcd-io/etcd #7970)."""
