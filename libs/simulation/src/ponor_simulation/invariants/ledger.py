@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ponor.metadata.v1 import records_pb2 as records
+from ponor_metadata.store_marker import PREFIX
 
 from ponor_simulation.invariants.compaction_ledger import CompactionLedger, SnapshotLedger
 from ponor_simulation.invariants.object_ledger import ObjectLedger
@@ -161,7 +162,7 @@ class Ledger:
         """Something is deleted from the bucket."""
         if is_slot(key):
             self.wals.deleted(key)
-        else:
+        elif not key.startswith(PREFIX):  # what clusters and nodes write down about themselves is no object
             self.objects.deleted(key)
 
     def _producer_ids(self, of: records.Record, *_: object) -> None:
