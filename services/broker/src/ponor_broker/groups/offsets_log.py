@@ -18,6 +18,7 @@ from ponor_kafka.errors import ErrorCode, KafkaWireError
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
 from s3stream.errors import S3StreamError, StreamClosedError, StreamFencedError, StreamNotFoundError
+from s3stream.turns import turn
 
 from ponor_broker.groups.ports import OFFSETS_TOPIC, AppendResult, OffsetsPartition
 from ponor_broker.groups.record_codec import OffsetsRecordError, decode_entry, encode_entry
@@ -39,6 +40,12 @@ class _Write:
     then: Callable[[ErrorCode], None]
     outcome: ErrorCode | None = None
     barriers: list[asyncio.Future[None]] = field(default_factory=list)
+
+
+ENTRIES_PER_TURN: Final = 500
+"""Entries of a replay after which others get the loop; one batch may exceed it."""
+PART_BYTES_MAX: Final = 64 << 10
+"""Bytes of a batch where a write may be cut: a replay decodes a batch in one step."""
 
 
 class OffsetsLog:
@@ -99,7 +106,7 @@ class OffsetsLog:
         for entry in entries:
             key, value = encode_entry(entry)
             entry_bytes = _RECORD_BYTES + len(key) + len(value or b"")
-            if part and part_bytes + entry_bytes > self._batch_bytes_max // 2:
+            if part and part_bytes + entry_bytes > min(self._batch_bytes_max // 2, PART_BYTES_MAX):
                 yield part
                 part, part_bytes = [], 0
             part.append(entry)
@@ -166,6 +173,7 @@ class OffsetsLog:
         """
         offset, end = self._partition.log_start_offset, self._partition.log_end_offset
         self.size_bytes = 0
+        replayed = 0
         while True:
             batches = await self._partition.read_batches(offset, self._load_bytes_max)
             if not batches:
@@ -178,6 +186,10 @@ class OffsetsLog:
                 for entry in entries:
                     yield entry
                 offset = view.next_offset
+                replayed += len(entries)
+                if replayed >= ENTRIES_PER_TURN:
+                    replayed = 0
+                    await turn()
 
     def _decode(self, batch: memoryview, offset: int) -> tuple[BatchView, list[Entry]]:
         try:
