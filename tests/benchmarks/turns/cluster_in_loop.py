@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +78,14 @@ class ClusterInLoop:
                 held = wire.UploadedRange(stream_id=stream_id, start_offset=at + i, end_offset=at + i + 1)
                 body.stream_objects.add(object_id=first + i, size_bytes=1 << 20, range=held)
             await self.ask(commit_upload=body)
+
+    async def commit_set_object(self, stream_ids: Sequence[int], at: int) -> None:
+        """Commit a stream set object with the offset `at` of each stream."""
+        body = wire.CommitUpload()
+        body.stream_set_object.object_id, body.stream_set_object.size_bytes = await self.prepare(1), 1 << 20
+        for stream_id in stream_ids:
+            body.stream_set_object.ranges.add(stream_id=stream_id, start_offset=at, end_offset=at + 1)
+        await self.ask(commit_upload=body)
 
 
 @asynccontextmanager
