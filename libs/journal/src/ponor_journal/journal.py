@@ -79,14 +79,20 @@ class Journal:
         assert len(identity) == IDENTITY_BYTES
         await disk.make_directories(directory)
         lock = disk.lock(directory)
+        files = SegmentFiles(disk, directory, settings.segment_bytes, settings.spares_max)
+        writer = None
         try:
-            files = SegmentFiles(disk, directory, settings.segment_bytes, settings.spares_max)
             recovered = await recover(disk, await files.adopt(), identity)
             instruments = JournalInstruments(telemetry, directory.name)
             writer = JournalWriter(disk, files, identity, settings, recovered, instruments, clock)
             await writer.start()
         except BaseException:
-            lock.release()
+            try:
+                if writer is not None:
+                    await writer.abandon()
+                await files.abandon()
+            finally:
+                lock.release()  # last: the next owner must not meet work of this one
             raise
         journal = cls(disk, identity, settings, recovered, files, writer, lock)
         journal._show(telemetry, directory.name)

@@ -161,6 +161,13 @@ class SegmentFiles:
         if self._maintenance is not None:
             await asyncio.wait([self._maintenance])
 
+    async def abandon(self) -> None:
+        """Break the background work off, after an open that failed; the next start drops what it leaves."""
+        self._closed = True
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+            await asyncio.wait([self._maintenance])
+
     def _maintained(self, task: asyncio.Task[None]) -> None:
         self._maintenance = None
         if not task.cancelled() and not isinstance(task.exception(), OSError | None):

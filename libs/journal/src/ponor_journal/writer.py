@@ -134,6 +134,12 @@ class JournalWriter:
             await self._file.close()
             self._file = None
 
+    async def abandon(self) -> None:
+        """Let go of the file, after a start that failed."""
+        if self._file is not None:
+            await self._file.close()
+            self._file = None
+
     # A group commit is two calls from the loop and no task: it begins in whoever appends and ends in whoever the disk's thread wakes.
 
     def _write_group(self) -> None:
@@ -272,7 +278,11 @@ class JournalWriter:
     async def _rotate(self) -> None:
         previous = self.segments[-1] if self.segments else None
         generation, spare, file, crc = await self._open_spare(previous.generation if previous else 0)
-        path = await self._files.make_live(spare, generation)
+        try:
+            path = await self._files.make_live(spare, generation)
+        except BaseException:
+            await file.close()
+            raise
         if previous is not None and self._file is not None:
             previous.end = self._position
             await self._file.close()
@@ -300,6 +310,9 @@ class JournalWriter:
                 self._files.return_spare(spare)
                 await self._files.wait_for_space(error, failures)
                 failures += 1
+            except BaseException:
+                await file.close()
+                raise
             else:
                 return generation, spare, file, crc
 

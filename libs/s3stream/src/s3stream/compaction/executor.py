@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.identity import ObjectId
-from ponor_runtime.object_store import MultipartStore, ObjectStore, ObjectStoreError
+from ponor_runtime.object_store import MultipartStore, ObjectStore
 
 from s3stream.compaction.block_memory import BlockMemory
 from s3stream.compaction.copy_plan import CopyPlan
@@ -22,7 +22,6 @@ from s3stream.compaction.movement import BlockReader, PartUploads
 from s3stream.compaction.plan import CompactionPlan, OutputKind, PlannedOutput
 from s3stream.compaction.target import Target
 from s3stream.compaction.throttle import Throttle
-from s3stream.errors import S3StreamError
 from s3stream.objects.keys import object_key
 from s3stream.ports import PreparedObjects, UploadedObject
 
@@ -125,7 +124,7 @@ class Compaction:
                     await run_iterations(plan, targets, reader, uploads, memory)
                 else:
                     await run_copies(plan, targets, reader, uploads, memory)
-        except (ObjectStoreError, S3StreamError):
+        except BaseException:  # cancelled too: whoever stops a worker waits for this
             await uploads.abort()
             raise
 
