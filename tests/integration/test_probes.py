@@ -83,6 +83,7 @@ def cluster(root: Path) -> Iterator[dict[str, Service]]:
             data=str(root / "controller"),
             listen="127.0.0.1:0",
             cluster_ordinal=ORDINAL,
+            format=True,
             settings={"session_timeout_ms": 3_000},
         )
         common = {
