@@ -64,7 +64,7 @@ class PartitionRig:
             attend=self.attended.append,
             refused=self.refused,
         )
-        self.owned = OwnedStreams(self.streams, Topics(lambda: self.image), NodeId(7))
+        self.owned = OwnedStreams(self.streams, Topics(lambda: self.image), NodeId(7), attend=lambda _: None)
 
     async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
         for key, value in puts:

@@ -20,6 +20,7 @@ from ponor_metadata.view import is_current
 from s3stream.objects.keys import object_key
 
 from ponor_simulation.histories.linearizability import Register, find_anomalies
+from ponor_simulation.invariants.at_rest import unexplained
 from ponor_simulation.invariants.ledger import is_slot
 from ponor_simulation.invariants.registry import LIVENESS, Checks
 from ponor_simulation.process import wait_until
@@ -77,6 +78,7 @@ class Judgement:
         await self._brokers_lead_and_moves_end()
         await self._compaction_rests()
         await self._alive("everything dead is destroyed and deleted topics are purged", self._is_reclaimed)
+        await self._streams_are_explained()
         await self._images_are_equal()
         await self._store_is_clean()
         self._rules_hold()
@@ -200,6 +202,15 @@ class Judgement:
     def _is_reclaimed(self) -> bool:
         image = self._image()
         return not len(image.reclaims) and not len(image.deletions)
+
+    async def _streams_are_explained(self) -> None:
+        """Each stream and key belongs to a partition that is there, and the partition's leader holds it open."""
+        try:
+            await wait_until(lambda: not unexplained(self._image()), poll_s=0.1, timeout_s=CALM_S_MAX)
+        except TimeoutError:
+            left = "; ".join(unexplained(self._image())[:10])
+            self._checks.require(39, False, f"not within {CALM_S_MAX} s: {left}")
+        self._checks.require(39, True, "explained")
 
     async def _images_are_equal(self) -> None:
         await self._alive(

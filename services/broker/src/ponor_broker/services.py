@@ -176,7 +176,7 @@ class BrokerServices:
             attend=schedule.touch,
             refused=refused,
         )
-        owned = OwnedStreams(streams, self.topics, self._node_id)
+        owned = OwnedStreams(streams, self.topics, self._node_id, attend=schedule.touch)
         release = ArrivalRelease(streams, self.moves, clock, open_here=self._open_here)
         partitions = PartitionManager(
             self.topics,

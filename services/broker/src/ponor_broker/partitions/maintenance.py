@@ -133,8 +133,6 @@ class PartitionMaintenance:
             await self._owned.add_time_streams(wanting[:TIME_STREAMS_PER_ROUND_MAX])
         except S3StreamError as error:
             LOG.warning("Time streams will be made later: %s", error)
-            for partition in wanting:
-                self._schedule.touch(partition)
 
     def _set_deadline(self, partition: Partition) -> None:
         deadline_ms = retention.NEVER_MS

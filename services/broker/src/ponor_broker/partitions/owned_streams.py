@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -29,10 +29,19 @@ DELETED_TOGETHER_MAX: Final = 1_000
 class OwnedStreams:
     """Of all partitions that are open here."""
 
-    def __init__(self, streams: StreamSource, topics: Topics, node_id: NodeId) -> None:
+    def __init__(
+        self,
+        streams: StreamSource,
+        topics: Topics,
+        node_id: NodeId,
+        *,
+        attend: Callable[[Partition], None],
+    ) -> None:
+        """See the class. `attend` is called for partitions of which an addition failed: they may have a stream now that they do not know."""
         self._streams = streams
         self._topics = topics
         self._node_id = node_id
+        self._attend = attend
         self._adding: Counter[PartitionKey] = Counter()
         """Partitions for which streams are being made: some of their streams are not in their log metas yet."""
 
@@ -81,7 +90,7 @@ class OwnedStreams:
         return [row.stream_id for row in free if row.stream_id not in known]
 
     async def _add(self, wanted: Sequence[tuple[Partition, StreamName]]) -> None:
-        with self._marked([partition.identity.key for partition, _ in wanted]):
+        with self._marked([partition for partition, _ in wanted]):
             stream_ids = await self._streams.create_streams(
                 [stream_tags(partition.identity, name) for partition, name in wanted]
             )
@@ -96,10 +105,15 @@ class OwnedStreams:
             )
 
     @contextmanager
-    def _marked(self, keys: Sequence[PartitionKey]) -> Iterator[None]:
+    def _marked(self, partitions: Sequence[Partition]) -> Iterator[None]:
+        keys = [partition.identity.key for partition in partitions]
         self._adding.update(keys)
         try:
             yield
+        except S3StreamError:
+            for partition in partitions:
+                self._attend(partition)
+            raise
         finally:
             self._adding.subtract(keys)
             for key in keys:

@@ -1,0 +1,46 @@
+"""What must hold of streams and keys when a cluster has come to rest: each belongs to a partition that is there and whose leader holds it open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from ponor_metadata.tables import PARTITION_TAG, TOPIC_TAG
+from ponor_metadata.view import View
+
+KEY_PREFIX: Final = "partition/"
+KIND_TAG: Final = "kind"
+
+
+def unexplained(view: View) -> list[str]:
+    """Streams and keys that no row explains, in words; none once the leaders of all partitions serve and have deleted what they do not know."""
+    return [*_streams(view), *_keys(view)]
+
+
+def _streams(view: View) -> Iterator[str]:
+    kinds: Counter[tuple[bytes, int, str]] = Counter()
+    for row in view.streams:
+        tags = row.tags
+        if TOPIC_TAG not in tags:
+            continue
+        key = (bytes.fromhex(tags[TOPIC_TAG]), int(tags[PARTITION_TAG]))
+        name = f"stream {row.stream_id} ({tags.get(KIND_TAG)}) of partition {key[1]} of topic {key[0].hex()}"
+        partition = view.partitions.get(key)
+        if partition is None:
+            yield f"{name}, which is gone"
+            continue
+        kinds[(*key, tags.get(KIND_TAG, ""))] += 1
+        if kinds[(*key, tags.get(KIND_TAG, ""))] > 1:
+            yield f"{name} is there twice"
+        held = (row.open, row.node_id, row.stream_epoch)
+        if held != (True, partition.leader_id, partition.leader_epoch):
+            yield f"{name} is not open at its leader, node {partition.leader_id}, at epoch {partition.leader_epoch}"
+
+
+def _keys(view: View) -> Iterator[str]:
+    for row in view.keys:
+        if row.key.startswith(KEY_PREFIX):
+            topic, _, number = row.key.removeprefix(KEY_PREFIX).partition("/")
+            if (bytes.fromhex(topic), int(number)) not in view.partitions:
+                yield f"key {row.key} of a partition that is gone"
