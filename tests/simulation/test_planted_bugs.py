@@ -7,12 +7,20 @@ bug instead: then the first ones are looked through, those that have what it tak
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 from ponor_metadata.rows import WalKind
 from ponor_simulation.plan import draw_plan
 from ponor_simulation.seeds import run_seed
+from ponor_simulation.simulation import SimulationFailedError
 
+from services.controller.tests.test_refusals_are_confirmed import (
+    test_a_deposed_leader_does_not_refuse_a_node_that_registered_with_the_new_one as deposed_leader,
+)
+from tests.scenarios.test_absent_observers import (
+    test_a_controller_that_was_paused_does_not_take_the_source_of_a_move_for_stuck as move_under_pause,
+)
 from tests.simulation.catching_seeds import planted
 
 LOOKED_THROUGH = 60
@@ -72,3 +80,16 @@ def test_a_planted_bug_is_caught(mutant: str, seed: int, caught_by: str) -> None
         if re.search(caught_by, failures[-1]):
             return
     pytest.fail("\n".join(filter(None, failures)) or "nobody noticed")
+
+
+STORIES: dict[str, Callable[[], object]] = {
+    "silence_counts_own_absence": lambda: move_under_pause(1),
+    "refused_hello_not_confirmed": lambda: deposed_leader(7, isolated=False),
+}
+"""Bugs that need a sole controller to be paused at the right moment, or a node to ask the wrong controller at the right one: the swarm meets that too rarely."""
+
+
+@pytest.mark.parametrize("mutant", STORIES)
+def test_a_planted_bug_is_caught_by_a_story(mutant: str) -> None:
+    with planted(mutant), pytest.raises((AssertionError, SimulationFailedError)):
+        STORIES[mutant]()

@@ -51,7 +51,7 @@ START_S_MAX: Final = 30.0
 FIRST_RIVAL: Final = 50
 FIRST_REPEATER: Final = 60
 FIRST_MEDDLER: Final = 70
-FENCE_HORIZON: Final = 3
+FENCE_HORIZON: Final = 2
 """Session timeouts, and re-election timeouts, in which a fault of a broker may still lead to its fence."""
 VALIDATED_EVERY: Final = 11
 """Batches between two looks at a whole image."""
