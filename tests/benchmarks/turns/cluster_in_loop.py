@@ -95,7 +95,7 @@ async def cluster_in_loop(settings: ControllerSettings | None = None) -> AsyncIt
     address: asyncio.Future[str] = loop.create_future()
     with tempfile.TemporaryDirectory(prefix="ponor-bench-") as directory:
         runtime = Runtime(SystemClock(), SystemRandomness(), SystemDisk(), GrpcNetwork(), Telemetry())
-        options = ControllerOptions(Path(directory) / "controller", "127.0.0.1:0", ORDINAL)
+        options = ControllerOptions(Path(directory) / "controller", "127.0.0.1:0", ORDINAL, format=True)
         controller = asyncio.create_task(
             run(
                 runtime,
