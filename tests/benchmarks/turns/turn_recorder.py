@@ -7,6 +7,7 @@ busy with other processes does not lengthen it. Scenarios call `start_recording`
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -52,7 +53,12 @@ class TurnRecorder(asyncio.SelectorEventLoop):
         self._sampler.start()
 
     def start_recording(self) -> None:
-        """Forget what was recorded, and record from the next turn on."""
+        """Forget what was recorded, and record from the next turn on.
+
+        What the set-up made is frozen first, as services freeze what their start made: a collection of all objects would count as a turn otherwise.
+        """
+        gc.collect()
+        gc.freeze()
         self.turns = Turns()
         self._recording = True
         self._began_ns = None  # the turn that calls this has done set-up work
