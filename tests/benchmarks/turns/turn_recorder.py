@@ -15,6 +15,8 @@ import traceback
 from dataclasses import dataclass
 from typing import Final
 
+SERVING_THRESHOLDS: Final = (500, 50, 2_000)
+"""Of the garbage collector while a controller serves (`ponor_controller.__main__`)."""
 STACK_FRAMES_MAX: Final = 8
 SAMPLE_SECONDS: Final = 0.002
 
@@ -59,6 +61,7 @@ class TurnRecorder(asyncio.SelectorEventLoop):
         """
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*SERVING_THRESHOLDS)
         self.turns = Turns()
         self._recording = True
         self._began_ns = None  # the turn that calls this has done set-up work
