@@ -54,7 +54,8 @@ class PartitionLedger:
         """A topic ends, and its partitions with it."""
         self._topics.discard(record.topic_id)
         for key in [key for key in self._pages if key[0] == record.topic_id]:
-            del self._pages[key]
+            # A broker drops the data of a deleted topic at once; its streams are deleted in later batches.
+            self._streams.abandoned.update(self._pages.pop(key).streams)
 
     def key_put(self, record: records.KeyPut) -> None:
         """A key, which may name a partition."""

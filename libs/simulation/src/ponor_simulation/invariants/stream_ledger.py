@@ -56,6 +56,8 @@ class StreamLedger:
         self.recoverers: dict[Actor, Actor] = {}
         """Of each process whose write-ahead log in the store is open: who acts for it, at first itself."""
         self.streams: dict[int, StreamPage] = {}
+        self.abandoned: set[int] = set()
+        """Streams of deleted topics that are not deleted yet."""
         self._ids_given: set[int] = set()
 
     def is_current(self, actor: Actor) -> bool:
@@ -130,6 +132,7 @@ class StreamLedger:
         """All of it is gone."""
         self._page(record.stream_id)
         del self.streams[record.stream_id]
+        self.abandoned.discard(record.stream_id)
 
     def committed(self, stream_id: int, piece: Piece, actor: Actor | None, writer: Actor) -> None:
         """An object with a piece of the stream was committed.

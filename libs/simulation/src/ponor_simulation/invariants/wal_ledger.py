@@ -153,7 +153,9 @@ class WalLedger:
         for sequence in range(first, end):
             for record in self._records(self._name(owner), sequence):
                 page = self._streams.streams.get(record.stream_id)
-                is_over = page is None or page.epoch != record.epoch
+                is_over = (
+                    page is None or page.epoch != record.epoch or record.stream_id in self._streams.abandoned
+                )
                 self._checks.require(
                     32,
                     is_over or (page is not None and record.end_offset <= page.end),
