@@ -97,11 +97,28 @@ async def test_what_is_trimmed_and_deleted_during_the_copy_costs_nothing_but_the
 
 
 async def test_when_everything_is_deleted_during_the_copy_the_task_is_over(workshop: Workshop) -> None:
+    def meanwhile() -> None:
+        workshop.delete(*workshop.streams)
+        workshop.ledger.reclaim()
+
     hand = workshop.hand()
-    hand.session.before_commit = lambda: workshop.delete(*workshop.streams)
+    hand.session.before_commit = meanwhile
     assert await hand.worker.once() is Outcome.SOURCE_GONE
     assert not list(workshop.ledger.image.compactions)
     assert not workshop.committed()
+    assert await hand.worker.once() is Outcome.NOTHING
+
+
+async def test_a_commit_between_a_deletion_and_its_reclaiming_destroys_the_sources_and_the_outputs(
+    workshop: Workshop,
+) -> None:
+    hand = workshop.hand()
+    hand.session.before_commit = lambda: workshop.delete(*workshop.streams)
+    assert await hand.worker.once() is Outcome.DONE
+    assert not list(workshop.ledger.image.compactions)
+    assert not workshop.committed()
+    workshop.ledger.reclaim()
+    validate(workshop.ledger.image)
     assert await hand.worker.once() is Outcome.NOTHING
 
 

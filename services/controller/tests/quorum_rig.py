@@ -126,6 +126,11 @@ class QuorumRig:
             if process.running and process.name in self.lives
         ]
 
+    def _forming(self) -> bool:
+        """Whether a first voter runs that has not heard of the new cluster yet."""
+        first = self.processes[: len(self.members)]
+        return any(process.running and process.name not in self.lives for process in first)
+
     def leader(self) -> Controller | None:
         """Who leads in the newest term, among those that run."""
         leading = [each for each in self.alive() if each.driver.leading]
@@ -148,6 +153,8 @@ class QuorumRig:
         def equal() -> bool:
             images = [each.image for each in self.alive() if names is None or each.name in names]  # type: ignore[attr-defined]
             leader = self.leader()
+            if names is None and self._forming():
+                return False
             return leader is not None and {image.index for image in images} == {leader.driver.node.last_index}
 
         await wait_until(equal, timeout_s=60)

@@ -18,13 +18,14 @@ from ponor_controller.snapshot_leases.lease_driver import LeaseDriver
 from ponor_controller.snapshot_leases.leases import LeaseDecision, close_lease, open_lease, renew_lease
 from ponor_controller.snapshot_leases.settings import SnapshotLeaseSettings
 from ponor_metadata.levels import METADATA_LEVEL
-from ponor_metadata.rows import FeatureRow
+from ponor_metadata.rows import FeatureRow, ObjectState
 from ponor_metadata.validate import validate
 from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import ObjectId
 from ponor_runtime.telemetry import Telemetry
 
 from services.controller.tests.compacting import Worker, eager_ledger
-from services.controller.tests.ledger import Ledger
+from services.controller.tests.ledger import Ledger, new_reclaim_driver
 from services.controller.tests.test_proposals import Leader
 
 SETTINGS = SnapshotLeaseSettings(
@@ -88,7 +89,9 @@ def written(ledger: Ledger, broker: Caller) -> tuple[int, int]:
 
 
 def deletes(ledger: Ledger, broker: Caller, *streams: int) -> None:
+    """Delete streams, and destroy what only they needed."""
     ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=streams))
+    ledger.reclaim()
 
 
 def claims(ledger: Ledger, gc: Caller) -> list[int]:
@@ -132,10 +135,14 @@ def test_in_the_millisecond_of_its_beginning_a_lease_keeps_everything(
 def test_a_lease_that_is_proposed_and_not_committed_keeps_too(
     ledger: Ledger, broker: Caller, gc: Caller
 ) -> None:
-    stream, _ = written(ledger, broker)
+    stream, single = written(ledger, broker)
+    ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=[stream]))
     ledger.hold = True
     opens(ledger)
-    deletes(ledger, broker, stream)
+    new_reclaim_driver(ledger).step()
+    destroyed = ledger.view.objects.get(ObjectId(single))
+    assert destroyed is not None
+    assert destroyed.state is ObjectState.DESTROYED
     ledger.now_ms += 5_000
     assert claims(ledger, gc) == []
 
