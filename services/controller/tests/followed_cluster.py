@@ -142,6 +142,9 @@ class FollowedController:
     def reign(self) -> Reign | None:
         return None
 
+    def term_at(self, index: int) -> int | None:
+        return None
+
     @property
     def leader_address(self) -> str:
         return ""

@@ -22,6 +22,7 @@ from services.controller.tests.quorum_rig import ORDINAL, QuorumRig
 NAMESPACE = "namespace"
 NODE = compose_node_id(ORDINAL, 0)
 REIGN = Reign(term=5, first_index=100, nonce=b"n" * 8)
+TERMS = {98: 3, 99: 4, 100: 5}
 
 
 def _hello(incarnation: int, term: int, index: int, nonce: bytes = REIGN.nonce) -> wire.Hello:
@@ -35,13 +36,16 @@ def _hello(incarnation: int, term: int, index: int, nonce: bytes = REIGN.nonce) 
         (_hello(1, 5, 90, b"o" * 8), True),  # another history that reached the same term
         (_hello(1, 4, 99), False),  # an earlier leader
         (_hello(1, 4, 100), True),  # an earlier leader committed what this one wrote over
+        (_hello(1, 3, 98), False),  # the entry that was seen
+        (_hello(1, 3, 99), True),  # another entry stands where one was seen
+        (_hello(1, 3, 50), False),  # the entry is not in memory any more
         (_hello(1, 6, 1), True),  # a later leader
         (_hello(0, 9, 999), False),  # a history that a forced recovery gave up
         (_hello(2, 1, 1), True),  # a later forced recovery
     ],
 )
 def test_which_logs_are_older_copies(hello: wire.Hello, is_lost: bool) -> None:
-    assert bool(lost_history(hello, REIGN, 1)) is is_lost
+    assert bool(lost_history(hello, REIGN, 1, TERMS.get)) is is_lost
 
 
 def test_what_was_seen_survives_its_key() -> None:
@@ -140,6 +144,38 @@ def test_a_copy_that_was_put_back_is_refused(is_node_alive: bool) -> None:
         await wait_until(lambda: bool(worker.refusals), timeout_s=60)
         assert "older copy" in worker.refusals[0].message
         assert "force-recovery" in worker.refusals[0].message
+
+    with rig.watching():
+        rig.simulation.run(story())
+
+
+def test_a_copy_is_refused_also_when_its_log_grew_beyond_what_was_seen() -> None:
+    rig = QuorumRig(33, voters=1)
+    worker = Worker(rig)
+
+    async def story() -> None:
+        (controller,) = rig.processes
+        rig.start()
+        worker.process.start()
+        await worker.until_more(20)
+        older = copy.deepcopy(controller.disk.state)
+        await worker.until_more(3)
+        worker.process.crash()
+        controller.crash(power_loss=True)
+        controller.disk.state = older
+        rig.digests.clear()
+        rig.leaders.clear()
+        led = rig.leader()
+        for _ in range(20):  # every start appends an entry
+            controller.start()
+            led = await rig.until_led(other_than=led)
+            controller.crash(power_loss=True)
+        controller.start()
+        worker.process.start()
+        goal = worker.acknowledged + 3
+        await wait_until(lambda: bool(worker.refusals) or worker.acknowledged >= goal, timeout_s=60)
+        assert worker.refusals
+        assert "older copy" in worker.refusals[0].message
 
     with rig.watching():
         rig.simulation.run(story())

@@ -52,6 +52,9 @@ class ControllerLeadership:
     def is_leading(self) -> bool:
         return self._proposer.leads
 
+    def term_at(self, index: int) -> int | None:
+        return self._consensus.term_at(index)
+
     @property
     def leader_address(self) -> str:
         if self._consensus.is_leader:

@@ -59,6 +59,10 @@ class RaftConsensus:
     def term(self) -> int:
         return self._driver.node.term
 
+    def term_at(self, index: int) -> int | None:
+        """The term of the entry at an index; None if it is not in memory."""
+        return self._driver.node.term_at(index)
+
     @property
     def leadership(self) -> Leadership:
         return self._driver.leadership

@@ -29,6 +29,10 @@ class Leading(Protocol):
         """The term in which this controller leads, or led last; None before it led."""
         ...
 
+    def term_at(self, index: int) -> int | None:
+        """The term of the entry at an index; None if it is not in memory."""
+        ...
+
     @property
     def leader_address(self) -> str:
         """HOST:PORT at which another controller leads, as far as this one knows; empty when it knows of none, or is about to lead itself."""

@@ -213,7 +213,9 @@ class SessionService:
 
     def _contradiction(self, hello: wire.Hello) -> str:
         reign, cluster = self._leading.reign, cluster_of(self._proposer.view)
-        return "" if reign is None or cluster is None else lost_history(hello, reign, cluster.incarnation)
+        if reign is None or cluster is None:
+            return ""
+        return lost_history(hello, reign, cluster.incarnation, self._leading.term_at)
 
     @property
     def lost_history(self) -> str:
