@@ -119,9 +119,8 @@ class Recoverer:
                 self._over[assignment] = None
                 return
             except WalNotHeldError as error:
-                LOG.info("%s is not recovered here any more: %s", assignment, error)
-                self._over[assignment] = None
-                return
+                # The row ends the loop once the image shows who closed or took the log. As long as it does not, the assignment stands: nobody else would recover the log.
+                LOG.info("%s: the row is looked at again: %s", assignment, error)
             except (StorageFailedError, NodeFencedError):
                 return  # this process's own epoch or session is over, and others see to that
             except WalCorruptError as error:
