@@ -50,7 +50,11 @@ class SeenHistory:
     def key(self, namespace: str, node_id: NodeId) -> str:
         """Where a node writes it down. The key holds everything, so that one listing reads all."""
         numbers = f"{self.incarnation:010d}-{self.term:020d}-{self.index:020d}"
-        return f"{PREFIX}{namespace}/seen/{node_id}/{numbers}-{self.nonce.hex()}"
+        return f"{_prefix(namespace, node_id)}{numbers}-{self.nonce.hex()}"
+
+
+def _prefix(namespace: str, node_id: NodeId) -> str:
+    return f"{PREFIX}{namespace}/seen/{node_id}/"
 
 
 def parse_key(key: str) -> SeenHistory | None:
@@ -93,9 +97,17 @@ class Witness:
             while not await self._put(seen):
                 await self._clock.sleep(RETRY_SECONDS)
             before, self._written = self._written, seen
-            if before is not None:
-                with suppress(ObjectStoreError):  # an older one that stays is true as well
-                    await self._store.delete([before.key(self._namespace, self._node_id)])
+            with suppress(ObjectStoreError):  # an older one that stays is true as well
+                if older := await self._older_keys(before, seen):
+                    await self._store.delete(older)
+
+    async def _older_keys(self, before: SeenHistory | None, seen: SeenHistory) -> list[str]:
+        """What the entry that was just written replaces. The first one of a process replaces those of the node's earlier processes."""
+        if before is not None:
+            return [before.key(self._namespace, self._node_id)]
+        listed = self._store.list(_prefix(self._namespace, self._node_id))
+        keys = [info.key async for info in listed]
+        return [key for key in keys if (found := parse_key(key)) is not None and found < seen]
 
     async def _put(self, seen: SeenHistory) -> bool:
         key = seen.key(self._namespace, self._node_id)
