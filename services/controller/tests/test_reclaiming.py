@@ -11,6 +11,7 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.proposals.pending import Caller
 from ponor_controller.reclaiming import reclaim_driver
+from ponor_controller.reclaiming.dead_objects import PIECES_PER_VISIT
 from ponor_controller.reclaiming.reclaim_driver import (
     DESTROYED_PER_STEP,
     PAUSE_S,
@@ -19,10 +20,12 @@ from ponor_controller.reclaiming.reclaim_driver import (
     VISITS_PER_STEP,
 )
 from ponor_metadata.overlay import OverlayTable
+from ponor_metadata.ranges import DecodedRanges
 from ponor_metadata.rows import ObjectState
 from ponor_metadata.set_object_table import StreamSetObjectTable
 from ponor_metadata.stream_object_table import StreamObjectTable
 from ponor_metadata.validate import validate
+from ponor_runtime.identity import ObjectId
 
 from services.controller.tests.ledger import Ledger, new_reclaim_driver, upload_body
 
@@ -243,6 +246,31 @@ def test_wide_set_objects_are_destroyed_a_few_at_a_time(
     trim(ledger, broker, *((each, 3) for each in streams))
     ledger.reclaim()
     assert [each["destroyed"] for each in batches if each["destroyed"]] == [1, 1, 1]
+    require_all_reclaimed(ledger)
+
+
+def test_a_step_decodes_a_bounded_number_of_pieces_of_live_set_objects(
+    ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = make_streams(ledger, broker, make_topic(ledger, broker), 1_000)
+    for turn in range(70):
+        ledger.upload(broker, [(each, 0, turn, turn + 1) for each in streams])
+    monkeypatch.setattr(reclaim_driver, "VISITS_PER_STEP", 100)
+    decoded = [0]
+    pieces_of = StreamSetObjectTable.pieces_of
+
+    def counted_pieces(table: StreamSetObjectTable, key: ObjectId) -> DecodedRanges | None:
+        pieces = pieces_of(table, key)
+        decoded[-1] += 0 if pieces is None else len(pieces)
+        return pieces
+
+    monkeypatch.setattr(StreamSetObjectTable, "pieces_of", counted_pieces)
+    trim(ledger, broker, (streams[-1], 70))  # every object stays live by its first piece
+    driver = new_reclaim_driver(ledger)
+    while driver.step() == PAUSE_S:
+        decoded.append(0)
+    assert sum(decoded) >= 70 * 1_000
+    assert max(decoded) <= 100 * PIECES_PER_VISIT
     require_all_reclaimed(ledger)
 
 

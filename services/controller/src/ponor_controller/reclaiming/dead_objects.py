@@ -14,13 +14,15 @@ from ponor_runtime.identity import ObjectId, StreamId
 
 IDS_PER_VISIT: Final = 16
 """Ids that an index names are taken without a look at their rows; so many cost about as much as one row."""
+PIECES_PER_VISIT: Final = 256
+"""The pieces of an object are decoded all at once, also if the first one is live; so many cost about as much as one row."""
 
 
 def dead_objects(image: MetadataImage, stream_ids: Sequence[StreamId]) -> Iterator[ObjectId | None]:
     """Look for dead objects that hold a piece of one of these streams.
 
     Yields:
-        Once for each row that is visited: the id of an object that is dead, or None. Each id once.
+        Once for each row that is visited, and for work that costs as much as a row: the id of an object that is dead, or None. Each id once.
     """
     for stream_id in stream_ids:
         yield from _dead_stream_objects(image, stream_id)
@@ -58,6 +60,8 @@ def _dead_set_objects(image: MetadataImage, stream_ids: Sequence[StreamId]) -> I
         if pieces is None:
             yield None
             continue
+        for _ in range(len(pieces) // PIECES_PER_VISIT):
+            yield None
         for held_id, _, end in pieces.runs():
             start = start_of(image, StreamId(held_id))
             if start is not None and end > start:
