@@ -14,7 +14,8 @@ from s3stream.errors import AppendBackpressureError, StorageFailedError, WalCorr
 from s3stream.object_wal.slot import LABEL_BYTES
 from s3stream.object_wal.slot_keys import slot_key, wal_prefix
 from s3stream.object_wal.walk import WalWalk
-from s3stream.recovery import RecoveryReport
+from s3stream.records import StreamRecord
+from s3stream.recovery import RECORDS_PER_TURN, RecoveryFilter, RecoveryReport, Verdict
 from s3stream.settings import KIB
 from s3stream.stream import Stream
 
@@ -70,6 +71,34 @@ async def test_slots_stay_while_a_forced_recovery_waits_for_confirmation(cluster
     assert (await cluster.recover(wal, new)).slots == 3
     assert [slot_key(wal.name, n) in cluster.store.objects for n in range(3)] == [True] * 3
     await cluster.check()
+
+
+async def test_a_takeover_judges_a_bounded_number_of_records_in_one_turn(
+    cluster: DisklessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new, streams = await two_brokers(cluster)
+    for _ in range(3):
+        await asyncio.gather(*(old.append(streams[0], b"x") for _ in range(2_000)))
+    (wal,) = cluster.fail_over(OLD, new)
+    await old.stop()
+    turns = [0]
+    judge = RecoveryFilter.judge
+
+    def count(judging: RecoveryFilter, record: StreamRecord) -> Verdict:
+        turns[-1] += 1
+        return judge(judging, record)
+
+    async def begin_turns() -> None:
+        while True:
+            turns.append(0)
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(RecoveryFilter, "judge", count)
+    watching = asyncio.create_task(begin_turns())
+    report = await cluster.recover(wal, new)
+    watching.cancel()
+    assert report.records == sum(turns) == 6_000
+    assert max(turns) <= RECORDS_PER_TURN
 
 
 async def test_what_was_uploaded_is_not_uploaded_again(cluster: DisklessCluster) -> None:

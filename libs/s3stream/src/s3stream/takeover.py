@@ -23,8 +23,16 @@ from s3stream.object_wal.slot import LABEL_BYTES
 from s3stream.object_wal.slot_deletion import LINGER_S, delete_recovered
 from s3stream.object_wal.walk import WalWalk
 from s3stream.ports import ObjectManager, OpenWal, StreamManager, StreamState, WalManager
-from s3stream.recovery import RecoveryFilter, RecoveryReport, UploadChunk, Verdict, close_recovered
+from s3stream.recovery import (
+    RECORDS_PER_TURN,
+    RecoveryFilter,
+    RecoveryReport,
+    UploadChunk,
+    Verdict,
+    close_recovered,
+)
 from s3stream.settings import StorageSettings
+from s3stream.turns import turn
 
 LOG = logging.getLogger(__name__)
 ROUNDS_MAX: Final = 5
@@ -143,9 +151,13 @@ class _Takeover:
         judge = RecoveryFilter(owned)
         chunk = UploadChunk(self._uploader, settings)
         counts = dict.fromkeys(Verdict, 0)
+        read = 0
         async with aclosing(walk.slots()) as slots:
             async for slot in slots:
                 for record in slot.records or ():
+                    read += 1
+                    if read % RECORDS_PER_TURN == 0:  # slots that were read ahead come without a pause
+                        await turn()
                     verdict = judge.judge(record)
                     counts[verdict] += 1
                     if verdict is Verdict.UPLOAD:
