@@ -92,7 +92,7 @@ class SilentController:
         return [MoveOutcome(0, "") for _ in partitions]
 
 
-def _no_topic_id(name: str) -> bytes:
+def no_topic_id(name: str) -> bytes:
     return uuid.uuid5(uuid.NAMESPACE_DNS, name).bytes
 
 
@@ -207,7 +207,7 @@ class FetchRig:
 
     async def create(self, topic: str, partitions: int = 1, *, leader: NodeId = NODE, epoch: int = 0) -> None:
         """A topic in the image; returns when its partitions serve."""
-        topic_id = uuid.uuid4().bytes if topic in self.topic_ids else _no_topic_id(topic)
+        topic_id = uuid.uuid4().bytes if topic in self.topic_ids else no_topic_id(topic)
         self.topic_ids[topic] = topic_id
         self.image.topics.put(TopicRow(topic_id, DEFAULT_TENANT, topic, 1, {}))
         for index in range(partitions):

@@ -316,7 +316,9 @@ class PartitionManager:
         stale, self._stale = self._stale, {}
         if self._all_stale:
             self._all_stale = False
-            stale = dict.fromkeys(self._open)
+            # A partition that was deleted, or is led elsewhere by now, is in no row of this broker.
+            known = (*self._open, *self._arrivals.waiting, *self.parking.partitions)
+            stale.update(dict.fromkeys(known))
             stale.update(((row.topic_id, row.partition), None) for row in self.topics.led_by(self._node_id))
         return list(stale)
 

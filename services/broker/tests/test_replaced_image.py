@@ -1,0 +1,47 @@
+"""A broker whose image was replaced: no record speaks of what changed, and partitions that were deleted are in no row."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from ponor_broker.partitions.errors import PartitionError
+from ponor_kafka.errors import ErrorCode
+from ponor_metadata.rows import MoveCause, MoveRow, StreamRow
+from ponor_runtime.identity import NodeEpoch, StreamEpoch, StreamId
+
+from services.broker.tests.fetch_rig import NODE, OTHER_NODE, FetchRig, no_topic_id
+
+
+async def test_requests_for_a_partition_that_was_to_come_here_end_with_the_topic() -> None:
+    async with FetchRig() as rig:
+        await rig.create("t", leader=OTHER_NODE)
+        key = (rig.topic_ids["t"], 0)
+        rig.image.moves.put(MoveRow(*key, OTHER_NODE, NODE, 0, 10_000, MoveCause.REQUEST, "a story", ""))
+        waiting = asyncio.ensure_future(rig.partitions.find_settled("t", 0))
+        await rig.follow()
+        assert not waiting.done()
+        rig.image.moves.delete(key)
+        await rig.delete("t")
+        assert waiting.done(), "the topic is gone"
+        with pytest.raises(PartitionError) as refusal:
+            waiting.result()
+        assert refusal.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not list(rig.partitions.parking.partitions)
+
+
+async def test_a_deleted_partition_is_not_awaited() -> None:
+    async with FetchRig() as rig:
+        topic_id = no_topic_id("t")
+        tags = ("kind", "meta", "partition", "0", "topic", topic_id.hex())
+        rig.image.streams.put(
+            StreamRow(
+                StreamId(7), StreamEpoch(0), True, 0, 0, OTHER_NODE, NodeEpoch(1), (0, OTHER_NODE, 0), tags
+            )
+        )
+        await rig.create("t", epoch=1)
+        settled = asyncio.ensure_future(rig.partitions.wait_settled())
+        await rig.follow()
+        assert not settled.done(), "its stream is open at another broker"
+        await rig.delete("t")
+        assert settled.done()
