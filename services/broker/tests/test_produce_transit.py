@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from ponor_broker.partitions import partition_closing
+from ponor_broker.partitions import partition_closing, transit_parking
 from ponor_broker.partitions.partition import Partition
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.telemetry_otlp import export_spans
@@ -51,6 +51,24 @@ async def test_what_waits_is_appended_in_its_order_when_the_move_is_taken_back(s
     await settle()
     assert client.wire.outcomes() == [(1, [(0, 3)]), (2, [(0, 4)]), (3, [(0, 5)])]
     assert client.flow.in_flight.held_bytes == 0
+
+
+async def test_requests_that_waited_are_appended_over_several_turns_and_a_new_one_does_not_overtake_them(
+    sealed: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transit_parking, "CALLS_PER_TURN_MAX", 4)
+    partition, client = await sealed()
+    client.send(*(produce(number) for number in range(1, 11)))
+    await settle()
+    partition_closing.take_back(partition)
+    client.partitions.parking.settled((TOPIC_ID, 0))
+    assert partition.log_end_offset == 3 + 4
+    client.send(produce(11))
+    assert partition.log_end_offset == 3 + 4
+    await settle()
+    assert client.wire.outcomes() == [(number, [(0, 2 + number)]) for number in range(1, 12)]
+    client.send(produce(12))
+    assert partition.log_end_offset == 3 + 12
 
 
 async def test_a_repeat_that_waited_is_told_the_first_offset(sealed: Sealed) -> None:

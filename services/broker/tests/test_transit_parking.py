@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from ponor_broker.partitions.transit_parking import REQUEST_BYTES, TransitParking
+from ponor_broker.partitions.transit_parking import (
+    CALLS_PER_TURN_MAX,
+    REQUEST_BYTES,
+    TransitParking,
+)
 from ponor_runtime.telemetry import Telemetry
 from ponor_simulation.simulation import Simulation
 
@@ -60,6 +64,50 @@ async def test_bytes_are_bounded_over_all_partitions_and_given_back() -> None:
     assert lot.park(THERE, partial(looked.append, 3), 2 * REQUEST_BYTES) is not None
     lot.settle_all()
     assert looked == [0, 1, 3]
+
+
+async def test_the_requests_of_all_partitions_share_the_calls_of_one_turn() -> None:
+    lot, looked = parking(requests_max=10_000), list[int]()
+    for number in range(3 * CALLS_PER_TURN_MAX):
+        assert lot.park((b"a" * 16, number // 2), partial(looked.append, number)) is not None
+    lot.settle_all()
+    for turn in range(1, 4):
+        assert looked == list(range(turn * CALLS_PER_TURN_MAX))
+        await asyncio.sleep(0)
+    assert not list(lot.partitions)
+
+
+async def test_requests_that_park_behind_others_do_not_keep_the_calls_from_ending() -> None:
+    lot, looked = parking(requests_max=10_000), list[int]()
+    for number in range(3 * CALLS_PER_TURN_MAX):
+        lot.park(HERE, partial(looked.append, number))
+    lot.settled(HERE)
+    number, turns = 3 * CALLS_PER_TURN_MAX, 0
+    while lot.holds_back(HERE):
+        for _ in range(2 * CALLS_PER_TURN_MAX):
+            assert lot.park(HERE, partial(looked.append, number)) is not None
+            number += 1
+        await asyncio.sleep(0)
+        turns += 1
+        assert turns < 5
+    assert looked == list(range(number))
+
+
+async def test_a_partition_that_settles_while_late_requests_are_refused_holds_back_new_ones() -> None:
+    lot, looked = parking(ms_max=1, requests_max=10_000), list[int]()
+    for number in range(2 * CALLS_PER_TURN_MAX):
+        lot.park(HERE, partial(looked.append, number))
+    while not looked:
+        await asyncio.sleep(0)
+    assert len(looked) == CALLS_PER_TURN_MAX
+    assert lot.park(HERE, partial(looked.append, -1)) is None
+    lot.settled(HERE)
+    assert lot.holds_back(HERE)
+    assert lot.park(HERE, partial(looked.append, 2 * CALLS_PER_TURN_MAX)) is not None
+    while lot.holds_back(HERE):
+        await asyncio.sleep(0)
+    assert looked == list(range(2 * CALLS_PER_TURN_MAX + 1))
+    assert not list(lot.partitions)
 
 
 async def test_who_leaves_is_not_called() -> None:

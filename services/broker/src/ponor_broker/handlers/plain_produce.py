@@ -130,7 +130,7 @@ class PlainProduceHandler:
         if partition is None or size_bytes > partition.plain_bytes_max or size_bytes > self._batch_bytes_max:
             return None
         records = walk_plain_batch(frame, position, size_bytes)
-        if records is None:
+        if records is None or self._partitions.parking.is_calling:  # then it may have to park
             return None
         max_timestamp, min_timestamp, lacks_key = records
         config = partition.config

@@ -245,7 +245,7 @@ class ProduceHandler:
         request.wait_for_one_more()  # a repeat is settled before its offset is known here
         running, self._telemetry.request = self._telemetry.request, span
         try:
-            self._try(outcome, records, version, self._clock.wall_ms())
+            self._try(outcome, records, version, self._clock.wall_ms(), was_parked=True)
         except PartitionInTransitError as transit:
             self._refuse(outcome, records, transit)
         finally:
@@ -253,7 +253,15 @@ class ProduceHandler:
         if request.settle_one():
             request.answer(request.respond())
 
-    def _try(self, outcome: WaitingOutcome, records: memoryview | None, version: int, now_ms: int) -> None:
+    def _try(
+        self,
+        outcome: WaitingOutcome,
+        records: memoryview | None,
+        version: int,
+        now_ms: int,
+        *,
+        was_parked: bool = False,
+    ) -> None:
         """Append, or settle the outcome with what is against it.
 
         Raises:
@@ -262,6 +270,11 @@ class ProduceHandler:
         partition: Partition | None = None
         try:
             partition = self._partitions.find(outcome.topic, outcome.index)
+            if not was_parked and self._partitions.parking.holds_back(partition.identity.key):
+                raise PartitionInTransitError(
+                    partition.identity.key,
+                    f"{partition.identity} first takes the requests that waited for it",
+                )
             if partition.is_internal:
                 # What a client writes there its coordinator could not read back; Kafka lets one client id pass, which anybody may use.
                 raise PartitionError(
