@@ -15,6 +15,8 @@ from ponor_simulation.plan import draw_plan
 from ponor_simulation.seeds import run_seed
 from ponor_simulation.simulation import SimulationFailedError
 
+from services.controller.tests.ledger import Ledger
+from services.controller.tests.test_reclaiming import test_orphans_are_found_and_deleted as orphans
 from services.controller.tests.test_refusals_are_confirmed import (
     test_a_deposed_leader_does_not_refuse_a_node_that_registered_with_the_new_one as deposed_leader,
 )
@@ -82,11 +84,18 @@ def test_a_planted_bug_is_caught(mutant: str, seed: int, caught_by: str) -> None
     pytest.fail("\n".join(filter(None, failures)) or "nobody noticed")
 
 
+def reclaim_orphans() -> None:
+    """Orphaned streams and keys on one ledger."""
+    ledger = Ledger()
+    orphans(ledger, ledger.register(0))
+
+
 STORIES: dict[str, Callable[[], object]] = {
+    "purge_forgets_keys": reclaim_orphans,
     "silence_counts_own_absence": lambda: move_under_pause(1),
     "refused_hello_not_confirmed": lambda: deposed_leader(7, isolated=False),
 }
-"""Bugs that need a sole controller to be paused at the right moment, or a node to ask the wrong controller at the right one: the swarm meets that too rarely."""
+"""Bugs that the swarm meets too rarely: they need a sole controller that is paused at the right moment, a node that asks the wrong controller, or a key that its broker left behind when the topic was deleted."""
 
 
 @pytest.mark.parametrize("mutant", STORIES)
