@@ -94,6 +94,9 @@ bench-turns: install ## the longest event-loop turn at ten times the supported s
 bench-quorum: install ## three controllers beside a three-member etcd (skipped with a word where there is none)
 	$(BIN)/python -m tests.benchmarks.quorum $(BENCH)
 
+bench-delete-topic: install ## a topic with 200,000 stream objects is deleted while keys are put; fails if the leader changes: make bench-delete-topic BENCH='--objects 1000000'
+	$(BIN)/python -m tests.benchmarks.delete_topic $(BENCH)
+
 bench-spark: install $(VENV)/.spark ## Spark's Kafka connector and ours on the same records, in turns (needs Java and Maven): make bench-spark BENCH='--rounds 3'; PONOR_SMALL=1 is a look
 	$(BIN)/python -m tests.benchmarks.spark $(BENCH)
 
@@ -128,7 +131,7 @@ nightly: ## the long ones: ten minutes of fuzzing per family, more seeds, full s
 	$(MAKE) acceptance
 	$(MAKE) peers oracle tools
 	$(MAKE) test-spark
-	$(MAKE) bench-turns bench bench-isolation bench-footprint bench-quorum bench-spark
+	$(MAKE) bench-turns bench bench-isolation bench-footprint bench-quorum bench-delete-topic bench-spark
 
 format: install ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix-only -q .
@@ -147,4 +150,4 @@ lock: $(VENV)/.uv ## resolve the dependencies anew and write requirements/*.lock
 clean: ## remove what the targets made, except data
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache libs/rpc/src/ponor libs/kafka/src/ponor_kafka/messages
 
-.PHONY: help install run test test-spark check peers oracle tools bench bench-isolation bench-footprint bench-turns bench-quorum bench-spark demo spark-demo fuzz explore simulate simulate-seed simulate-replay acceptance nightly format lock clean
+.PHONY: help install run test test-spark check peers oracle tools bench bench-isolation bench-footprint bench-turns bench-quorum bench-delete-topic bench-spark demo spark-demo fuzz explore simulate simulate-seed simulate-replay acceptance nightly format lock clean
