@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,8 +12,9 @@ from ponor_runtime.identity import StreamEpoch, StreamId
 from ponor_runtime.object_store import ObjectStoreRefusedError, ObjectStoreSlowDownError
 from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import StorageFailedError, StreamFencedError
-from s3stream.object_wal.object_wal import ObjectWal
-from s3stream.object_wal.slot import NONCE_BYTES, Label, SlotKind, decode_label
+from s3stream.object_wal import object_wal
+from s3stream.object_wal.object_wal import SLOT_RECORDS_MAX, ObjectWal
+from s3stream.object_wal.slot import NONCE_BYTES, Label, SlotKind, decode_label, records_in
 from s3stream.object_wal.slot_keys import slot_key
 from s3stream.records import StreamRecord
 from s3stream.settings import KIB, StorageSettings
@@ -227,6 +228,28 @@ async def test_a_full_slot_is_followed_by_the_next(rig: ObjectWalRig) -> None:
     assert max(map(len, rig.store.objects.values())) < 64 * KIB + 1_000
     await wal.close()
     assert [each.base_offset for each in await rig.left()] == list(range(12))
+
+
+async def test_a_slot_of_small_records_is_bounded_by_their_number(
+    rig: ObjectWalRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def count(buffers: list[Buffer]) -> Iterator[StreamRecord]:
+        counts.append(len(buffers) // 2)
+        return records_in(buffers)
+
+    monkeypatch.setattr(object_wal, "records_in", count)
+    wal = await rig.opened()
+    told: list[BaseException | None] = []
+    for entry in range(30):
+        records = [record(entry * 1_000 + number) for number in range(1_000)]
+        buffers = [each for one in records for each in (one.encode_header(), one.payload)]
+        wal.append(buffers, told.append)
+    await wal.close()
+    assert told == [None] * 30
+    assert sum(counts) == 30_000
+    assert max(counts) <= SLOT_RECORDS_MAX
 
 
 async def test_many_slots_or_bytes_ask_for_an_upload(rig: ObjectWalRig) -> None:

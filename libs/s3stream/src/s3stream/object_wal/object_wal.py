@@ -44,6 +44,8 @@ from s3stream.wake import Wake
 
 LOG = logging.getLogger(__name__)
 RECORDS_PER_TURN: Final = 512
+SLOT_RECORDS_MAX: Final = 8_192
+"""Records of a slot, unless a single entry has more: they are sorted in one turn of the loop, which takes 10 ms. A slot of 8 MiB could hold 70,000 small ones."""
 CLOSE_WAIT_S: Final = 5.0
 """Longest time that a close waits for the store or the controller; what was acknowledged is recovered by the next process either way."""
 
@@ -225,7 +227,11 @@ class ObjectWal:
         assert size_bytes <= SLOT_RECORD_BYTES_MAX, "admission knows the largest record"
         now_ns = self._clock.monotonic_ns()
         slot = self._waiting[-1] if self._waiting else None
-        if slot is None or slot.record_bytes + size_bytes > self._settings.wal_slot_bytes_max:
+        if (
+            slot is None
+            or slot.record_bytes + size_bytes > self._settings.wal_slot_bytes_max
+            or len(slot.buffers) + len(buffers) > 2 * SLOT_RECORDS_MAX  # header and payload of each record
+        ):
             slot = _Slot(self._next_sequence, now_ns)
             self._next_sequence += 1
             self._waiting.append(slot)
