@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ponor_controller.sessions.node_activity import NodeActivity
+from ponor_controller.sessions.node_activity import RESTARTS_MAX, NodeActivity
 from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
 
 A, B, C = (compose_node_id(ClusterOrdinal(1), number) for number in range(3))
@@ -262,3 +262,26 @@ def test_an_absence_of_half_a_timeout_gives_every_node_a_full_one() -> None:
     assert activity.is_suspected(A) is activity.is_suspected(B)
     clock.now_ms += 9_000
     assert activity.is_suspected(A)
+
+
+def test_a_node_that_is_heard_too_rarely_does_not_hide_a_dead_one() -> None:
+    activity, clock = _settled()
+    for _ in range(RESTARTS_MAX):
+        _pass(activity, clock, 6_000, speaking=[A])
+        activity.heard(B)
+        assert not activity.is_suspected(C), "perhaps the link of this controller was the cause"
+    _pass(activity, clock, 6_000, speaking=[A])
+    activity.heard(B)
+    _pass(activity, clock, 3_001, speaking=[A])
+    assert activity.is_suspected(C)
+    assert not activity.is_suspected(B)
+
+
+def test_a_silent_node_that_is_heard_again_has_all_its_chances_again() -> None:
+    activity, clock = _settled()
+    for _ in range(3):
+        for _ in range(RESTARTS_MAX):
+            _pass(activity, clock, 6_000, speaking=[A])
+            activity.heard(B)
+        activity.heard(C)
+        assert not activity.is_suspected(C)

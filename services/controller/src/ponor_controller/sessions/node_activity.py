@@ -18,6 +18,8 @@ EDGE_NS = 1_000_000
 """Suspicion begins when a time is over, not when it is reached."""
 TERM_TIMEOUTS: Final = 2
 """Session timeouts that a new leader gives to nodes it has not heard: one in which a node notices that the old leader is silent, one in which it finds the new leader."""
+RESTARTS_MAX: Final = 2
+"""How often the clock of a node that is not heard starts again because another silent node was heard."""
 
 
 class NodeActivity:
@@ -32,7 +34,8 @@ class NodeActivity:
       have broken because of it, and every node has a full session timeout again.
     - The first session timeouts of a term: nodes still look for the new leader.
     - More than half of the nodes are silent, or lose their sessions, at once. The fault is then more likely here. Broken sessions do not count then.
-      Silent nodes have a second session timeout. When one of them is heard again, the link of this controller was the cause, and every node has a full session timeout again.
+      Silent nodes have a second session timeout. When one of them is heard again, the link of this controller was probably the cause, and every node has a full session timeout
+      again. A node that stays silent gets that `RESTARTS_MAX` times: a node that is heard too rarely must not hide for ever that another one is dead.
 
     Args:
         clock: observed time.
@@ -54,6 +57,8 @@ class NodeActivity:
         self._due_ns: dict[NodeId, int] = {}
         """When the silence of each expected node becomes suspicious; `_settled_ns` for nodes that are not here."""
         self._left_ns: dict[NodeId, int] = {}
+        self._restarts: dict[NodeId, int] = {}
+        """How often the clock of a silent node started again since it was heard."""
         self._listeners: list[Callable[[], None]] = []
         self._most_silent: tuple[int, bool] | None = None
         """The last answer of `_most_fell_silent`, and the millisecond that it was for: it is asked for each silent node."""
@@ -68,6 +73,7 @@ class NodeActivity:
         """
         self._heard_ns.clear()
         self._left_ns.clear()
+        self._restarts.clear()
         self._started_ns = self._clock.monotonic_ns()
         self._settled_ns = self._started_ns + TERM_TIMEOUTS * self._timeout_ns
         self._due_ns = dict.fromkeys(expected, self._settled_ns)
@@ -76,6 +82,7 @@ class NodeActivity:
     def observer_was_absent(self, absent_ns: int) -> None:
         """This process did not run for `absent_ns`, which observed time leaves out."""
         if 2 * absent_ns >= self._timeout_ns:
+            self._restarts.clear()
             self._start_clocks_again()
 
     def heard(self, node_id: NodeId) -> None:
@@ -83,9 +90,11 @@ class NodeActivity:
         now_ns = self._clock.monotonic_ns()
         was_due_ns = self._due_ns.get(node_id, self._settled_ns)
         if now_ns > was_due_ns - self._noticed_ns and self._most_silent_since(now_ns) is not None:
-            self._start_clocks_again()
+            self._doubt_silence(node_id, now_ns)
         self._heard_ns[node_id] = now_ns
         self._due_ns[node_id] = now_ns + self._timeout_ns
+        if self._restarts:
+            self._restarts.pop(node_id, None)
         if self._left_ns:
             self._left_ns.pop(node_id, None)
 
@@ -102,6 +111,7 @@ class NodeActivity:
             self._left_ns.pop(node_id, None)
             self._heard_ns.pop(node_id, None)
             self._due_ns.pop(node_id, None)
+            self._restarts.pop(node_id, None)
             self._most_silent = None
 
     def on_left(self, listener: Callable[[], None]) -> None:
@@ -171,11 +181,24 @@ class NodeActivity:
             return False
         return over_ns > self._window_ns or self._broke(node_id) or not self._most_fell_silent(now_ns)
 
+    def _doubt_silence(self, heard_id: NodeId, now_ns: int) -> None:
+        """One of most silent nodes was heard: start the clocks again, unless all others that are silent had that often enough."""
+        silent = [
+            node_id
+            for node_id, due_ns in self._due_ns.items()
+            if node_id != heard_id and now_ns > due_ns - self._noticed_ns
+        ]
+        if any(self._restarts.get(node_id, 0) < RESTARTS_MAX for node_id in silent):
+            self._start_clocks_again()
+            for node_id in silent:
+                self._restarts[node_id] = self._restarts.get(node_id, 0) + 1
+
     def _start_clocks_again(self) -> None:
-        """Give every node a full session timeout from now on, and forget which sessions broke."""
+        """Give every node a full session timeout from now on, and forget which sessions broke; but not nodes that had that often enough."""
         due_ns = self._clock.monotonic_ns() + self._timeout_ns
         for node_id, before_ns in self._due_ns.items():
-            self._due_ns[node_id] = max(before_ns, due_ns)
+            if self._restarts.get(node_id, 0) < RESTARTS_MAX:
+                self._due_ns[node_id] = max(before_ns, due_ns)
         self._settled_ns = max(self._settled_ns, due_ns)
         self._left_ns.clear()
         self._most_silent = None
