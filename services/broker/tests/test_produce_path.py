@@ -311,6 +311,23 @@ async def test_deadlines_end_in_their_order_and_forget_what_is_answered() -> Non
     assert deadlines._timer is None
 
 
+async def test_a_client_with_another_timeout_in_each_request_leaves_few_of_them_behind() -> None:
+    class Answered:
+        received_ns = 0
+        is_answered = True
+
+        def expire(self) -> None:
+            raise AssertionError("it was answered")
+
+    deadlines = ProduceDeadlines(SteppedClock())
+    for timeout_ms in (*range(20_000), *range(2**31 - 20_000, 2**31)):
+        deadlines.add(Answered(), timeout_ms)
+    assert deadlines._timer is not None
+    deadlines._timer.cancel()
+    assert all(100 <= timeout_ms <= 2**31 for timeout_ms in deadlines._waiting)
+    assert sum(map(len, deadlines._waiting.values())) < 1_000
+
+
 async def test_a_malformed_request_leaves_nothing_of_itself_behind(connect: Connect) -> None:
     partition, client = await connect()
     client.send(produce(1), produce(2)[:-5], produce(3))

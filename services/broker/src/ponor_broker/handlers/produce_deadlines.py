@@ -14,6 +14,8 @@ from ponor_runtime.clock import Clock
 
 TIMEOUT_MS_MIN: Final = 100
 """Kafka with one replica answers a timeout of 0 with success, for it waits for nobody; here a sync of the disk always comes between."""
+TIMEOUT_BITS: Final = 7
+"""Significant bits of a timeout; it is rounded up, by less than 2 %. Otherwise a client with another timeout in each request would leave a queue for each."""
 NS_PER_MS: Final = 1_000_000
 
 
@@ -42,8 +44,8 @@ class ProduceDeadlines:
         self._timer_ns = 0
 
     def add(self, request: Expirable, timeout_ms: int) -> None:
-        """Expire the request if it is not answered `timeout_ms` after it was received."""
-        timeout_ms = max(timeout_ms, TIMEOUT_MS_MIN)
+        """Expire the request if it is not answered about `timeout_ms` after it was received."""
+        timeout_ms = _rounded_up(max(timeout_ms, TIMEOUT_MS_MIN))
         queue = self._waiting.get(timeout_ms)
         if queue is None:
             queue = self._waiting[timeout_ms] = deque()
@@ -73,6 +75,11 @@ class ProduceDeadlines:
                 next_ns = deadline_ns
         if next_ns is not None:
             self._arm(next_ns)
+
+
+def _rounded_up(timeout_ms: int) -> int:
+    bits = max(timeout_ms.bit_length() - TIMEOUT_BITS, 0)
+    return -(-timeout_ms >> bits) << bits
 
 
 def _expire_front(queue: deque[Expirable], timeout_ns: int, now_ns: int) -> int | None:
