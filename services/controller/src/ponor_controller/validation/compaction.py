@@ -15,7 +15,6 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata import counters
 from ponor_metadata.levels import LEVEL_COMPACTION
-from ponor_metadata.ranges import StreamPiece
 from ponor_metadata.rows import CompactionKind, CompactionRow, ObjectRow, ObjectState
 from ponor_metadata.view import View, is_current
 from ponor_runtime.identity import ObjectId, StreamId
@@ -26,8 +25,8 @@ from ponor_controller.quorum.features import require_level
 from ponor_controller.validation.situation import Decision, Situation, refuse, require_distinct, require_role
 from ponor_controller.validation.streams import destructions
 from ponor_controller.validation.uploads import (
+    pack_ranges,
     require_prepared,
-    require_sorted,
     stream_object_record,
     stream_set_object_record,
 )
@@ -225,7 +224,7 @@ def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Sit
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
                 f"compaction {row.task_id} is of kind {row.kind.name}; a set object is what is left beside stream objects, not all of it",
             )
-        require_sorted(set_object.ranges)
+        pack_ranges(set_object.ranges)
     require_distinct(ids, "object")
     total = len(body.stream_objects) + (0 if set_object is None else len(set_object.ranges))
     if total > situation.settings.upload_ranges_max:
@@ -292,9 +291,10 @@ def _swap(
             outputs.unwanted.append(each.object_id)
     if body.HasField("stream_set_object"):
         made = body.stream_set_object
-        pieces = [_piece(each) for each in made.ranges if _is_wanted(each, situation.view)]
-        if pieces:
-            outputs.records.append(stream_set_object_record(made, pieces, row.node_id, situation.now_ms))
+        wanted = [each for each in made.ranges if _is_wanted(each, situation.view)]
+        if wanted:
+            packed = pack_ranges(wanted)
+            outputs.records.append(stream_set_object_record(made, packed, row.node_id, situation.now_ms))
         else:
             outputs.unwanted.append(made.object_id)
     destroyed = [*(each.object_id for each in sources), *outputs.unwanted]
@@ -353,10 +353,6 @@ def _made_by(body: wire.CommitCompaction) -> Iterator[Run]:
         ranges.extend(body.stream_set_object.ranges)
     for each in ranges:
         yield each.stream_id, each.start_offset, each.end_offset
-
-
-def _piece(each: wire.UploadedRange) -> StreamPiece:
-    return StreamPiece(StreamId(each.stream_id), each.start_offset, each.end_offset)
 
 
 def _until_ms(ttl_ms: int, situation: Situation) -> int:

@@ -13,11 +13,11 @@ from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.ranges import StreamPiece, encode_ranges
-from ponor_metadata.rows import ObjectState
+from ponor_metadata.rows import ObjectState, StreamRow
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from ponor_controller.validation.situation import Decision, Situation, refuse, require_distinct, require_role
-from ponor_controller.validation.streams import destructions, find_stream, require_owner, require_stream
+from ponor_controller.validation.streams import destructions, find_stream, require_owner
 from ponor_controller.validation.wals import Writer, trims, writer
 
 
@@ -27,7 +27,7 @@ def commit_upload(body: wire.CommitUpload, situation: Situation) -> Decision:
     acting = writer(situation, body.recovered if body.HasField("recovered") else None)
     set_object = body.stream_set_object if body.HasField("stream_set_object") else None
     set_ranges = list(set_object.ranges) if set_object is not None else []
-    _check_shape(body, set_object, set_ranges, situation)
+    packed = _check_shape(body, set_object, set_ranges, situation)
     for uploaded in ([set_object] if set_object is not None else []) + list(body.stream_objects):
         require_prepared(uploaded.object_id, uploaded.size_bytes, situation)
     ranges = [*set_ranges, *(uploaded.range for uploaded in body.stream_objects)]
@@ -42,9 +42,11 @@ def commit_upload(body: wire.CommitUpload, situation: Situation) -> Decision:
         else:
             dead.append(uploaded.object_id)
     if set_object is not None:
-        pieces = [_piece(each) for each in set_ranges if each.stream_id in alive]
-        if pieces:
-            committed = stream_set_object_record(set_object, pieces, acting.node_id, situation.now_ms)
+        live_ranges = [each for each in set_ranges if each.stream_id in alive]
+        if live_ranges:
+            if len(live_ranges) < len(set_ranges):
+                packed = pack_ranges(live_ranges)
+            committed = stream_set_object_record(set_object, packed, acting.node_id, situation.now_ms)
             decision.records.append(committed)
         else:
             dead.append(set_object.object_id)
@@ -58,7 +60,8 @@ def _check_shape(
     set_object: wire.UploadedStreamSetObject | None,
     set_ranges: Sequence[wire.UploadedRange],
     situation: Situation,
-) -> None:
+) -> bytes:
+    """Refuse what no state of the cluster would allow; returns the packed ranges of the stream set object."""
     ids = [uploaded.object_id for uploaded in body.stream_objects]
     if set_object is not None:
         ids.append(set_object.object_id)
@@ -79,17 +82,17 @@ def _check_shape(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
             f"an upload with {total} ranges; commit at most {situation.settings.upload_ranges_max} at once",
         )
-    require_sorted(set_ranges)
+    return pack_ranges(set_ranges)
 
 
-def require_sorted(ranges: Iterable[wire.UploadedRange]) -> None:
-    """Refuse ranges that no stream set object can hold.
+def pack_ranges(ranges: Iterable[wire.UploadedRange]) -> bytes:
+    """Pack ranges for a record; refuse those that no stream set object can hold.
 
     Raises:
         OperationError: INVALID_REQUEST.
     """
     try:
-        encode_ranges(map(_piece, ranges))
+        return encode_ranges(map(_piece, ranges))
     except ValueError as error:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST, f"ranges must be sorted, disjoint and not empty: {error}"
@@ -151,8 +154,9 @@ def _check_continuity(
     Returns:
         The streams that are there (for look-ups only).
     """
+    rows: dict[int, StreamRow] = {}
     ends: dict[int, int] = {}
-    deleted: dict[int, None] = {}
+    deleted: set[int] = set()
     for each in sorted(ranges, key=lambda each: (each.stream_id, each.start_offset)):
         if not 0 <= each.start_offset < each.end_offset:
             raise refuse(
@@ -161,13 +165,16 @@ def _check_continuity(
             )
         if each.stream_id in deleted:
             continue
-        if each.stream_id not in ends:
-            if find_stream(situation.view, each.stream_id) is None:
-                deleted[each.stream_id] = None
+        row = rows.get(each.stream_id)
+        if row is None:
+            row = find_stream(situation.view, each.stream_id)
+            if row is None:
+                deleted.add(each.stream_id)
                 continue
-            ends[each.stream_id] = _owned_end(each, acting, situation)
-        elif each.stream_epoch != require_stream(situation, each.stream_id).stream_epoch:
-            require_owner(require_stream(situation, each.stream_id), each.stream_epoch, acting)
+            require_owner(row, each.stream_epoch, acting)
+            rows[each.stream_id], ends[each.stream_id] = row, row.end_offset
+        elif each.stream_epoch != row.stream_epoch:
+            require_owner(row, each.stream_epoch, acting)
         if each.start_offset != ends[each.stream_id]:
             raise refuse(
                 error_pb2.ERROR_CODE_OFFSET_MISMATCH,
@@ -176,12 +183,6 @@ def _check_continuity(
             )
         ends[each.stream_id] = each.end_offset
     return frozenset(ends)
-
-
-def _owned_end(uploaded: wire.UploadedRange, acting: Writer, situation: Situation) -> int:
-    row = require_stream(situation, uploaded.stream_id)
-    require_owner(row, uploaded.stream_epoch, acting)
-    return row.end_offset
 
 
 def _piece(uploaded: wire.UploadedRange) -> StreamPiece:
@@ -202,14 +203,14 @@ def stream_object_record(uploaded: wire.UploadedStreamObject, now_ms: int) -> re
 
 
 def stream_set_object_record(
-    uploaded: wire.UploadedStreamSetObject, pieces: Sequence[StreamPiece], node_id: NodeId, now_ms: int
+    uploaded: wire.UploadedStreamSetObject, packed_ranges: bytes, node_id: NodeId, now_ms: int
 ) -> records_pb2.Record:
-    """The record by which a stream set object with these pieces is committed for the node that they went through."""
+    """The record by which a stream set object with these ranges is committed for the node that they went through."""
     committed = records_pb2.StreamSetObjectCommitted(
         object_id=uploaded.object_id,
         size_bytes=uploaded.size_bytes,
         node_id=node_id,
-        packed_ranges=encode_ranges(pieces),
+        packed_ranges=packed_ranges,
         committed_at_ms=now_ms,
     )
     return records_pb2.Record(stream_set_object_committed=committed)
