@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ponor_metadata.joining import ANY_CLUSTER, Joined, Membership, join
 from ponor_metadata.readiness import require_session
 from ponor_metadata.rows import NodeRole
+from ponor_metadata.seen_history import Witness
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.identity import NodeId
@@ -64,7 +65,8 @@ async def run(
         return
     options = replace(options, node_id=joined.node_id)
     session = _session(runtime, options, joined)
-    worker = _worker(runtime, settings, session, store, multipart, pace)
+    witness = Witness(store, runtime.clock, joined.marker.namespace, options.node_id)
+    worker = _worker(runtime, settings, session, witness, store, multipart, pace)
     require_session(runtime.health, session)
     loop = asyncio.get_running_loop()
     conversation = loop.create_task(session.run(), name="compactor-session")
@@ -111,6 +113,7 @@ def _worker(
     runtime: Runtime,
     settings: CompactorSettings,
     session: SessionClient,
+    witness: Witness,
     store: ObjectStore,
     multipart: MultipartStore,
     pace: Pace | None,
@@ -129,7 +132,7 @@ def _worker(
         progress=progress,
     )
     return Worker(
-        ControllerTasks(session, settings),
+        ControllerTasks(session, settings, lambda: witness.write(session.seen)),
         run_of_task,
         progress,
         settings,

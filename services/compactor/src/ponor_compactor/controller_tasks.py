@@ -6,7 +6,7 @@ once, whatever happens to its answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol
 
 from ponor.controller.v1 import session_service_pb2 as wire
@@ -26,6 +26,7 @@ _ID_OF_ANY: Final = ObjectId(2**55 - 1)
 """Encoded as long as the longest id."""
 
 Result = wire.CompactionOutcome
+WriteSeen = Callable[[], Awaitable[None]]
 
 
 class Submits(Protocol):
@@ -39,9 +40,13 @@ class Submits(Protocol):
 class ControllerTasks:
     """Tasks of one session."""
 
-    def __init__(self, session: Submits, settings: CompactorSettings) -> None:
+    def __init__(
+        self, session: Submits, settings: CompactorSettings, write_seen: WriteSeen | None = None
+    ) -> None:
+        """Build it. `write_seen` writes down in the store how far the controllers' log was seen; None: nobody does."""
         self._session = session
         self._settings = settings
+        self._write_seen = write_seen
 
     async def lease(self) -> LeasedTask | None:
         """A task, or None when nothing is worth doing.
@@ -75,6 +80,9 @@ class ControllerTasks:
         """
         body = wire.PrepareObjects(count=count, ttl_ms=self._settings.compactor_prepared_ttl_ms)
         reserved = (await self._session.submit(wire.Operation(prepare_objects=body))).objects_reserved
+        if self._write_seen is not None:
+            # Before an object has one of these ids: an older copy of the controllers' log would give them again.
+            await self._write_seen()
         return PreparedObjects(
             ObjectId(reserved.first_object_id), reserved.count, reserved.namespace, reserved.bucket_index
         )
