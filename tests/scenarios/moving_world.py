@@ -205,9 +205,13 @@ class MovingWorld:
     async def client(self, name: str) -> KafkaClient:
         """A connection to a broker."""
         if name not in self._clients:
-            assert self._runtime is not None
-            self._clients[name] = await KafkaClient.connect(self._runtime, f"{name}:9092", "story")
+            self._clients[name] = await self.new_client(name)
         return self._clients[name]
+
+    async def new_client(self, name: str) -> KafkaClient:
+        """A connection to a broker that nobody else uses."""
+        assert self._runtime is not None
+        return await KafkaClient.connect(self._runtime, f"{name}:9092", "story")
 
     async def create(self, topic: str, partitions: int) -> None:
         """A topic whose partitions every broker knows."""

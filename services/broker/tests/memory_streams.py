@@ -136,6 +136,9 @@ class MemoryStream:
         self.closed = True
         return StreamState(self.stream_id, self.epoch, self.start_offset, self.next_offset)
 
+    def close_refused(self) -> None:
+        self.closed = False
+
     async def close(self) -> None:
         self.closed = True
 

@@ -150,7 +150,7 @@ async def test_what_a_move_refused_comes_first_when_the_move_is_taken_back(
         while not client.wire.answers:
             await asyncio.sleep(0.01)
     else:
-        client.partitions.parking._expire(KEY)
+        client.partitions.parking._expire(KEY, False)
     await settle()
     assert client.wire.answers.pop(1)[0].error_code in RETRIABLE
     partition_closing.take_back(partition)

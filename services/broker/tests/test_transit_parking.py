@@ -122,3 +122,23 @@ async def test_who_leaves_is_not_called() -> None:
 
 async def test_where_nobody_may_wait_nobody_does() -> None:
     assert parking(ms_max=0).park(HERE, lambda: None) is None
+
+
+def test_requests_without_acknowledgement_wait_longer_and_are_not_taken_along() -> None:
+    async def story() -> None:
+        lot, looked = parking(ms_max=300), list[str]()
+        lot.park(HERE, partial(looked.append, "silent"), is_silent=True)
+        lot.park(HERE, partial(looked.append, "acknowledged"))
+        await asyncio.sleep(0.4)
+        assert looked == ["acknowledged"]
+        assert lot.park(HERE, partial(looked.append, "refused")) is None
+        lot.park(HERE, partial(looked.append, "silent too"), is_silent=True)
+        assert list(lot.partitions) == [HERE]
+        lot.settled(HERE)
+        assert looked == ["acknowledged", "silent", "silent too"], "in the order of arrival"
+        lot.park(HERE, partial(looked.append, "late"), is_silent=True)
+        await asyncio.sleep(5.1)
+        assert looked[-1] == "late"
+        assert lot.park(HERE, partial(looked.append, "refused"), is_silent=True) is None
+
+    Simulation(1).run(story())

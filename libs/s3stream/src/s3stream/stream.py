@@ -234,6 +234,10 @@ class Stream:
         assert not self._ended, f"stream {self._state.stream_id} has told its end"
         self._refuses_appends = False
 
+    def close_refused(self) -> None:
+        """Undo `end`: the controller refused to close the stream, which is still open here at the same epoch."""
+        self._ended = False
+
     def abandon(self) -> None:
         """Forget the stream: it was closed or deleted, or another owner took it."""
         self._refuses_appends = self._ended = True

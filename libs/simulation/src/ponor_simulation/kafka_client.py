@@ -57,6 +57,11 @@ class KafkaClient:
         """Requests that are not answered."""
         return len(self._pending)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection was closed here, or is known to be broken."""
+        return self._closed
+
     async def ask(
         self,
         request: Message,

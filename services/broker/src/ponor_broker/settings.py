@@ -212,7 +212,7 @@ class BrokerSettings:
         minimum=0,
         maximum=10_000,
         unit="ms",
-        doc="longest wait of a request until a partition on the move serves again, here or elsewhere; then the client is told to look for its leader. 0: none waits",
+        doc="longest wait of a request until a partition on the move serves again, here or elsewhere; then the client is told to look for its leader. Requests without acknowledgement wait at least 5 s, because a refusal loses their records. 0: none waits",
     )
     park_bytes_max: int = setting(
         64 * MIB,

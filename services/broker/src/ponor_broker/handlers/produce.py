@@ -215,7 +215,8 @@ class ProduceHandler:
         except PartitionInTransitError as transit:
             again = partial(self._try_again, outcome, records, version, self._telemetry.request)
             size_bytes = 0 if records is None else len(records)
-            if self._partitions.parking.park(transit.key, again, size_bytes) is None:
+            is_silent = isinstance(request, SilentPending)
+            if self._partitions.parking.park(transit.key, again, size_bytes, is_silent=is_silent) is None:
                 self._refuse(outcome, records, transit)
             elif isinstance(request, SilentPending):
                 request.waits = True

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from ponor.common.v1 import error_pb2
 from ponor_metadata.errors import MetadataLagError, SessionClosedError
 from ponor_metadata.rows import StreamRow
 from ponor_metadata.session import NodeFencedError
@@ -67,7 +68,11 @@ class ArrivalRelease:
                 await self._streams.force_upload(at_once=True)
 
     async def close_and_elect(self, opening: Opening, is_over: Callable[[], bool]) -> None:
-        """Ask until the image shows the end, which `is_over` tells; or until nothing is held here and only another owner's stream is in the way."""
+        """Ask until the image shows the end, which `is_over` tells.
+
+        It ends earlier where nothing is held here and only another owner's stream is in the way; and where the move was cancelled and the controller
+        refused to close the streams: then they are open here as before, and can be opened again.
+        """
         pause_s = ASK_RETRY_S
         while not is_over():
             leaving = self._leaving(opening)
@@ -75,15 +80,23 @@ class ArrivalRelease:
                 (outcome,) = await self._controller.leave([leaving])
             except (SessionClosedError, NodeFencedError):
                 return
-            except OperationError as error:
+            except (OperationError, MetadataLagError) as error:
                 LOG.warning("%s was not given up, asking again: %s", opening.request.identity, error)
             else:
                 if not outcome.is_done:
                     LOG.info("%s was not given up: %s", opening.request.identity, outcome.message)
-                    if not leaving.ends:
+                    if not leaving.ends or (
+                        outcome.code == error_pb2.ERROR_CODE_NO_MOVE
+                        and self._is_open_here(opening, leaving.ends)
+                    ):
                         return
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, ASK_RETRY_S_MAX)
+
+    def _is_open_here(self, opening: Opening, told: Sequence[StreamState]) -> bool:
+        """Whether the image shows all of these streams open here: no CloseStreams is under way, and none had effect."""
+        shown = {row.stream_id: (row.stream_epoch, row.end_offset) for row in self._open_here(opening.key)}
+        return all(shown.get(state.stream_id) == (state.epoch, state.end_offset) for state in told)
 
     async def cancel_move(self, partition: LedPartition, reason: str) -> None:
         """The partition stays: its streams cannot be closed now."""

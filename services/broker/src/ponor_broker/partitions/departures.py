@@ -3,7 +3,8 @@
     residue uploaded, serving → sealed → appends durable, clean checkpoint → rest uploaded → streams closed, election asked for → the image shows it
 
 What lives here: the order of these steps. Partitions that leave together share uploads and operations. Until CloseStreams is on its way every departure
-can be taken back, by a cancel or because the store does not take the uploads; from then on only the image tells who leads. Which partitions leave, and
+can be taken back, by a cancel or because the store does not take the uploads; from then on only the image tells who leads. If the move is cancelled and the
+controller refuses CloseStreams, the image shows the streams open here, and the partition is taken back too. Which partitions leave, and
 what follows from the image, is `partition_manager`'s. docs/decisions/0021-partition-moves.md says why the steps stand in this order.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
+from ponor.common.v1 import error_pb2
 from ponor_metadata.errors import MetadataLagError, SessionClosedError
 from ponor_metadata.rows import MoveRow, StreamRow
 from ponor_metadata.session import NodeFencedError
@@ -233,14 +235,41 @@ class Departures:
             outcomes = await self._controller.leave([self._leaving(one) for one in batch])
         except (SessionClosedError, NodeFencedError):
             return True
-        except OperationError as error:
+        except (OperationError, MetadataLagError) as error:
             LOG.warning("%d moved partitions were not elected, asking again: %s", len(batch), error)
             return False
         for one, outcome in zip(batch, outcomes, strict=True):
-            if not outcome.is_done:
-                one.was_refused = True
-                LOG.info("%s was not elected: %s", one.partition.identity, outcome.message)
+            if outcome.is_done:
+                continue
+            one.was_refused = True
+            LOG.info("%s was not elected: %s", one.partition.identity, outcome.message)
+            if outcome.code == error_pb2.ERROR_CODE_NO_MOVE and self._is_all_open(one):
+                self._take_back_refused(one)
         return all(outcome.is_done for outcome in outcomes)
+
+    def _is_all_open(self, one: Departure) -> bool:
+        """Whether the image shows all streams of a partition open here, at the epochs and ends that were told: then nobody else can lead it.
+
+        `MoveController.leave` returned, so no CloseStreams is under way, and the image shows what each of them did.
+        """
+        if one.stage is not Stage.CLOSING or one.partition.service.failure is not None:
+            return False
+        shown = {
+            row.stream_id: (row.stream_epoch, row.end_offset)
+            for row in self._open_here(one.partition.identity.key)
+        }
+        ends = [stream.end() for stream in one.partition.streams]
+        return all(shown.get(end.stream_id) == (end.epoch, end.end_offset) for end in ends)
+
+    def _take_back_refused(self, one: Departure) -> None:
+        """The move was cancelled and the streams were not closed: without this the partition would be held for ever."""
+        LOG.warning(
+            "%s stays: its move was cancelled and its streams were not closed", one.partition.identity
+        )
+        self._forget(one, "cancelled")
+        partition_closing.take_back_refused(one.partition)
+        self.on_kept(one.partition)
+        self.on_undecided(one.partition.identity.key)
 
     def _leaving(self, one: Departure) -> LeavingPartition:
         """What the controller is told: where all streams end, and where the Meta stream begins for its next reader.

@@ -119,7 +119,10 @@ class MoveOperations:
         """Trim, close and elect, in this order and one behind the other (at most 1,000 partitions); what became of each election.
 
         The trims only save the next leader a look at what it does not need: nobody asks what became of them. Streams are closed all or none of one
-        operation; a partition whose streams stay open is not elected.
+        operation; a partition whose streams stay open is not elected: NO_MOVE if its move was cancelled, and then this broker's image shows which streams were closed.
+
+        Raises:
+            MetadataLagError: the image did not show that in time.
         """
         assert 0 < len(leaving) <= PARTITIONS_PER_OPERATION_MAX
         operations = [_trim(leaving)] if any(one.starts for one in leaving) else []
@@ -129,10 +132,16 @@ class MoveOperations:
             operations.append(Operation(close_streams=CloseStreams(streams=states)))
         body = ElectMoved(partitions=_names([one.name for one in leaving]))
         operations.append(Operation(elect_moved=body))
-        result = (await self._session.submit_in_order(operations))[-1]
+        results = await self._session.submit_in_order(operations)
+        result = results[-1]
         if isinstance(result, OperationError):
             raise result
-        return _outcomes(result)
+        outcomes = _outcomes(result)
+        if any(outcome.code == error_pb2.ERROR_CODE_NO_MOVE for outcome in outcomes):
+            # The caller asks the image whether the streams are closed, so it has to show what all of these operations did.
+            done = [one.commit_index for one in results if not isinstance(one, OperationError)]
+            await self._progress.wait_for(max(done))
+        return outcomes
 
     async def _ask(self, operation: Operation, deadline_ms: int | None) -> list[MoveOutcome]:
         result = await self._session.submit(operation, deadline_ms=deadline_ms)

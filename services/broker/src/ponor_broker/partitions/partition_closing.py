@@ -71,6 +71,14 @@ def take_back(partition: Partition) -> None:
     partition.service_changed()
 
 
+def take_back_refused(partition: Partition) -> None:
+    """The move was cancelled and the controller refused to close the streams: they are open here, at the same epoch and the same ends."""
+    for stream in partition.streams:
+        stream.close_refused()
+    partition.service.release()
+    take_back(partition)
+
+
 def _persist(partition: Partition, *, whole: bool) -> None:
     if partition.service.failure is None:
         # Refused (the cache is full): the next open then reads more, and loses nothing.

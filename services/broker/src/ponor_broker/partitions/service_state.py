@@ -51,6 +51,12 @@ class ServiceState:
         assert self.is_sealed, f"{self._identity}: streams of a partition that takes appends are not closed"
         self.is_held = self.refuses_reads = True
 
+    def release(self) -> None:
+        """Undo `hold`: the streams were not closed, and nobody else can lead. The partition stays sealed."""
+        assert self.is_held, f"{self._identity} is not held"
+        self.is_held = False
+        self.refuses_reads = self.is_closed or self.failure is not None
+
     def close(self) -> None:
         """Nothing at all, for good."""
         self.is_closed = self.refuses_appends = self.refuses_reads = True

@@ -10,6 +10,9 @@ while one that was sent behind it is taken.
 
 Requests that wait are called over several turns of the loop when there are many. A request that arrives meanwhile for the same partition waits behind them
 (`holds_back`), so that it does not overtake them.
+
+Requests without acknowledgement have a longer time of their own, and are not taken along: a refusal loses their records, and no answer on their connection
+waits for them. They are not idempotent, so the order of refusals does not matter to them.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Final, TypeAlias
 
 from ponor_runtime.telemetry import Telemetry
@@ -25,6 +29,8 @@ from ponor_broker.partitions.identity import PartitionKey
 
 LookAgain: TypeAlias = Callable[[], None]
 """Called once, in the loop's thread: the partition serves here, or elsewhere, or the time is over. It must not raise."""
+SILENT_MS_MAX: Final = 5_000
+"""Longest wait of requests without acknowledgement (`park_ms_max`, where that is longer): as long as CreateTopics waits for leaders."""
 REQUEST_BYTES: Final = 512
 """What a request costs beside its batch."""
 CALLS_PER_TURN_MAX: Final = 128
@@ -35,11 +41,12 @@ CALLED_BYTES_PER_TURN_MAX: Final = 4 << 20
 class ParkedRequest:
     """A place in the list; whoever took it may leave before it is called."""
 
-    __slots__ = ("look_again", "size_bytes")
+    __slots__ = ("look_again", "number", "size_bytes")
 
-    def __init__(self, look_again: LookAgain, size_bytes: int) -> None:
+    def __init__(self, look_again: LookAgain, size_bytes: int, number: int) -> None:
         self.look_again: LookAgain | None = look_again
         self.size_bytes = size_bytes
+        self.number = number
 
     def leave(self) -> None:
         """Do not call. The place is free when the partition has settled, in a moment."""
@@ -47,21 +54,39 @@ class ParkedRequest:
 
 
 class _Waiting:
-    """Of one partition. It waits while there is a `timer`; without one its requests are called, and nobody may join until it `has_settled`."""
+    """Of one partition, by whether requests are silent.
 
-    __slots__ = ("has_settled", "requests", "timer")
+    Each kind waits until its timer ends or the partition settles. Those of a kind that `is_over` are called, and no more may join them until it `has_settled`.
+    """
 
-    def __init__(self, timer: asyncio.TimerHandle) -> None:
-        self.requests: deque[ParkedRequest] = deque()
-        self.timer: asyncio.TimerHandle | None = timer
+    __slots__ = ("has_settled", "is_over", "requests", "timers")
+
+    def __init__(self) -> None:
+        self.requests: dict[bool, deque[ParkedRequest]] = {False: deque(), True: deque()}
+        self.timers: dict[bool, asyncio.TimerHandle] = {}
+        self.is_over: dict[bool, None] = {}
         self.has_settled = False
+
+    def settle(self) -> None:
+        """All are called, and no time is measured any more."""
+        self.has_settled = True
+        for timer in self.timers.values():
+            timer.cancel()
+
+    def next_due(self) -> ParkedRequest | None:
+        """Take out the request that is called next, in the order of arrival."""
+        kinds = self.requests if self.has_settled else self.is_over
+        due = [self.requests[kind] for kind in kinds if self.requests[kind]]
+        return min(due, key=lambda requests: requests[0].number).popleft() if due else None
 
 
 class TransitParking:
-    """At most `bytes_max` bytes of requests, each for at most `ms_max`; 0 lets nobody wait."""
+    """At most `bytes_max` bytes of requests, each for at most `ms_max`, those without acknowledgement for SILENT_MS_MAX; an `ms_max` of 0 lets nobody wait."""
 
     def __init__(self, *, ms_max: int, bytes_max: int, telemetry: Telemetry) -> None:
-        self._ms_max = ms_max
+        self._ms_max = {False: ms_max, True: max(ms_max, SILENT_MS_MAX) if ms_max else 0}
+        """By whether requests are silent."""
+        self._numbers = count()
         self._bytes_max = bytes_max
         self._bytes = 0
         self._waiting: dict[PartitionKey, _Waiting] = {}
@@ -92,24 +117,35 @@ class TransitParking:
         """Whether a request that did not wait yet has to park now, behind those of the partition that are called."""
         return key in self._called
 
-    def park(self, key: PartitionKey, look_again: LookAgain, size_bytes: int = 0) -> ParkedRequest | None:
-        """A place; None, and the request has to be refused, where there is no room or nobody waits for this partition any more."""
+    def park(
+        self, key: PartitionKey, look_again: LookAgain, size_bytes: int = 0, *, is_silent: bool = False
+    ) -> ParkedRequest | None:
+        """A place; None, and the request has to be refused, where there is no room or its kind does not wait for this partition any more.
+
+        Args:
+            key: the partition.
+            look_again: see `LookAgain`.
+            size_bytes: of the batch that waits.
+            is_silent: whether the request is without acknowledgement.
+        """
         size_bytes += REQUEST_BYTES
+        ms_max = self._ms_max[is_silent]
         waiting = self._waiting.get(key)
-        is_given_up = waiting is not None and waiting.timer is None and not waiting.has_settled
-        if is_given_up or self._ms_max == 0 or self._bytes + size_bytes > self._bytes_max:
+        is_given_up = waiting is not None and is_silent in waiting.is_over and not waiting.has_settled
+        if is_given_up or ms_max == 0 or self._bytes + size_bytes > self._bytes_max:
             self._refused.add()
             return None
         if waiting is None:
-            loop = asyncio.get_running_loop()
-            waiting = _Waiting(loop.call_later(self._ms_max / 1000, self._expire, key))
-            self._waiting[key] = waiting
-        request = ParkedRequest(look_again, size_bytes)
-        waiting.requests.append(request)
-        self._bytes += size_bytes
+            waiting = self._waiting[key] = _Waiting()
         if waiting.has_settled:
             self._late_calls += 1
             self._late_bytes += size_bytes
+        elif is_silent not in waiting.timers:
+            loop = asyncio.get_running_loop()
+            waiting.timers[is_silent] = loop.call_later(ms_max / 1000, self._expire, key, is_silent)
+        request = ParkedRequest(look_again, size_bytes, next(self._numbers))
+        waiting.requests[is_silent].append(request)
+        self._bytes += size_bytes
         self._parked.add()
         return request
 
@@ -117,23 +153,21 @@ class TransitParking:
         """It is known who serves the partition: all look again, and from now on may wait again."""
         waiting = self._waiting.get(key)
         if waiting is not None:
-            waiting.has_settled = True
-            self._call(key, waiting)
+            waiting.settle()
+            self._call(key)
 
     def settle_all(self) -> None:
         """End every wait: the broker stops, or may not answer any more."""
         for key in list(self._waiting):
             self.settled(key)
 
-    def _expire(self, key: PartitionKey) -> None:
+    def _expire(self, key: PartitionKey, is_silent: bool) -> None:
         waiting = self._waiting[key]
-        self._expired.add(len(waiting.requests))
-        self._call(key, waiting)
+        waiting.is_over[is_silent] = None
+        self._expired.add(len(waiting.requests[is_silent]))
+        self._call(key)
 
-    def _call(self, key: PartitionKey, waiting: _Waiting) -> None:
-        if waiting.timer is not None:
-            waiting.timer.cancel()
-            waiting.timer = None
+    def _call(self, key: PartitionKey) -> None:
         self._called[key] = None
         if not self._is_calling:
             self._call_some()
@@ -144,8 +178,8 @@ class TransitParking:
             while self._called and self._calls_left > 0 and self._bytes_left > 0:
                 key = next(iter(self._called))
                 waiting = self._waiting[key]
-                if waiting.requests:
-                    self._call_one(waiting.requests.popleft())
+                if (request := waiting.next_due()) is not None:
+                    self._call_one(request)
                     continue
                 del self._called[key]
                 if waiting.has_settled:
