@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_runtime.identity import StreamEpoch, StreamId
+from s3stream.settings import StorageSettings
 from s3stream.upload_plan import SMALL_REST_DIVISOR, StreamPiece, UploadPlan, plan_upload
 
 SPLIT = 1000
@@ -132,3 +133,13 @@ def test_objects_follow_bytes(sizes: list[int], streams_max: int, may_carry: boo
     pieces = [piece(number, size) for number, size in enumerate(sizes)]
     plan = plan_of(pieces, small_rest_bytes_max=SPLIT // 2, streams_max=streams_max, may_carry=may_carry)
     assert plan.object_count <= sum(sizes) // SPLIT + 1 + len(pieces) // streams_max
+
+
+def test_an_upload_of_a_full_block_is_several_commits_that_the_leader_checks_in_short_turns() -> None:
+    defaults = StorageSettings()
+    wide = [piece(number, 10) for number in range(2 * defaults.block_streams_max)]
+    plan = plan_of(wide, ranges_max=defaults.commit_ranges_max, streams_max=defaults.set_object_streams_max)
+    widths = [len(group.stream_set) for group in plan.groups]
+    assert plan.pieces == wide
+    assert max(widths) <= 2_000
+    assert max(widths) - min(widths) <= 1

@@ -8,6 +8,7 @@ from ponor.metadata.v1.records_pb2 import NODE_ROLE_GC as GC
 from ponor.metadata.v1.records_pb2 import IncarnationConfirmed, IncarnationRaised, Record
 from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
+from ponor_metadata.view import cluster_of
 from ponor_runtime.identity import cluster_of_id
 
 from services.controller.tests.ledger import Ledger
@@ -58,7 +59,9 @@ def test_a_lease_is_capped_by_the_controller(ledger: Ledger, broker: Caller) -> 
     body = wire.PrepareObjects(count=1, ttl_ms=10**9)
     reserved = ledger.do(broker, prepare_objects=body).objects_reserved
     assert reserved.expires_at_ms == ledger.now_ms + 50_000
-    assert reserved.namespace == "11111111-2222-3333-4444-555555555555"
+    cluster = cluster_of(ledger.view)
+    assert cluster is not None
+    assert reserved.namespace == cluster.namespace
 
 
 def test_senseless_reservations_are_refused(ledger: Ledger, broker: Caller, gc: Caller) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.proposals.pending import Caller
+from ponor_controller.validation import uploads
+from ponor_controller.validation.streams import find_stream
+from ponor_metadata.rows import StreamRow
+from ponor_metadata.view import View
 
 from services.controller.tests.ledger import Ledger, UploadRange, upload_body
 
@@ -188,3 +194,30 @@ def test_committed_objects_cover_every_stream_from_zero_to_its_end(
             assert start == offset
             offset = stop
         assert offset == end
+
+
+def test_each_stream_of_an_upload_is_looked_up_once_and_its_ranges_are_packed_once(
+    ledger: Ledger, broker: Caller, streams: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[int] = []
+    packed: list[int] = []
+    pack_ranges = uploads.pack_ranges
+
+    def counted_find(view: View, stream_id: int) -> StreamRow | None:
+        looked_up.append(stream_id)
+        return find_stream(view, stream_id)
+
+    def counted_pack(ranges: Sequence[wire.UploadedRange]) -> bytes:
+        packed.append(len(ranges))
+        return pack_ranges(ranges)
+
+    monkeypatch.setattr(uploads, "find_stream", counted_find)
+    monkeypatch.setattr(uploads, "pack_ranges", counted_pack)
+    one, two, three = streams
+    ledger.upload(
+        broker,
+        set_ranges=[(one, 1, 0, 5), (two, 1, 0, 7)],
+        stream_objects=[(three, 1, 0, 100), (three, 1, 100, 200)],
+    )
+    assert looked_up == [one, two, three]
+    assert packed == [2]

@@ -101,10 +101,10 @@ class StorageSettings:
         4_096, 16, 16_384, "streams", "streams in a log block that start an upload"
     )
     commit_ranges_max: int = _setting(
-        12_288, 16, 16_384, "ranges", "ranges of one upload commit; more make several commits"
+        2_000, 16, 16_384, "ranges", "ranges of one upload commit; more make several commits"
     )
     set_object_streams_max: int = _setting(
-        9_000,
+        2_000,
         16,
         SPLIT_STREAMS_MAX,
         "streams",
