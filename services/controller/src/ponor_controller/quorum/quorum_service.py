@@ -105,14 +105,14 @@ class QuorumService:
         return _done(await self._control.take_snapshot())
 
     async def _update_features(self, request: wire.UpdateFeatures) -> wire.QuorumResponse:
-        self._require_leading("updating features")
+        await self._room("updating features")
         records = check_updates(self._proposer.view, request.updates)
         if request.validate_only:
             return await self._unchanged()
         return _done(await self._commit(records))
 
     async def _confirm_incarnation(self, request: wire.ConfirmIncarnation) -> wire.QuorumResponse:
-        self._require_leading("confirming the incarnation")
+        await self._room("confirming the incarnation")
         cluster = cluster_of(self._proposer.view)
         present = 0 if cluster is None else cluster.incarnation
         if request.incarnation != present or present == 0:
@@ -129,8 +129,6 @@ class QuorumService:
     async def _commit(self, records: Sequence[records_pb2.Record]) -> int:
         if not records:
             return await self._confirmed()
-        await self._proposer.room()
-        self._require_leading("the change")
         index = self._proposer.propose(records)
         await self._proposer.committed_up_to(index)
         return index
@@ -151,6 +149,12 @@ class QuorumService:
         await self._proposer.committed_up_to(index)
         await self._leading.read_index()
         return index
+
+    async def _room(self, what: str) -> None:
+        """Wait before the view is looked at: what others propose during the wait may make the same change."""
+        self._require_leading(what)
+        await self._proposer.room()
+        self._require_leading(what)
 
     def _require_leading(self, what: str) -> None:
         if not self._leading.is_leading:
