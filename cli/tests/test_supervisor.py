@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 
 import pytest
-from ponor_cli.cluster_file import ClusterFile
+from ponor_cli.child import Child
+from ponor_cli.cluster_file import ClusterFile, ProcessEntry
 from ponor_cli.directory import ClusterDirectory, write_json_atomically
 from ponor_cli.errors import CommandError
-from ponor_cli.plan import ClusterPlaces
+from ponor_cli.launcher import Launcher
+from ponor_cli.plan import ClusterPlaces, ProcessSpec
 from ponor_cli.process_words import waiting_line
 from ponor_cli.quorum_file import ControllerPlace, QuorumFile
 from ponor_cli.supervisor import Supervisor
@@ -56,3 +60,26 @@ def test_who_waits_for_a_start_hears_the_last_word(tmp_path: Path) -> None:
         waiting_line("broker 0", 20.0, log)
         == f"broker 0 does not serve after 20 s; its last word in {log}: the disk is full"
     )
+
+
+async def test_a_start_goes_on_without_a_process_that_waits_for_the_object_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = ClusterDirectory(tmp_path)
+    directory.make()
+    launcher = Launcher(directory, {}, lambda: None)
+    child = Child(ProcessSpec("gc", 0, 66536, {}), ProcessEntry.planned(directory, "gc", 0, 66536))
+    child.process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE
+    )
+    try:
+        await launcher.await_first_ready(child, patience_s=0)
+        assert "the start goes on without it" in capsys.readouterr().out
+        assert child.runs
+    finally:
+        child.process.kill()
+        await child.process.wait()
+    directory.log_file("gc-0").write_text("ponor_gc: another cluster\n")
+    with pytest.raises(CommandError, match="another cluster"):
+        await launcher.await_first_ready(child, patience_s=0)
+    launcher.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -95,8 +96,8 @@ class Launcher:
                 return content
             await asyncio.sleep(POLL_S)
 
-    async def await_first_ready(self, child: Child) -> None:
-        """Return when the child serves; say from time to time that it does not yet.
+    async def await_first_ready(self, child: Child, *, patience_s: float = math.inf) -> None:
+        """Return when the child serves, or runs but does not serve after `patience_s`; say from time to time that it does not yet.
 
         Raises:
             CommandError: it ended before, or takes too long; with its last lines.
@@ -120,6 +121,12 @@ class Launcher:
                     else f"did not serve within {START_DEADLINE_S:.0f} s"
                 )
                 raise CommandError(f"{child.title} {how} at its start; it said:\n{tail}")
+            if loop.time() - began >= patience_s:
+                log = self._directory.log_file(child.spec.name)
+                say(
+                    f"ponor: {waiting_line(child.title, loop.time() - began, log)}; the start goes on without it"
+                )
+                return
             await asyncio.sleep(POLL_S)
 
     async def stop(self, child: Child, grace_s: float) -> bool:

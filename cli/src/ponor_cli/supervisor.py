@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -41,6 +42,8 @@ DRAIN_S_MAX = 600.0
 """A broker beside others gives its partitions away before it ends; some thousands of them at a slow store take their time."""
 STOP_GRACE_S = {"broker": 3.5, "gc": 1.0, "compactor": 1.0, "controller": 1.0}
 """Together below the 5 s in which `ponor up` promises to be gone; what a broker cannot upload in its share stays in its WAL."""
+BACKGROUND_PATIENCE_S = 30.0
+"""How long a start waits for a collector or a compactor that runs and does not serve yet."""
 WITHOUT = {"gc": "nothing deletes objects", "compactor": "nothing compacts objects"}
 """What a cluster without nodes of a role lacks; the last broker or controller is not removed."""
 BACKOFF_FIRST_S = 0.2
@@ -74,7 +77,7 @@ class Supervisor:
         self._by_key: dict[tuple[str, int], Child] = {(c.spec.role, c.spec.number): c for c in self._children}
 
     async def start(self) -> None:
-        """Start every process in order, each role after the one before serves; a stop that was announced is over.
+        """Start every process in order, each role after the one before serves; a stop that was announced is over. Collectors and compactors may come later.
 
         Raises:
             CommandError: one did not come up; everything started is stopped again.
@@ -85,7 +88,9 @@ class Supervisor:
                 write_json_atomically(self._directory.config_file(child.spec.name), child.spec.config)
                 await self._spawn(child)
             for child in group:
-                await self._launcher.await_first_ready(child)
+                # Clients need controllers and brokers. The others cannot serve while the object store does not answer.
+                patience_s = BACKGROUND_PATIENCE_S if role in WITHOUT else math.inf
+                await self._launcher.await_first_ready(child, patience_s=patience_s)
         # The time of the cluster stands still while it is stopped: without this, nobody would fail over in its first minute.
         await announce_stop(self._cluster.controllers, ttl_ms=0, timeout_s=TAKE_BACK_S_MAX)
 

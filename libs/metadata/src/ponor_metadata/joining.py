@@ -121,7 +121,7 @@ async def _join(
             async with asyncio.timeout(STORE_SECONDS_MAX):
                 seen = await _checked(store, own, membership)
         except (ObjectStoreError, TimeoutError) as error:
-            LOG.warning("the marker of %s could not be checked: %s", own, error or "no answer")
+            LOG.warning("the marker of %s could not be checked: %s", own, str(error) or "no answer")
     return Joined(own, node_id_in(ordinal, node_id), seen)
 
 
