@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -56,14 +57,13 @@ class SilentProducer:
         while not self.stopping:
             name = brokers[number % len(brokers)]
             number += 1
-            client = await self._world.new_client(name)
-            try:
-                if await names_itself(self._world, client, name, self._topic):
-                    await self._send_to(client)
-            except ConnectionClosedError:
-                pass
-            finally:
-                await client.close()
+            with suppress(ConnectionClosedError):
+                client = await self._world.new_client(name)
+                try:
+                    if await names_itself(self._world, client, name, self._topic):
+                        await self._send_to(client)
+                finally:
+                    await client.close()
             # A closed connection fails at once: without a pause virtual time would stand still.
             await asyncio.sleep(PAUSE_S)
 
