@@ -6,6 +6,7 @@ committed is waited for here.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
@@ -76,7 +77,8 @@ class RaftQuorum:
             return await self._settled()
         if present is not None:
             raise _invalid(
-                f"node {learner.node_id} is a member with directory {present.directory_id.hex()}; remove it first"
+                f"node {learner.node_id} is a member with another directory; remove it first: "
+                f"`ponor cluster quorum remove {learner.node_id} --directory {uuid.UUID(bytes=present.directory_id)}`"
             )
         if sum(not each.voter for each in members) >= LEARNERS_MAX:
             raise _invalid(f"there are {LEARNERS_MAX} learners; promote or remove one first")
