@@ -95,16 +95,11 @@ class Broker:
         return await self._clients.session.submit(wire.Operation(**kind))
 
     async def create_topic(self, partitions: int) -> bytes:
-        """A topic with a stream for each partition; its id."""
+        """Create a topic; its id. The leaders make the streams of its partitions."""
         held = await self.submit(
             create_topic=wire.CreateTopic(name="t", partitions=partitions, replication_factor=-1)
         )
-        topic_id = held.topic_held.topic_id
-        tags = [{"topic": topic_id.hex(), "partition": str(number)} for number in range(partitions)]
-        await self.submit(
-            create_streams=wire.CreateStreams(streams=[wire.StreamTags(tags=each) for each in tags])
-        )
-        return topic_id
+        return held.topic_held.topic_id
 
     async def _program(self, clients: Clients) -> None:
         self._clients = clients
@@ -130,6 +125,16 @@ class Broker:
                 continue  # the image was behind: look again
 
     async def _open_led(self) -> None:
+        missing = [
+            {"topic": partition.topic_id.hex(), "partition": str(partition.partition)}
+            for partition in self.image.partitions.find(PARTITIONS_LED_BY, self.node_id)
+            if not self._streams_of(partition)
+        ]
+        if missing:
+            tags = [wire.StreamTags(tags=each) for each in missing]
+            made = await self.submit(create_streams=wire.CreateStreams(streams=tags))
+            assert self._clients is not None
+            await self._clients.subscription.wait_for(made.commit_index)  # or it makes them twice
         wanted = [
             wire.OpenStream(stream_id=row.stream_id, stream_epoch=partition.leader_epoch)
             for partition in self.image.partitions.find(PARTITIONS_LED_BY, self.node_id)

@@ -235,10 +235,10 @@ def test_a_new_leader_first_listens_and_then_goes_on() -> None:
         await asyncio.sleep(6)
         await world.pause(True)
         await world.join(1)
+        assert f"broker {world.brokers[1].node_id} is still starting" in (await world.explain()).holding_back
         await asyncio.sleep(3)
         await world.crash_leader()
         await world.pause(False)
-        assert f"broker {world.brokers[1].node_id} is still starting" in (await world.explain()).holding_back
         await asyncio.sleep(2)
         description = await world.explain()
         assert not description.proposed

@@ -45,11 +45,16 @@ class Uploader:
     """A broker with three streams."""
 
     def __init__(self) -> None:
-        self.image: MetadataImage | None = None
+        self._clients: Clients | None = None
         self.done = False
 
+    @property
+    def image(self) -> MetadataImage | None:
+        """As it follows the cluster; a snapshot replaces the object. None before the start."""
+        return None if self._clients is None else self._clients.subscription.image
+
     async def run(self, clients: Clients) -> None:
-        self.image = clients.subscription.image
+        self._clients = clients
         session, randomness = clients.session, clients.runtime.randomness
         tags = wire.CreateStreams(streams=[wire.StreamTags()] * 3)
         made = await session.submit(wire.Operation(create_streams=tags))
