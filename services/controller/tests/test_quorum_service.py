@@ -215,6 +215,9 @@ def test_leadership_goes_to_whom_it_is_given_and_stays_where_it_is_already() -> 
             await tool.ask(transfer=wire.TransferLeadership(node_id=node_id))
             seen = (await tool.ask(describe=wire.DescribeQuorum(leader_only=True))).description
             assert seen.leader_node_id == node_id
+        await tool.ask(transfer=wire.TransferLeadership())
+        seen = (await tool.ask(describe=wire.DescribeQuorum(leader_only=True))).description
+        assert seen.leader_node_id in {member(1).node_id, member(2).node_id}, "any other voter"
 
     tell(story)
 

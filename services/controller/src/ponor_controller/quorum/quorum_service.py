@@ -98,7 +98,9 @@ class QuorumService:
 
     async def _transfer(self, request: wire.TransferLeadership) -> wire.QuorumResponse:
         self._require_leading("handing leadership over")
-        return _done(await self._control.transfer(self._whole(request.node_id)))
+        # Zero stands for the voter that is furthest; the cluster's ordinal does not complete it.
+        target = self._whole(request.node_id) if request.node_id else NodeId(0)
+        return _done(await self._control.transfer(target))
 
     async def _take_snapshot(self, _: wire.TakeSnapshot) -> wire.QuorumResponse:
         self._require_leading("a snapshot at the leader")
