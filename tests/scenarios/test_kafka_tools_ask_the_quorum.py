@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -115,7 +116,8 @@ def test_voters_are_told_with_directories_and_addresses_from_version_2_on() -> N
             assert seen.leader_epoch == leader.driver.node.term
             assert [each.replica_id for each in seen.current_voters] == [member(n).node_id for n in range(3)]
             directories = [each.replica_directory_id for each in seen.current_voters]
-            assert directories == [member(n).directory_id if version == 2 else ZERO_UUID for n in range(3)]
+            ready = [uuid.UUID(broker.rig.ready[f"c{n}"]["directory_id"]).bytes for n in range(3)]
+            assert directories == (ready if version == 2 else [ZERO_UUID] * 3)
             assert len(answer.nodes) == (3 if version == 2 else 0)
         (listener,) = answer.nodes[1].listeners
         assert (listener.host, listener.port) == ("c1", 7000)

@@ -43,7 +43,7 @@ def test_a_seed_is_a_trace() -> None:
     [
         (
             "controller_commit_before_durable",
-            "lost|RecordLogCorruptError|OBJECT_NOT_PREPARED|OFFSET_MISMATCH|STREAM_NOT_FOUND",
+            "lost|older copy|RecordLogCorruptError|OBJECT_NOT_PREPARED|OFFSET_MISMATCH|STREAM_NOT_FOUND",
         ),
         ("controller_forgets_results", "twice|OBJECT_NOT_PREPARED|OFFSET_MISMATCH"),
     ],

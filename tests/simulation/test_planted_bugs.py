@@ -20,6 +20,7 @@ from services.controller.tests.test_reclaiming import test_orphans_are_found_and
 from services.controller.tests.test_refusals_are_confirmed import (
     test_a_deposed_leader_does_not_refuse_a_node_that_registered_with_the_new_one as deposed_leader,
 )
+from tests.scenarios import test_fenced_brokers as fenced_brokers
 from tests.scenarios.test_absent_observers import (
     test_a_controller_that_was_paused_does_not_take_the_source_of_a_move_for_stuck as move_under_pause,
 )
@@ -70,7 +71,6 @@ def could_show(mutant: str, seed: int) -> bool:
         ("reclaim_destroys_what_other_streams_need", 0, r"invariant 24"),
         ("permission_never_withdrawn", 276, r"invariant 40"),
         ("permission_not_asked_by_sessions", 438, r"invariant 40"),
-        ("permission_not_asked_by_groups", 60, r"invariant 40"),
     ],
 )
 def test_a_planted_bug_is_caught(mutant: str, seed: int, caught_by: str) -> None:
@@ -91,11 +91,14 @@ def reclaim_orphans() -> None:
 
 
 STORIES: dict[str, Callable[[], object]] = {
+    "permission_not_asked_by_groups": lambda: (
+        fenced_brokers.test_a_broker_that_is_cut_off_and_replaced_answers_no_reader_and_no_group(14)
+    ),
     "purge_forgets_keys": reclaim_orphans,
     "silence_counts_own_absence": lambda: move_under_pause(1),
     "refused_hello_not_confirmed": lambda: deposed_leader(7, isolated=False),
 }
-"""Bugs that the swarm meets too rarely: they need a sole controller that is paused at the right moment, a node that asks the wrong controller, or a key that its broker left behind when the topic was deleted."""
+"""Bugs that the swarm meets too rarely: they need a group whose coordinator is cut off from the controllers alone, a sole controller that is paused at the right moment, a node that asks the wrong controller, or a key that its broker left behind when the topic was deleted."""
 
 
 @pytest.mark.parametrize("mutant", STORIES)
