@@ -232,7 +232,7 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_controller_raft_last_index": Metric(GAUGE, "index", (), "Index of the last batch in the log, committed or not"),
     "ponor_controller_raft_unsynced_writes": Metric(GAUGE, "writes", (), "Writes to the log that are not durable yet"),
     "ponor_controller_peers_connected": Metric(GAUGE, "controllers", (), "Other controllers to which a stream is open"),
-    "ponor_controller_history_lost": Metric(GAUGE, "", (), "1 while this controller lets no node in because a node has seen a later log than its own: its directory is an older copy"),
+    "ponor_controller_history_lost": Metric(GAUGE, "boolean", (), "1 while this controller lets no node in because a node has seen a later log than its own: its directory is an older copy"),
     "ponor_controller_peer_refusals_total": Metric(COUNTER, "connections", ("reason",), "Other controllers that refused this one: wrong cluster, directory or incarnation"),
     # Compaction and readers' leases, at the leading controller; others show 0. What became of tasks: ponor_controller_operations_total of commit_compaction.
     "ponor_compaction_tasks": Metric(GAUGE, "tasks", (), "Compaction tasks under way"),
@@ -277,7 +277,7 @@ METRICS: Final[dict[str, Metric]] = {
     "ponor_gc_collected_total": Metric(COUNTER, "objects", ("reason",), "What this collector deleted: claimed (destroyed, or prepared and never committed), orphan (unknown to the metadata), upload (begun in parts and given up), wal (slots that came late)"),
     "ponor_gc_orphan_bytes_total": Metric(COUNTER, "bytes", (), "Bytes of orphans deleted"),
     "ponor_gc_orphans_found": Metric(GAUGE, "objects", (), "Orphans that the last finished reconciliation found, deleted or not"),
-    "ponor_gc_report_only": Metric(GAUGE, "", (), "1 while the collector deletes nothing because the marker of its cluster is missing or foreign, or an object has an id that was not given yet"),
+    "ponor_gc_report_only": Metric(GAUGE, "boolean", (), "1 while the collector deletes nothing because the marker of its cluster is missing or foreign, or an object has an id that was not given yet"),
     "ponor_gc_strange_keys": Metric(GAUGE, "keys", (), "Keys among our objects that no object of ours can have, as of the last finished reconciliation; they are left alone"),
     "ponor_gc_reconciliations_total": Metric(COUNTER, "passes", ("outcome",), "Reconciliations of the bucket with the metadata: done, or failed and taken up again later"),
     "ponor_gc_delete_keys_per_second": Metric(GAUGE, "keys per second", (), "How fast this collector may delete now: halved when the store asks to slow down"),
