@@ -102,7 +102,7 @@ def test_the_swarm_reaches_what_it_is_for() -> None:
 
 def test_some_seeds_have_workers_that_err_some_too_little_memory_and_some_nothing_to_do() -> None:
     coverage = Coverage()
-    for seed in (8, 16, 22, 39):
+    for seed in (22, 33, 39):
         coverage.add(run(seed).coverage)
     assert coverage.states["wrong commits of compactions: stale_plan"] > 0
     assert coverage.states["compactor: compactor_tasks unfit"] > 0
