@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ponor_metadata.store_marker import PREFIX as CLUSTERS_PREFIX
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.producers import CLIENT_FAMILIES, Assignment, produce
@@ -139,7 +140,8 @@ def test_garbage_of_interrupted_uploads_is_collected(server: SeaweedServer, tmp_
                 for row in json.loads(cluster.run("object", "ls", "-o", "json"))
                 if row["state"] == "committed"
             }
-            stored = {key.removeprefix(f"{prefix}/") for key in server.objects(f"{prefix}/")}
+            keys = {key.removeprefix(f"{prefix}/") for key in server.objects(f"{prefix}/")}
+            stored = {key for key in keys if not key.startswith(CLUSTERS_PREFIX)}
             if stored == committed:
                 break
             assert time.monotonic() < deadline, (
