@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -71,4 +72,23 @@ async def test_the_longest_head_is_read_too(tmp_path: Path) -> None:
     await files.open()
     written = await files.write(header_at(3, membership), [b"body"], SystemClock())
     assert (await files.read(3)).header == written
+    disk.close()
+
+
+async def test_two_tasks_may_add_and_drop_files_at_once(tmp_path: Path) -> None:
+    disk = SystemDisk()
+    files = SnapshotFiles(disk, tmp_path)
+    await files.open()
+    for index in range(1, 7):
+        await files.write(header_at(index), [b"body"], SystemClock())
+    await asyncio.gather(
+        files.drop_old(),
+        files.write(header_at(7), [b"own"], SystemClock()),
+        files.drop_old(),
+        files.write(header_at(8), [b"received"], SystemClock()),
+        files.drop_old(),
+    )
+    await files.drop_old()
+    assert files.indices == [7, 8]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [files.path(7).name, files.path(8).name]
     disk.close()

@@ -6,6 +6,7 @@ the body means is known to `ponor_metadata.snapshot` alone.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -51,6 +52,8 @@ class SnapshotFiles:
         self._disk = disk
         self._directory = directory
         self._indices: list[int] = []
+        # The snapshotter and the receiver of snapshots run in tasks of their own and both add and remove files.
+        self._changing = asyncio.Lock()
 
     @property
     def indices(self) -> list[int]:
@@ -168,19 +171,21 @@ class SnapshotFiles:
 
     async def adopt(self, written: PurePath, header: SnapshotHeader) -> None:
         """Give a complete and synced file its name; durable when this returns. Repeating it, or an older one, changes nothing."""
-        if header.index in self._indices:
-            await self._disk.remove(written)
-            return
-        await self._disk.rename(written, self.path(header.index))
-        await self._disk.sync_directory(self._directory)
-        self._indices.append(header.index)
-        self._indices.sort()
+        async with self._changing:
+            if header.index in self._indices:
+                await self._disk.remove(written)
+                return
+            await self._disk.rename(written, self.path(header.index))
+            await self._disk.sync_directory(self._directory)
+            self._indices.append(header.index)
+            self._indices.sort()
 
     async def drop_old(self) -> None:
         """Remove all but the newest `KEPT_SNAPSHOTS`."""
-        while len(self._indices) > KEPT_SNAPSHOTS:
-            await self._disk.remove(self.path(self._indices[0]))
-            del self._indices[0]
+        async with self._changing:
+            while len(self._indices) > KEPT_SNAPSHOTS:
+                await self._disk.remove(self.path(self._indices[0]))
+                del self._indices[0]
 
     def path(self, index: int) -> PurePath:
         """Where the snapshot of an index is."""
