@@ -8,24 +8,29 @@ from typing import Any
 import pytest
 from ponor_partition import meta_entry
 from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.log_meta import LogMeta
 from ponor_partition.meta_entry import MetaEntry, MetaValues, fold
+from ponor_partition.segment import Content
+from ponor_runtime.identity import StreamId
 from ponor_spark.partition_layout import CommittedRange, PartitionBehindError, lay_out, stable_layout
 from ponor_spark.snapshot import SegmentSlice
 
 LOG = CommittedRange(100, 0, 12)
 KEPT = CommittedRange(102, 0, 5)
-TWO_SEGMENTS = {
-    "streams": {"log": 100, "log.cleaned": 102},
-    "segments": [
-        {"base": 0, "suffix": "", "content": [9, 77, 3], "log": [0, 5]},
-        {"base": 5, "suffix": "", "log": [5, -1]},
-    ],
-}
 CLEANED = {"cleaned": {"base": 0, "suffix": ".cleaned", "content": [9, 70, 3], "log": [0, 5]}}
 
 
+def two_segments() -> MetaEntry:
+    log_meta = LogMeta()
+    log_meta.apply_change(LogMeta.stream_change("log", StreamId(100)))
+    log_meta.apply_change(LogMeta.roll_change(0, {"log": 0}, created_ms=1))
+    log_meta.apply_change(LogMeta.roll_change(5, {"log": 5}, created_ms=2, content=Content(9, 77, 3)))
+    log_meta.apply_change(LogMeta.stream_change("log.cleaned", StreamId(102)))
+    return MetaEntry(meta_entry.LOG, log_meta.snapshot())
+
+
 def values(*changes: dict[str, Any], partition: dict[str, Any] | None = None) -> MetaValues:
-    entries = [MetaEntry(meta_entry.LOG, json.dumps(TWO_SEGMENTS).encode())]
+    entries = [two_segments()]
     entries += [MetaEntry(meta_entry.LOG, json.dumps(change).encode(), is_change=True) for change in changes]
     if partition is not None:
         entries.append(MetaEntry(meta_entry.PARTITION, json.dumps(partition).encode()))
@@ -88,10 +93,6 @@ def test_readers_of_committed_records_end_at_the_last_stable_offset() -> None:
 
 def test_a_meta_stream_that_breaks_its_format_is_named() -> None:
     with pytest.raises(PartitionCorruptError, match="PARTITION value"):
-        lay_out(fold([*entries_of_log(), MetaEntry(meta_entry.PARTITION, b"[]")]), {"log": LOG})
+        lay_out(fold([two_segments(), MetaEntry(meta_entry.PARTITION, b"[]")]), {"log": LOG})
     with pytest.raises(PartitionCorruptError, match="no list of segments"):
         lay_out(fold([MetaEntry(meta_entry.PARTITION, b"{}")]), {"log": LOG})
-
-
-def entries_of_log() -> list[MetaEntry]:
-    return [MetaEntry(meta_entry.LOG, json.dumps(TWO_SEGMENTS).encode())]
