@@ -134,6 +134,32 @@ def test_a_move_of_a_partition_whose_log_is_being_recovered_is_cancelled_and_its
     World(7, brokers=3, broker=UPLOADS).happen(story)
 
 
+def test_a_second_move_of_a_partition_whose_log_is_being_recovered_harms_nobody() -> None:
+    """The first move is cancelled by its author, and another one begins before its time is over."""
+
+    async def story(world: World) -> None:
+        dead = world.leader()
+        await world.fill(dead, 20)
+        world.cluster.processes[dead].crash(power_loss=True)
+        world.store_of_faults().down = True
+        await world.until(lambda: world.leader() != dead, 30)
+        source = world.leader()
+        target = next(name for name in world.cluster.brokers if name not in (dead, source))
+        assert await world.move(target, by=target) == [0]
+        await asyncio.sleep(1)
+        assert await world.move(None, by=target) == [0]
+        await asyncio.sleep(1)
+        assert await world.move(target, by=target) == [0]
+        await asyncio.sleep(LONGER_THAN_A_MOVE_MAY_TAKE_S)
+        assert world.cluster.processes[source].running
+        assert world.moves() == 0
+        world.store_of_faults().down = False
+        await world.until(world.serves_somewhere, SERVED_S_MAX)
+        await world.holds(world.leader(), 40)
+
+    World(7, brokers=3, broker=UPLOADS).happen(story)
+
+
 def test_a_move_back_while_the_target_still_opens_fences_nobody() -> None:
     async def story(world: MovingWorld) -> None:
         source = world.leader()

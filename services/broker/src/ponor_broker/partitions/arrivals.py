@@ -289,7 +289,8 @@ class Arrivals:
 
     async def _cancel_unless_closed(self, key: PartitionKey, move: MoveRow) -> None:
         await self._clock.sleep((move.elect_at_ms - move.begun_at_ms) / 1000)
-        del self._watched_moves[key]
+        if self._watched_moves.get(key) == move:  # else the partition is watched for another move by now
+            del self._watched_moves[key]
         is_same = self._topics.image.moves.get(key) == move and key in self._awaited.partitions
         row = self._topics.partition(*key)
         if is_same and row is not None and not self._stopping:
