@@ -90,6 +90,15 @@ def test_every_decision_is_indexed() -> None:
         assert decision.name in index, f"docs/decisions/README.md does not list {decision.name}"
 
 
+def test_every_design_note_is_indexed() -> None:
+    design = ROOT / "docs" / "design"
+    index = (design / "README.md").read_text(encoding="utf-8")
+    for note in sorted(design.glob("*.md")):
+        assert note.name == "README.md" or f"({note.name})" in index, (
+            f"docs/design/README.md does not list {note.name}"
+        )
+
+
 def test_every_star_max_is_used() -> None:
     """A bound that nothing reads bounds nothing."""
     sources = {path: path.read_text(encoding="utf-8") for path in PYTHON_FILES if not is_test(path)}
