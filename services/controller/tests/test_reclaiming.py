@@ -249,6 +249,26 @@ def test_wide_set_objects_are_destroyed_a_few_at_a_time(
     require_all_reclaimed(ledger)
 
 
+def test_a_visit_costs_the_same_after_many_batches_of_wide_objects(
+    ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch that stopped before a wide object made every later visit slower; after thousands of batches a step lasted longer than an election timeout."""
+    monkeypatch.setattr(reclaim_driver, "PIECES_DESTROYED_PER_STEP", 1)
+    first, second = make_streams(ledger, broker, make_topic(ledger, broker), 2)
+    for turn in range(200):
+        ledger.upload(broker, [(first, 0, turn, turn + 1), (second, 0, turn, turn + 1)])
+    trim(ledger, broker, (first, 200), (second, 200))
+    driver = new_reclaim_driver(ledger)
+    began_with = None
+    while driver.step() == PAUSE_S:
+        if driver._pass is not None:
+            began_with = began_with or driver._pass.found
+            assert driver._pass.found is began_with, "the search is not wrapped once more"
+    assert began_with is not None
+    assert len(ledger.image.stream_set_objects) == 0
+    require_all_reclaimed(ledger)
+
+
 def test_a_step_decodes_a_bounded_number_of_pieces_of_live_set_objects(
     ledger: Ledger, broker: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

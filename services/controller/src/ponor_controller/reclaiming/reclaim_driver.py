@@ -48,6 +48,8 @@ class _Pass:
         self.found = found
         self.starts = starts
         """Of each stream when the search began; None: deleted."""
+        self.left_over: tuple[ObjectId, ...] = ()
+        """An object that was found by the step before, and had no room in its batch."""
 
 
 class ReclaimDriver:
@@ -114,14 +116,15 @@ class ReclaimDriver:
     def _search(self, search: _Pass) -> tuple[list[ObjectId], bool]:
         """Go on for one step; the dead objects that one batch may destroy, and whether the search is over."""
         objects, dead, pieces = self._proposer.view.objects, list[ObjectId](), 0
-        for visits, found in enumerate(search.found, 1):
+        left_over, search.left_over = search.left_over, ()
+        for visits, found in enumerate(chain(left_over, search.found), 1):
             # A compaction may have destroyed the object meanwhile.
             row = None if found is None else objects.get(found)
             if found is not None and row is not None and row.state is ObjectState.COMMITTED:
                 several = self._proposer.view.image.stream_set_objects.pieces_of(found)
                 pieces += 0 if several is None else len(several)
                 if dead and pieces > PIECES_DESTROYED_PER_STEP:
-                    search.found = chain((found,), search.found)
+                    search.left_over = (found,)
                     return dead, False
                 dead.append(found)
             if visits >= VISITS_PER_STEP or len(dead) >= DESTROYED_PER_STEP:
