@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import uuid
 from pathlib import Path
 
@@ -110,6 +111,25 @@ def test_a_forced_recovery_of_a_controller_without_a_log_leaves_the_cluster_as_i
     with pytest.raises(CommandError, match="holds no controller's data"):
         force_local_recovery(cluster, 1)
     assert len(QuorumFile.open(cluster, 3).controllers) == 3
+
+
+def test_a_forced_recovery_of_a_copy_leaves_the_original_alone(
+    tmp_path: Path, cluster: ClusterDirectory
+) -> None:
+    """A configuration names the directory of its process by an absolute path. The operator is told to try on copies."""
+    original = cluster.process_data("controller-1")
+    original.mkdir(parents=True)
+    content = {
+        "node_id": 68_537,
+        "data": str(original),
+        "listen": "127.0.0.1:1",
+        "peer_listen": "127.0.0.1:2",
+    }
+    write_json_atomically(cluster.config_file("controller-1"), content)
+    copy = ClusterDirectory(tmp_path / "copy")
+    shutil.copytree(cluster.root, copy.root, ignore=shutil.ignore_patterns("copy"))
+    with pytest.raises(CommandError, match="copy/controller-1 holds no controller's data"):
+        force_local_recovery(copy, 1)
 
 
 @pytest.mark.parametrize(

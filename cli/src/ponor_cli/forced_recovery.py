@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import NoReturn
 
 from ponor_controller.configuration import read_configuration
@@ -51,11 +52,14 @@ def _read(directory: ClusterDirectory) -> QuorumFile:
 
 
 async def _force(directory: ClusterDirectory, controller: int) -> ForcedRecovery:
-    configuration = read_configuration(directory.config_file(f"controller-{controller}"))
+    name = f"controller-{controller}"
+    configuration = read_configuration(directory.config_file(name))
+    # The configuration in a copy of the cluster's directory names the original.
+    options = replace(configuration.options, data=directory.process_data(name).absolute())
     disk = SystemDisk()
     try:
         runtime = Runtime(SystemClock(), SystemRandomness(), disk, GrpcNetwork(), Telemetry(), _fail_stop)
-        return await force_recovery(runtime, configuration.settings, configuration.options)
+        return await force_recovery(runtime, configuration.settings, options)
     finally:
         disk.close()
 

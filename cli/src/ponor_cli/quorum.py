@@ -174,8 +174,9 @@ def confirm_incarnation(
 
 FORCE_HELP = """After the majority of the controllers is lost FOR GOOD: make one stopped controller the whole quorum.
 
-Whatever this controller's log lacks is lost, and brokers may hold data that is referenced by nothing. Prefer bringing back any majority. Choose the controller with the
-greatest last index. All other controllers of the cluster must never run again on their old directories; the new incarnation refuses them.
+Whatever this controller's log lacks is lost, and brokers may hold data that is referenced by nothing. Prefer bringing back any majority. Choose the controller whose
+last entry has the greatest term, and between equal terms the greatest index; a longer log of an earlier term lacks what was committed later. The command prints both: try it on
+copies of the directories. All other controllers of the cluster must never run again on their old directories; the new incarnation refuses them.
 
 \b
 Example:
@@ -204,7 +205,7 @@ def force_recovery_command(
     done = force_local_recovery(ClusterDirectory(data), controller)
     message = (
         f"FORCED RECOVERY of cluster {done.cluster_id}: controller {controller} is the only voter of incarnation {done.incarnation}. "
-        f"Its log up to index {done.last_index} counts as committed (certain before: up to {done.known_committed_index}). "
+        f"Its log up to index {done.last_index} of term {done.last_term} counts as committed (certain before: up to {done.known_committed_index}). "
         f"Start it with `ponor up --controllers 1 --data {data}`; nothing is deleted from the object store until "
         f"`ponor cluster quorum confirm-incarnation {done.incarnation}`"
     )

@@ -171,11 +171,15 @@ async def test_an_attempt_may_be_repeated_and_changes_nothing_but_the_incarnatio
         async with a_node(all_three) as (session, _):
             await asyncio.gather(*(session.submit(put(f"k{n}")) for n in range(50)))
             await _everybody_has_everything(all_three)
+            term = (await _ask_any(all_three)).description.term
         for machine in all_three:
             await machine.cut_off()
         first, second = await force(kept), await force(kept)
         assert (first.incarnation, second.incarnation) == (1, 2)
         assert second.last_index == first.last_index + 1
+        assert (first.last_term, second.last_term) == (term, term + 1), (
+            "of the last entry, not of the last vote"
+        )
         assert second.former_voters == (kept.member.node_id,)
         kept.start()
         described = (await ask(kept, describe=wire.DescribeQuorum(leader_only=True))).description

@@ -38,6 +38,7 @@ class ForcedRecovery:
         cluster_id: of the cluster.
         known_committed_index: everything up to here was committed for certain.
         last_index: everything up to here counts as committed now.
+        last_term: of the entry at `last_index`. Of several logs the one with the greatest last term lacks least; only between equal terms the last index decides.
         incarnation: the new one.
         former_voters: node ids of those that voted before.
     """
@@ -45,6 +46,7 @@ class ForcedRecovery:
     cluster_id: str
     known_committed_index: int
     last_index: int
+    last_term: int
     incarnation: int
     former_voters: tuple[int, ...]
 
@@ -102,12 +104,15 @@ async def _append(
         raise WrongDirectoryError(
             f"{options.data}: the cluster was recovered by force {INCARNATION_MAX} times, and no epochs are left for one more"
         )
+    last_term = stored.entries[-1].term if stored.entries else stored.base.term
     term = stored.hard_state.term + 1
     own = Member(identity.node_id, identity.directory_id.bytes, options.peer_listen, options.listen)
     former = tuple(row.node_id for row in image.quorum if row.voter)
     entry = _entry(image, term, incarnation, own)
     await _persist(log, HardState(term, identity.replica), entry)
-    return ForcedRecovery(cluster.cluster_id, known_committed, entry.index - 1, incarnation, former)
+    return ForcedRecovery(
+        cluster.cluster_id, known_committed, entry.index - 1, last_term, incarnation, former
+    )
 
 
 def _apply_rest(image: MetadataImage, stored: StoredState) -> None:
