@@ -107,6 +107,22 @@ def test_every_collector_and_compactor_is_a_node_of_its_own(role: str, read: Any
     assert len(ids) == 2
 
 
+@pytest.mark.parametrize("share", [False, True])
+def test_every_node_that_uses_the_store_is_told_whether_it_may_share_it(share: bool, tmp_path: Path) -> None:
+    store = {**SMALLEST["objectStore"], "shareStore": share}
+    manifests = render({**SMALLEST, "objectStore": store})
+    for kind, suffix, read in (
+        ("StatefulSet", "-broker", broker_of),
+        ("Deployment", "-gc-0", gc_of),
+        ("Deployment", "-compactor-0", compactor_of),
+    ):
+        workload = of_kind(manifests, kind, suffix)
+        found = read(environment(manifests, workload, "demo-0"), tmp_path)
+        assert found.options.membership.share_store is share
+    controllers = of_kind(manifests, "StatefulSet", "-controller")
+    assert "PONOR_SHARE_STORE" not in environment(manifests, controllers, "demo-controller-0")
+
+
 def test_selectors_select_the_pods_that_they_mean() -> None:
     manifests = render(dict(SMALLEST))
     for kind, field in (

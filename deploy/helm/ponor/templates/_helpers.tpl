@@ -75,6 +75,10 @@ app.kubernetes.io/component: {{ .role }}
 {{- if ne .role "controller" }}
 - name: PONOR_OBJECT_STORE
   value: {{ required "objectStore.url is missing: s3://BUCKET/PREFIX?endpoint=URL" .root.Values.objectStore.url | quote }}
+{{- if .root.Values.objectStore.shareStore }}
+- name: PONOR_SHARE_STORE
+  value: "true"
+{{- end }}
 {{- end }}
 {{- with .root.Values.otlp.endpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
