@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from ponor_cli.directory import ClusterDirectory
+from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
 from ponor_cli.errors import CommandError
 from ponor_cli.plan import (
     ClusterPlaces,
@@ -15,6 +15,7 @@ from ponor_cli.plan import (
     broker_numbers,
     check_addition,
     check_options,
+    cluster_places,
     export_environment,
     object_store_url,
     plan,
@@ -23,6 +24,7 @@ from ponor_cli.plan import (
 from ponor_cli.port_plan import BLOCK, PlannedPort, choose_ports, ports_of_cluster, ports_of_process
 from ponor_cli.quorum_file import ControllerPlace, QuorumFile
 from ponor_runtime.host_port import join_host_port
+from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal, NodeId, cluster_of_node
 
 
 def options(**changes: object) -> UpOptions:
@@ -153,10 +155,58 @@ def test_every_port_is_used_once() -> None:
     assert sorted(used) == [f"127.0.0.1:{port}" for port in ports]
 
 
-def test_node_ids_are_unique_and_below_two_to_the_thirty() -> None:
-    ids = [spec.node_id for spec in plan(options(gcs=4), quorum_of(1), list(range(7000, 7009)))]
-    assert len(set(ids)) == len(ids)
+@pytest.mark.parametrize("ordinal", [1, 2, 8191, CLUSTER_ORDINAL_MAX])
+def test_node_ids_of_the_largest_cluster_are_unique_and_fit_kafkas_clients(ordinal: int) -> None:
+    chosen = options(controllers=5, brokers=16, gcs=16, compactors=8)
+    quorum = quorum_of(5)
+    quorum.cluster_ordinal = ClusterOrdinal(ordinal)
+    specs = plan(chosen, quorum, list(range(7000, 7000 + ports_needed(chosen))))
+    ids = {spec.node_id for spec in specs}
+    assert len(ids) == len(specs) == 5 + 16 + 16 + 8
+    assert {cluster_of_node(node_id) for node_id in ids} == {ordinal}
     assert all(0 < node_id < 1 << 30 for node_id in ids)
+    # Java clients connect to a group's coordinator under the id 2^31 - 1 - NODE.
+    assert not ids & {(1 << 31) - 1 - node_id for node_id in ids}
+    added = plan_addition(cluster_places(chosen, quorum, ["127.0.0.1:7000"]), "broker", 16, [9000], {})
+    assert cluster_of_node(NodeId(added.node_id)) == ordinal
+    assert {spec.config["cluster_ordinal"] for spec in specs[:5]} == {ordinal}
+
+
+def test_a_new_cluster_draws_its_ordinal_and_keeps_it(tmp_path: Path) -> None:
+    drawn = set()
+    for number in range(8):
+        directory = ClusterDirectory(tmp_path / str(number))
+        directory.make()
+        quorum = QuorumFile.open(directory, 1)
+        assert 1 <= quorum.cluster_ordinal <= CLUSTER_ORDINAL_MAX
+        assert QuorumFile.open(directory, 1) == quorum
+        assert QuorumFile.open(directory, 1, quorum.cluster_ordinal) == quorum
+        drawn.add(quorum.cluster_ordinal)
+    assert len(drawn) > 1
+
+
+def test_an_ordinal_that_is_given_is_kept_and_another_one_is_refused(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path)
+    assert QuorumFile.open(directory, 1, ClusterOrdinal(7)).cluster_ordinal == 7
+    assert QuorumFile.open(directory, 1).cluster_ordinal == 7
+    with pytest.raises(CommandError, match=r"--cluster-ordinal 8: .* with ordinal 7.* another --data"):
+        QuorumFile.open(directory, 1, ClusterOrdinal(8))
+
+
+def test_a_directory_of_an_earlier_build_keeps_ordinal_1(tmp_path: Path) -> None:
+    directory = ClusterDirectory(tmp_path)
+    QuorumFile.open(directory, 1)
+    content = read_json(directory.quorum_file)
+    assert content is not None
+    del content["cluster_ordinal"]
+    write_json_atomically(directory.quorum_file, content)
+    assert QuorumFile.open(directory, 1).cluster_ordinal == 1
+
+
+def test_nodes_are_told_when_they_may_share_the_store() -> None:
+    for share in (False, True):
+        specs = plan(options(share_store=share), quorum_of(1), list(range(7000, 7006)))
+        assert [spec.config["share_store"] for spec in specs[1:]] == [share] * 3
 
 
 @pytest.mark.parametrize(
@@ -170,6 +220,8 @@ def test_node_ids_are_unique_and_below_two_to_the_thirty() -> None:
         ({"wal": "tape"}, "--wal tape"),
         ({"kafka_port": 0}, "--kafka-port 0"),
         ({"kafka_port": 65530}, "--kafka-port 65530"),
+        ({"cluster_ordinal": 0}, "--cluster-ordinal 0"),
+        ({"cluster_ordinal": 16_384}, "--cluster-ordinal 16384"),
         ({"host": "0.0.0.0"}, "--advertise HOST"),
         ({"host": "0.0.0.0", "advertise": "::"}, "--advertise ::"),
     ],

@@ -16,7 +16,9 @@ SETTINGS = {"num_partitions": 4, "offsets_topic_partitions": 4, "group_initial_r
 @pytest.fixture(scope="session")
 def ponor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where Ponor is."""
-    with LocalCluster(tmp_path_factory.mktemp("tools") / "ponor", settings=SETTINGS) as cluster:
+    directory = tmp_path_factory.mktemp("tools") / "ponor"
+    # Outputs that name nodes are compared with those of a Kafka: the first broker is always 65536.
+    with LocalCluster(directory, settings=SETTINGS, arguments=["--cluster-ordinal", "1"]) as cluster:
         yield cluster.bootstrap
 
 

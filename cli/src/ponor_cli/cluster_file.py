@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
 from ponor_cli.errors import CommandError
+
+HAS_SERVED_DEFAULT: Final = True
+"""Of files that do not say it: earlier builds wrote none, and a cluster that may hold data is not given another store."""
 
 
 @dataclass(slots=True)
@@ -52,9 +55,14 @@ class ClusterFile:
     wal: str
     supervisor_pid: int | None
     processes: list[ProcessEntry]
+    has_served: bool = False
+    """A broker of this directory has let clients in, at this start or an earlier one."""
 
     def write(self, directory: ClusterDirectory) -> None:
         """Replace the file."""
+        self.has_served = self.has_served or any(
+            entry.role == "broker" and entry.state == "serving" for entry in self.processes
+        )
         write_json_atomically(directory.cluster_file, asdict(self))
 
     @classmethod
@@ -75,7 +83,7 @@ class ClusterFile:
     def parse(cls, content: dict[str, Any]) -> ClusterFile:
         """Build from the JSON value."""
         processes = [ProcessEntry(**entry) for entry in content["processes"]]
-        return cls(**{**content, "processes": processes})
+        return cls(**{"has_served": HAS_SERVED_DEFAULT, **content, "processes": processes})
 
     def add(self, directory: ClusterDirectory, role: str, number: int, node_id: int) -> ProcessEntry:
         """One more process; it is written at its first change of state."""

@@ -30,7 +30,7 @@ partition_app = typer.Typer(
 
 MOVE_HELP = """Have another broker lead partitions. Nothing is copied: clients see a pause below a second, and no error.
 
-BROKER is a node id, or the number of a broker of this `ponor up`.
+BROKER is a node id (`ponor cluster info` shows them), or the number of a broker of this `ponor up`.
 
 \b
 Examples:

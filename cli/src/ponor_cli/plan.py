@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from ponor_runtime.host_port import join_host_port
-from ponor_runtime.identity import ClusterOrdinal, compose_node_id
+from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal, compose_node_id
 
 from ponor_cli.directory import ClusterDirectory
 from ponor_cli.errors import CommandError
 from ponor_cli.port_plan import BLOCK
-from ponor_cli.quorum_file import FIRST_CONTROLLERS, ControllerPlace, QuorumFile
+from ponor_cli.quorum_file import FIRST_CONTROLLERS, UNDRAWN_ORDINAL, ControllerPlace, QuorumFile
 
-CLUSTER_ORDINAL_DEFAULT = ClusterOrdinal(1)
 BROKER_NUMBER_FIRST = 0
 GC_NUMBER_FIRST = 1000
 COMPACTOR_NUMBER_FIRST = 2000
@@ -68,6 +67,10 @@ class UpOptions:
     wal: str = "file"
     otlp: str | None = None
     trace_ratio: float | None = None
+    cluster_ordinal: ClusterOrdinal | None = None
+    """None: drawn when the directory is formatted, and taken from it afterwards."""
+    share_store: bool = False
+    """Whether the object store may hold other clusters too."""
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
     """Role -> setting -> value, as `settings_routing` sorted them."""
 
@@ -101,6 +104,8 @@ def check_options(options: UpOptions) -> None:
         raise CommandError(f"--compactors {options.compactors}: choose 0 to {COMPACTORS_MAX}")
     if not 0 <= options.gcs <= GCS_MAX:
         raise CommandError(f"--gcs {options.gcs}: choose 0 to {GCS_MAX}")
+    if options.cluster_ordinal is not None and not 1 <= options.cluster_ordinal <= CLUSTER_ORDINAL_MAX:
+        raise CommandError(f"--cluster-ordinal {options.cluster_ordinal}: choose 1 to {CLUSTER_ORDINAL_MAX}")
     if options.wal not in WALS:
         raise CommandError(f"--wal {options.wal}: unknown; use {' or '.join(WALS)}")
     if options.otlp is not None and not options.otlp.startswith(("http://", "https://")):
@@ -173,18 +178,10 @@ def plan(
     assert len(voters) == options.controllers
     assert len(ports) == ports_needed(options)
     rows = [
-        _voter(reach(options), voter, ports[PORTS_PER_CONTROLLER * at :]) for at, voter in enumerate(voters)
+        _voter(reach(options), voter, quorum.cluster_ordinal, ports[PORTS_PER_CONTROLLER * at :])
+        for at, voter in enumerate(voters)
     ]
-    places = ClusterPlaces(
-        options.directory,
-        options.host,
-        [row["service_address"] for row in rows],
-        object_store_url(options),
-        options.kafka_port,
-        options.wal,
-        options.advertise,
-        quorum.cluster_id,
-    )
+    places = cluster_places(options, quorum, [row["service_address"] for row in rows])
     metrics = iter(ports[PORTS_PER_CONTROLLER * len(rows) :])
     specs = [
         _spec(
@@ -219,6 +216,22 @@ def plan(
     return specs
 
 
+def cluster_places(options: UpOptions, quorum: QuorumFile, controllers: list[str]) -> ClusterPlaces:
+    """Where the cluster is that the options and its file speak of."""
+    return ClusterPlaces(
+        options.directory,
+        options.host,
+        controllers,
+        object_store_url(options),
+        options.kafka_port,
+        options.wal,
+        options.advertise,
+        quorum.cluster_id,
+        quorum.cluster_ordinal,
+        options.share_store,
+    )
+
+
 def bootstrap_of(specs: Sequence[ProcessSpec]) -> str:
     """What clients are given: the addresses of all brokers."""
     brokers = [spec.config for spec in specs if spec.role == "broker"]
@@ -233,10 +246,10 @@ def reach(options: UpOptions) -> str:
     return options.advertise or options.host
 
 
-def _voter(host: str, voter: ControllerPlace, ports: list[int]) -> dict[str, Any]:
+def _voter(host: str, voter: ControllerPlace, ordinal: ClusterOrdinal, ports: list[int]) -> dict[str, Any]:
     service_port, peer_port = ports[:PORTS_PER_CONTROLLER]
     return {
-        "node_id": compose_node_id(CLUSTER_ORDINAL_DEFAULT, CONTROLLER_NUMBER_FIRST + voter.number),
+        "node_id": compose_node_id(ordinal, CONTROLLER_NUMBER_FIRST + voter.number),
         "peer_address": join_host_port(host, peer_port),
         "service_address": join_host_port(host, service_port),
     }
@@ -248,7 +261,7 @@ def _controller(
     return {
         "listen": at(host, own["service_address"]),
         "peer_listen": at(host, own["peer_address"]),
-        "cluster_ordinal": CLUSTER_ORDINAL_DEFAULT,
+        "cluster_ordinal": quorum.cluster_ordinal,
         "voters": voters,
         "format": not quorum.formatted,
         "cluster_id": quorum.cluster_id,
@@ -267,6 +280,8 @@ class ClusterPlaces:
     wal: str = "file"
     advertise: str | None = None
     cluster_id: str = ""
+    cluster_ordinal: ClusterOrdinal = UNDRAWN_ORDINAL
+    share_store: bool = False
 
     def reached(self, address: str) -> str:
         """The address under which others reach a process that listens on this one."""
@@ -279,6 +294,7 @@ class ClusterPlaces:
             "controllers": self.controllers,
             "object_store": self.object_store,
             "cluster_id": self.cluster_id,
+            "share_store": self.share_store,
         }
 
     def broker(self, number: int) -> dict[str, Any]:
@@ -320,7 +336,7 @@ def plan_addition(
     blank = {
         "listen": join_host_port(places.host, service_port),
         "peer_listen": join_host_port(places.host, peer_port),
-        "cluster_ordinal": CLUSTER_ORDINAL_DEFAULT,
+        "cluster_ordinal": places.cluster_ordinal,
         "format": False,
     }
     return _spec(places, role, number, CONTROLLER_NUMBER_FIRST, metrics_port, blank, {role: settings})
@@ -357,7 +373,7 @@ def _spec(
     extra: dict[str, Any],
     settings: Mapping[str, dict[str, str]],
 ) -> ProcessSpec:
-    node_id = compose_node_id(CLUSTER_ORDINAL_DEFAULT, first + number)
+    node_id = compose_node_id(places.cluster_ordinal, first + number)
     name = f"{role}-{number}"
     config = {
         "node_id": node_id,

@@ -7,18 +7,18 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from ponor_cli.cluster_file import ClusterFile, ProcessEntry
+from ponor_cli.cluster_file import HAS_SERVED_DEFAULT, ClusterFile, ProcessEntry
 from ponor_cli.control import ControlServer
 from ponor_cli.directory import read_json, write_json_atomically
 from ponor_cli.errors import CommandError
 from ponor_cli.orphans import await_orphans
 from ponor_cli.plan import (
-    ClusterPlaces,
     ProcessSpec,
     UpOptions,
     bootstrap_of,
     broker_numbers,
     check_options,
+    cluster_places,
     export_environment,
     object_store_url,
     plan,
@@ -64,17 +64,18 @@ def _prepare(options: UpOptions) -> tuple[ClusterFile, QuorumFile, list[ProcessS
     """
     directory, store = options.directory, object_store_url(options)
     before = read_json(directory.cluster_file)
-    if before is not None:
-        _refuse_other_store(options, store, before)
-    brokers = broker_numbers(options.brokers, _brokers_of(before))
+    # Where no broker ever let a client in, nothing was stored: the next start may have another store and fewer brokers.
+    bound = before if before is not None and before.get("has_served", HAS_SERVED_DEFAULT) else {}
+    _refuse_other_store(options, store, bound)
+    brokers = broker_numbers(options.brokers, _brokers_of(bound))
     if before is not None:
         _await_those_left_behind(ClusterFile.parse(before))
     _refuse_taken_kafka_ports(options, brokers)
-    quorum = QuorumFile.open(directory, options.controllers)
+    quorum = QuorumFile.open(directory, options.controllers, options.cluster_ordinal)
     controllers = [place.number for place in quorum.controllers]
     planned = ports_of_cluster(options.kafka_port, controllers, brokers, options.gcs, options.compactors)
     specs = plan(options, quorum, choose_ports(options.host, planned, say), brokers)
-    cluster = _describe(options, specs, store)
+    cluster = _describe(options, specs, store, has_served=bool(bound))
     cluster.write(directory)
     return cluster, quorum, specs
 
@@ -94,16 +95,7 @@ async def _serve(
         options.directory,
         cluster,
         specs,
-        places=ClusterPlaces(
-            options.directory,
-            options.host,
-            list(cluster.controllers),
-            cluster.object_store,
-            options.kafka_port,
-            options.wal,
-            options.advertise,
-            quorum.cluster_id,
-        ),
+        places=cluster_places(options, quorum, list(cluster.controllers)),
         quorum=quorum,
         restart=restart,
         environment=export_environment(options),
@@ -143,7 +135,7 @@ async def _glance(store: str, wal: str) -> None:
         say(f"ponor: {silence}")
 
 
-def _describe(options: UpOptions, specs: list[ProcessSpec], store: str) -> ClusterFile:
+def _describe(options: UpOptions, specs: list[ProcessSpec], store: str, *, has_served: bool) -> ClusterFile:
     entries = [
         ProcessEntry.planned(options.directory, spec.role, spec.number, spec.node_id) for spec in specs
     ]
@@ -154,13 +146,12 @@ def _describe(options: UpOptions, specs: list[ProcessSpec], store: str) -> Clust
         wal=options.wal,
         supervisor_pid=os.getpid(),
         processes=entries,
+        has_served=has_served,
     )
 
 
-def _brokers_of(before: dict[str, Any] | None) -> list[int]:
+def _brokers_of(before: dict[str, Any]) -> list[int]:
     """Numbers of the brokers that the cluster had when it was stopped."""
-    if before is None:
-        return []
     return [entry["id"] for entry in before.get("processes", []) if entry["role"] == "broker"]
 
 

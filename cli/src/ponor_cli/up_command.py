@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from ponor_runtime.identity import ClusterOrdinal
 
 from ponor_cli.directory import ClusterDirectory
 from ponor_cli.plan import UpOptions
@@ -28,6 +29,26 @@ OtlpOption = Annotated[
         metavar="URL", help="Send traces and metrics to this OpenTelemetry collector (OTLP over HTTP)."
     ),
 ]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="file://DIR or s3://BUCKET/PREFIX?endpoint=URL; default: inside the data directory.",
+    ),
+]
+ShareStoreOption = Annotated[
+    bool,
+    typer.Option(
+        "--share-store", help="Enter an object store that holds other clusters, at the first start."
+    ),
+]
+OrdinalOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="1 to 16383, part of all ids, unique among clusters that share a store; default: drawn at the first start.",
+    ),
+]
 DATA_DEFAULT = Path("data")
 UP_HELP = """Run a cluster on this machine until Ctrl-C.
 
@@ -38,6 +59,7 @@ Examples:
   ponor up --brokers 3 --wal object
   ponor up --host 0.0.0.0 --advertise kafka.example.com
   ponor up --object-store 's3://bucket/prefix?endpoint=http://127.0.0.1:9000'
+  ponor up --object-store file:///srv/objects --share-store --cluster-ordinal 7
   ponor up --otlp http://127.0.0.1:4318 --trace-ratio 0.1
 """
 
@@ -56,14 +78,10 @@ def up(
     ] = 9092,
     host: HostOption = "127.0.0.1",
     advertise: AdvertiseOption = None,
-    object_store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="file://DIR or s3://BUCKET/PREFIX?endpoint=URL; default: inside the data directory.",
-        ),
-    ] = None,
+    object_store: StoreOption = None,
     wal: Annotated[str, typer.Option(help="Write-ahead log: file or object.")] = "file",
+    share_store: ShareStoreOption = False,
+    cluster_ordinal: OrdinalOption = None,
     ready_file: Annotated[Path | None, typer.Option(help="Written once clients can produce.")] = None,
     no_restart: Annotated[bool, typer.Option("--no-restart", help="Leave dead processes dead.")] = False,
     otlp: OtlpOption = None,
@@ -93,6 +111,8 @@ def up(
         wal=wal,
         otlp=otlp,
         trace_ratio=trace_ratio,
+        cluster_ordinal=None if cluster_ordinal is None else ClusterOrdinal(cluster_ordinal),
+        share_store=share_store,
         settings=route_settings(setting or []),
     )
     run_up(options, restart=not no_restart, ready_file=ready_file)

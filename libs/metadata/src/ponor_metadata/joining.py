@@ -138,7 +138,7 @@ async def check_store(store: ObjectStore, own: ClusterMarker, membership: Member
     if present is None and found and not membership.share_store:
         raise WrongClusterError(
             f"the object store holds {others}; the controllers serve {own}, which has no marker in it. If the controllers lost their directories, this is a new and empty cluster: "
-            "stop it and mount the directories again. If two clusters are to share this store, set share_store; otherwise give this cluster another prefix"
+            "stop it and mount the directories again. If two clusters are to share this store, set share_store (`ponor up --share-store`, `objectStore.shareStore` of the chart); otherwise give this cluster another prefix"
         )
     if present is None:
         present = await put_marker(store, own)
