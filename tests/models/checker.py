@@ -5,7 +5,7 @@ own bounds; `states_max` only keeps a mistake in them from eating the machine, a
 proves nothing.
 
 Explicit states in Python rather than TLA+: TLC and Apalache cannot be had from the registries that a build may use, so nobody would run them
-(docs/decisions/0019-models-and-histories.md).
+(docs/design/simulation-and-models.md#models).
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ LOST = "its stream went on without it"
 UNREACHED = "no walk reaches it"
 FORGOTTEN = "nobody will look for it"
 
-# The numbers are those of the table in docs/decisions/0020-object-wal.md.
+# The numbers are those of the table in docs/design/object-wal.md#safety-rules.
 NEEDED = [
     (1, SMALL, ("fence_stays",), 11, LOST),
     (2, SMALL, ("fenced",), 7, LOST),

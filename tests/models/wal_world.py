@@ -96,7 +96,7 @@ class World(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WalRules:
-    """The rules; each may be dropped. R1 to R7 are those of docs/decisions/0020-object-wal.md.
+    """The rules; each may be dropped. R1 to R7 are those of docs/design/object-wal.md#safety-rules.
 
     Attributes:
         opened_before_put: R1: a process puts nothing before the controller lists its log as open.

@@ -1,6 +1,6 @@
 """A broker writes, rolls, cleans, deletes and trims; uploads commit its streams one before the other. Whoever reads objects alone must find every offset at its place, and never a hole.
 
-The rules of both sides are the real ones: `StreamTrims` says what the broker trims, `lay_out` what a cold reader makes of what is committed (docs/decisions/0032-spark-snapshot.md).
+The rules of both sides are the real ones: `StreamTrims` says what the broker trims, `lay_out` what a cold reader makes of what is committed (docs/design/spark.md#snapshots).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class ColdReading(RuleBasedStateMachine):
 
     @rule(names=st.lists(st.sampled_from([LOG, KEPT]), min_size=1))
     def upload_large_runs(self, names: list[str]) -> None:
-        """The small rest is carried: the Meta stream is always in it (docs/decisions/0004-carry-small-rests.md)."""
+        """The small rest is carried: the Meta stream is always in it (docs/design/storage-and-write-path.md#small-rests)."""
         for name in names:
             self.streams[name].committed_offset = self.streams[name].next_offset
 

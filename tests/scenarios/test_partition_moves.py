@@ -1,6 +1,6 @@
 """A partition moves to another broker: what its clients see, and what happens when a step of the move fails.
 
-Two shipped brokers and a controller in one simulated world (docs/decisions/0021-partition-moves.md).
+Two shipped brokers and a controller in one simulated world (docs/design/moves-and-failover.md).
 """
 
 from __future__ import annotations

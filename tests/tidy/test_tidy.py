@@ -83,13 +83,6 @@ def test_locks_name_no_index() -> None:
         assert "--hash=" in text, f"{name_of(lock)} has no hashes; write it with `make lock`"
 
 
-def test_every_decision_is_indexed() -> None:
-    decisions = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
-    for decision in decisions:
-        assert decision.name in index, f"docs/decisions/README.md does not list {decision.name}"
-
-
 def test_every_design_note_is_indexed() -> None:
     design = ROOT / "docs" / "design"
     index = (design / "README.md").read_text(encoding="utf-8")
@@ -97,6 +90,30 @@ def test_every_design_note_is_indexed() -> None:
         assert note.name == "README.md" or f"({note.name})" in index, (
             f"docs/design/README.md does not list {note.name}"
         )
+
+
+def test_references_to_design_notes_name_a_section() -> None:
+    """Code and docs name a note of docs/design, and often a section of it, by the anchor of its heading."""
+    design = ROOT / "docs" / "design"
+    anchors = {
+        note.name: {
+            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            for heading in re.findall(r"^#+ (.+)$", note.read_text(encoding="utf-8"), re.MULTILINE)
+        }
+        for note in design.glob("*.md")
+    }
+    reference = re.compile(r"\bdesign/([a-z-]+\.md)(?:#([a-z0-9-]+))?")
+    inside = re.compile(r"\]\(([a-z-]+\.md)?#([a-z0-9-]+)\)")
+    for path in [*PYTHON_FILES, *tracked(".pyx"), *tracked(".md")]:
+        text = path.read_text(encoding="utf-8")
+        found = reference.findall(text)
+        if path.parent == design:
+            found += [(name or path.name, anchor) for name, anchor in inside.findall(text)]
+        for name, anchor in found:
+            assert name in anchors, f"{name_of(path)} names docs/design/{name}, which is not there"
+            assert not anchor or anchor in anchors[name], (
+                f"{name_of(path)}: docs/design/{name} has no section #{anchor}"
+            )
 
 
 def test_every_star_max_is_used() -> None:

@@ -1,6 +1,6 @@
 """What must never happen in a Raft group, watched from outside.
 
-What lives here: the promises of the paper and of docs/decisions/0014-raft-core.md as checks over everything that replicas do, with a memory that no crash
+What lives here: the promises of the paper and of docs/design/consensus.md#the-raft-core as checks over everything that replicas do, with a memory that no crash
 erases. Numbers in brackets are those of the project's list of invariants.
 """
 

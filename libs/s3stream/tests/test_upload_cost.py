@@ -1,4 +1,4 @@
-"""What uploads cost in PUTs: it follows the bytes, not the number of partitions (docs/decisions/0004-carry-small-rests.md)."""
+"""What uploads cost in PUTs: it follows the bytes, not the number of partitions (docs/design/storage-and-write-path.md#small-rests)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class PushingBatchReader(PonorBatchReader):
 
     Spark fails a query if the reader overrides `pushFilters` while spark.sql.python.filterPushdown.enabled is off (DATA_SOURCE_PUSHDOWN_DISABLED), and the worker that makes the
     reader cannot see that setting. Spark tells an override by the function behind the bound method; so this one is an attribute that answers when it is called, which happens only where
-    the setting is on, and otherwise looks like the one that was inherited (docs/decisions/0033-spark-source.md).
+    the setting is on, and otherwise looks like the one that was inherited (docs/design/spark.md#integration-with-spark).
     """
 
     def __init__(self, snapshot: Snapshot, options: Options, columns: Sequence[str]) -> None:

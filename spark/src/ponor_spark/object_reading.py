@@ -2,7 +2,7 @@
 
 What lives here: the window of reads, their repetition, and the check of every block against the index entry that the driver planned with (length
 and CRC32C, docs/formats/object.md). What a block says is `decode/`'s; where the bytes come from is `object_source.py`'s. Memory: at most
-`READ_BYTES_MAX` of at most `RUNS_IN_FLIGHT_MAX` runs, the one that is being decoded among them (docs/decisions/0050-memory-of-spark.md).
+`READ_BYTES_MAX` of at most `RUNS_IN_FLIGHT_MAX` runs, the one that is being decoded among them (docs/design/spark.md#memory).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from ponor_spark.split import ObjectRun, Split, WholeObject
 RUN_BYTES_MAX: Final = 4 << 20
 """Of one GET of blocks, unless a block alone is larger. A request costs processor time by its bytes, from a MiB on; more of them at a time hide a store's delay better than larger ones."""
 WHOLE_BYTES_MAX: Final = 16 << 20
-"""Of an object that is read whole, by one GET: larger ones are looked into first (docs/decisions/0040-planning-without-indexes.md)."""
+"""Of an object that is read whole, by one GET: larger ones are looked into first (docs/design/spark.md#planning)."""
 
 _PLACE: Final = struct.Struct(">40xQI12x")
 """Position and size in an index entry: all of it that packing looks at."""

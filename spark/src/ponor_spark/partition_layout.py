@@ -1,6 +1,6 @@
 """From a partition's Meta stream and the controller's stream rows to what can be read of it: which Kafka offsets lie in which slice of which stream.
 
-What lives here: the rules, pure (docs/decisions/0032-spark-snapshot.md). The Meta stream's committed part may lag what the rest of the metadata shows by an upload:
+What lives here: the rules, pure (docs/design/spark.md#snapshots). The Meta stream's committed part may lag what the rest of the metadata shows by an upload:
 
 - its list of segments may lack rolls: no matter, a roll leaves the distance between Kafka's offsets and the stream's as it is;
 - its log start may be an older one: streams are trimmed at the log start, so what is trimmed of a slice says where the log begins now;

@@ -1,7 +1,7 @@
 """From offsets and filters to splits: which objects, and which blocks of them, each task reads.
 
 What lives here: the way from ranges of Kafka offsets through segments and pieces to objects and blocks. How these become splits is `packing`. An index is read only where the metadata do not say
-enough (docs/decisions/0040-planning-without-indexes.md), once, many at a time; what it says is compared with the metadata here, or by the executor that reads it, so that a range that is not covered is an error and
+enough (docs/design/spark.md#planning), once, many at a time; what it says is compared with the metadata here, or by the executor that reads it, so that a range that is not covered is an error and
 never a short result.
 """
 

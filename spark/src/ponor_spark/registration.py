@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PUSHDOWN_SETTING: Final = "spark.sql.python.filterPushdown.enabled"
-"""Off by default, and left as the session has it: where it is on, every query needs a load() of its own (docs/decisions/0033-spark-source.md)."""
+"""Off by default, and left as the session has it: where it is on, every query needs a load() of its own (docs/design/spark.md#integration-with-spark)."""
 
 
 def register(spark: SparkSession) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "ponor"
 PUSHDOWN_SOUND_FROM: Final = (4, 3)
-"""Before, a query without filters gets the plan of an earlier one with filters on the same DataFrame (docs/decisions/0033-spark-source.md)."""
+"""Before, a query without filters gets the plan of an earlier one with filters on the same DataFrame (docs/design/spark.md#integration-with-spark)."""
 
 
 class PonorDataSource(DataSource):

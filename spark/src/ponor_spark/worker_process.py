@@ -51,7 +51,7 @@ def give_memory_back() -> bool:
     """Have freed memory used again by whichever thread wants some, or go back to the system, and give back what is free now; whether the C library can be told so (glibc can).
 
     Left to itself, glibc has an arena for each thread that fetches, and every arena keeps room for the largest reads that it saw: after four tasks a worker holds 40 MiB of which nothing is used,
-    until Spark ends it. One arena is enough for threads that wait for a network (docs/decisions/0050-memory-of-spark.md).
+    until Spark ends it. One arena is enough for threads that wait for a network (docs/design/spark.md#memory).
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):

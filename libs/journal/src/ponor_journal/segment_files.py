@@ -1,7 +1,7 @@
 """The files of a journal: live segments, spares, and the background work that keeps one spare ready.
 
 What lives here: names and their durability. A file is filled with zeros once (overwriting allocated blocks costs a quarter of appending
-to a file: docs/decisions/0002-one-journal.md) and then goes round: spare, live, spare. It is never filled again: the generation in every
+to a file: docs/design/storage-and-write-path.md#one-journal) and then goes round: spare, live, spare. It is never filled again: the generation in every
 CRC makes its old frames invalid.
 """
 

@@ -1,6 +1,6 @@
 """A plain Produce request, nearly every one: from its frame to its last record in two compiled steps.
 
-What lives here: the choice of the implementation. `plain_produce_native` is compiled when this member is installed (docs/decisions/0006-produce-path.md); where it is
+What lives here: the choice of the implementation. `plain_produce_native` is compiled when this member is installed (docs/design/kafka-protocol-and-produce-path.md#plain-requests); where it is
 not there, `plain_produce_python` gives the same results, at the cost of the long way.
 """
 

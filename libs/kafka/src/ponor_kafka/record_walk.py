@@ -1,6 +1,6 @@
 """The walk over the records of a batch, uncompressed: what a broker checks of every record a producer sends.
 
-What lives here: the choice of the implementation. `record_walk_native` is compiled when this member is installed (docs/decisions/0008-full-record-validation.md);
+What lives here: the choice of the implementation. `record_walk_native` is compiled when this member is installed (docs/design/kafka-protocol-and-produce-path.md#record-validation);
 where it is not there, `record_walk_python` gives the same results, some hundred times slower.
 """
 

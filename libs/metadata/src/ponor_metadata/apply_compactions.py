@@ -1,4 +1,4 @@
-"""Rules of apply for compaction tasks: given to one worker after the other, renewed, ended (docs/decisions/0026-compaction-tasks.md).
+"""Rules of apply for compaction tasks: given to one worker after the other, renewed, ended (docs/design/compaction.md#tasks).
 
 A task holds its sources: no object is replaced twice. That the outputs hold what the sources held is the leader's to check before it writes the batch in
 which sources are destroyed, outputs committed and the task ended.

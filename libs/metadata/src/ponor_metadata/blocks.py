@@ -5,7 +5,7 @@ another list (`TupleBlocks`: exact tuples; the garbage collector forgets them an
 under which index, and what a row means, is the business of tables.
 
 `freeze` copies the list of blocks and nothing else. A block that a picture may show is copied before it is changed for the first time after
-that, so that the picture stays as it was and no step takes longer than one block (docs/decisions/0016-packed-image.md).
+that, so that the picture stays as it was and no step takes longer than one block (docs/design/metadata-image.md#snapshots).
 """
 
 from __future__ import annotations

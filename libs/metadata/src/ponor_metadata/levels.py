@@ -1,4 +1,4 @@
-"""Feature levels of the log: which kinds of records may be in it (docs/decisions/0013-quorum-operations.md).
+"""Feature levels of the log: which kinds of records may be in it (docs/design/consensus.md#quorum-operations).
 
 What lives here: the name of the feature, its levels, and how to read the finalized one. Raising it and refusing what it does not allow yet is
 the controller's.

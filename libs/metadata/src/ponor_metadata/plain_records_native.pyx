@@ -1,5 +1,5 @@
 # cython: language_level=3, initializedcheck=False
-"""The plain case of the records that make up nearly all of a log, applied by compiled code (docs/decisions/0016-packed-image.md).
+"""The plain case of the records that make up nearly all of a log, applied by compiled code (docs/design/metadata-image.md#applying-records).
 
 What lives here: for a few kinds of records, a look whether applying one comes to changing some numbers in place or appending some, and
 doing it; and what a batch holds, which takes the same walk over its bytes. Everything else is left to the rules of `apply`, record by record: whatever is out of the ordinary, and everything that an

@@ -3,7 +3,7 @@
 What lives here: shapes only. Which rows exist and when they change is `apply`; how they are stored and found is `tables`; how they travel
 is `snapshot_layout`. A row is never changed in place: a change puts a new row, so that readers can keep the old one. Rows are tuples of
 numbers, strings, bytes and such tuples, so that a table can keep millions of them out of the garbage collector's sight
-(docs/decisions/0016-packed-image.md).
+(docs/design/metadata-image.md#packed-rows).
 """
 
 from __future__ import annotations

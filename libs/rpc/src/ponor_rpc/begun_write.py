@@ -2,7 +2,7 @@
 
 What lives here: a coroutine whose first step is taken at once, as an eager task would (Python has them from 3.12 on). With that step gRPC has the frame and, as a rule, the socket
 too; the task that waits for the rest wakes a turn of the loop later, behind all that was ready before it. A lone operation crosses four frames, and each of them waited for
-that turn (docs/decisions/0054-one-operation-in-time.md).
+that turn (docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What lives here: three settings of glibc's allocator. By default, blocks of a cache, reads and answers above 128 KiB each are mapped and unmapped, or
 cut from one of eight heaps and trimmed away, and every page of the next one is a fault and 4 KiB of zeros: 345 µs for a block of 512 KiB where copying into memory
-that stays takes about 20 µs (docs/decisions/0011-reading.md). It is for services whose memory is bounded by budgets and which read and forget all day.
+that stays takes about 20 µs (docs/design/reading-and-caches.md#cold-readers-beside-a-producer). It is for services whose memory is bounded by budgets and which read and forget all day.
 """
 
 from __future__ import annotations

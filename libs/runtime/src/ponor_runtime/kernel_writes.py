@@ -2,7 +2,7 @@
 
 What lives here: the four calls, the memory they write from, and the way of a result back to the loop, which is an eventfd that it polls like a
 socket. A group commit that goes this way needs no thread, and so none of the hand-overs of Python's lock that two threads on one core pay with
-context switches: one per write instead of nine, and half the CPU (docs/decisions/0007-storage-write-path.md).
+context switches: one per write instead of nine, and half the CPU (docs/design/storage-and-write-path.md#cost-of-an-append).
 
 Only for writes that need nothing besides: direct ones of whole sectors, in place, small. For all others, and wherever the calls are refused
 (another system, a container that forbids them, `fs.aio-max-nr`), a file has its thread; so every refusal here is a plain error number.

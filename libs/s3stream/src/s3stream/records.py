@@ -55,7 +55,7 @@ class StreamRecord:
 
     `count` may exceed what the payload holds (offset padding of compacted topics). `max_timestamp` is in milliseconds since 1970, −1
     where there is none. No timestamp in the payload lies below `min_timestamp`; it is not part of the encoded record, so what was read from bytes does not know it. It reaches the index of
-    the object that the record is uploaded in (docs/decisions/0051-smallest-timestamps.md).
+    the object that the record is uploaded in (docs/design/reading-and-caches.md#block-timestamps).
     """
 
     stream_id: StreamId

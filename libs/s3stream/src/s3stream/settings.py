@@ -26,7 +26,7 @@ SLOT_RECORD_BYTES_MAX: Final = 24 * MIB
 """The largest record that the object WAL takes. A slot must be one single put: a multipart upload has no condition (`stores.s3`)."""
 
 SPLIT_STREAMS_MAX: Final = 10_000
-"""Streams of an object that a compaction can give objects of their own: one commit names them all (docs/decisions/0043-narrow-set-objects.md)."""
+"""Streams of an object that a compaction can give objects of their own: one commit names them all (docs/design/storage-and-write-path.md#narrow-set-objects)."""
 
 _UPLOAD_SIZE_DEFAULT_BYTES_MAX: Final = 500 * MIB
 _SEGMENTS_PER_WINDOW: Final = 16

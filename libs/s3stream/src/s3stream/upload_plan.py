@@ -2,8 +2,8 @@
 
 A stream's run of at least the split size becomes a stream object of its own, the rest together becomes one stream set object. A small rest
 beside stream objects is no object of its own: it is carried to the next upload or shares the object of the smallest run
-(docs/decisions/0004-carry-small-rests.md). So the number of objects follows the bytes, not the number of streams, up to the streams that
-compaction can take out of one object again: a wider rest is several stream set objects (docs/decisions/0043-narrow-set-objects.md).
+(docs/design/storage-and-write-path.md#small-rests). So the number of objects follows the bytes, not the number of streams, up to the streams that
+compaction can take out of one object again: a wider rest is several stream set objects (docs/design/storage-and-write-path.md#narrow-set-objects).
 """
 
 from __future__ import annotations

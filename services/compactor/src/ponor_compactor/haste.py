@@ -1,7 +1,7 @@
 """How much of its rates a compactor makes use of: little while it keeps up, more the longer it does not. Pure.
 
 What lives here: one share, which grows while there is work and falls while there is none. It comes to rest where four fifths of the time are work, so that a steady load is copied
-about as slowly as it may be, instead of in a burst behind which everybody else's syncs wait (docs/decisions/0045-even-pace.md).
+about as slowly as it may be, instead of in a burst behind which everybody else's syncs wait (docs/design/compaction.md#pace).
 """
 
 from __future__ import annotations

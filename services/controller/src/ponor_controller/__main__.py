@@ -21,7 +21,7 @@ LOADING_THRESHOLDS = (50_000, 50, 100)
 """Few and late collections: rows make no cycles, and what a start leaves is frozen."""
 SERVING_THRESHOLDS = (500, 50, 2_000)
 """Small collections of what is young: what a thousand operations in flight hold is all alive, and to look at it seldom but all at once took steps of 10 ms and a quarter of a leader's
-CPU (docs/decisions/0052-encoded-once.md). Late ones of what is old: a pass over a large image costs more than what it finds (docs/decisions/0038-no-long-step.md)."""
+CPU (docs/design/sessions-and-subscriptions.md#cost-of-an-operation). Late ones of what is old: a pass over a large image costs more than what it finds (docs/design/time-and-turns.md#garbage-collection)."""
 REMEDIABLE = (DirectoryInUseError, RecordLogCorruptError, UnknownRecordError, WrongDirectoryError)
 
 

@@ -2,7 +2,7 @@
 
 What lives here: the judgement over whole batches: checksum, control batches, aborted transactions, clips, times, decompression within a bound, and the choice of the kernel that
 walks over records: `kernel` is compiled when this member is installed; where it is not there, `kernel_python` gives the same arrays, slower
-(docs/decisions/0031-spark-decode.md has figures). Rows are what a Kafka consumer would see.
+(docs/design/spark.md#decoding has figures). Rows are what a Kafka consumer would see.
 
 Offsets come from the place of a batch in its stream, not from its header, where they stand outside of the checksum. A batch ends where its stream record
 ends; in a compacted partition the record also stands for the hole before it (docs/formats/partition-meta.md).

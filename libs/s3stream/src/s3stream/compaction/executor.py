@@ -1,7 +1,7 @@
 """Carries a compaction out: from planned iterations to objects in the store, within the bytes that the plan names.
 
 Nothing is visible when it ends: whoever has the lease commits. Nothing is resumed either: what a crash leaves are prepared ids and open multipart uploads,
-and both are collected (docs/decisions/0027-compaction-planning.md).
+and both are collected (docs/design/compaction.md#plans).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from s3stream.object_wal.hedged_put import Hedge
 from s3stream.object_wal.pacing import Pacing
 
 EARLY_MEDIANS: Final = 2.25
-"""Of lognormal latencies with a p99 of four times the median one in eleven is later; the table of decision 0053 has the neighbours."""
+"""With lognormal latencies and a p99 of four times the median, one put in eleven takes longer (docs/design/object-wal.md#hedged-puts)."""
 
 EARLY_MS_MIN: Final = 40
 """Below it a put is late by a pause of this process or of the server's disk, which a second request meets as well: a store that answers in a few milliseconds is left alone."""

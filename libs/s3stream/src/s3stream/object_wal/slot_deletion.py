@@ -2,7 +2,7 @@
 
 Nothing depends on it being done: what a process leaves, whoever recovers the log deletes, and after that the collector. But somebody waits for nearly everything else that is asked
 of the store at such a moment, because a trim point moves where an upload has ended: the next step of a move, or the first appends after a failover. A store that deletes key by key answers
-them late: against SeaweedFS a put beside a call that deletes 60 slots took four times as long (docs/decisions/0042-joined-blocks.md).
+them late: against SeaweedFS a put beside a call that deletes 60 slots took four times as long (docs/design/object-wal.md#slot-deletion).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ and aborts. They are not durable before the upload is completed: a crash before 
 
 A part is at its place at once if those before it began before it, which is how objects are written; its etag tells the place. Then a completion is a sync and a link. Parts in files
 of their own are copied to their places first; where the places do not fit (some parts were left out, or replaced by others of another length), all is copied. Writes bypass the page cache
-(`ponor_runtime.file_calls`): every byte went through it three times when parts were always files, and that was nine tenths of a compaction's CPU (docs/decisions/0037-compaction-by-default.md).
+(`ponor_runtime.file_calls`): every byte went through it three times when parts were always files, and that was nine tenths of a compaction's CPU (docs/design/compaction.md#plans).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ranges of objects in an S3 bucket, read from the socket straight into the caller's memory: the kernel's copy is the only one.
 
 obstore gathers an answer piece by piece in fresh memory and hands it over as another copy; then it is moved to where it is wanted. Here obstore only signs a URL, which asks nobody, and the standard
-library's HTTP client reads the answer into place, in a few threads, without the interpreter's lock. Measured: docs/decisions/0055-reads-in-place.md.
+library's HTTP client reads the answer into place, in a few threads, without the interpreter's lock. Measured: docs/design/compaction.md#plans.
 
 This is for few and large reads. What the short way cannot do (proxies, certificates that the system does not know, stores or policies that refuse signed URLs) is left to the long one: `InPlaceUnusableError`.
 """

@@ -1,4 +1,4 @@
-"""A shard's whole state, written once more into its own log, and the trim below it (docs/decisions/0010-offsets-log-rewrites.md).
+"""A shard's whole state, written once more into its own log, and the trim below it (docs/design/log-cleaner.md#consumer-offsets).
 
 What lives here: when the log of a partition of `__consumer_offsets` is too long for what it says, and how it becomes short while commits go on. The
 rewrite consists of ordinary records, in the log's own order, so that replay knows nothing of it. The order of steps is what makes it safe:

@@ -2,7 +2,7 @@
 
 What lives here: the requests, their checks in Kafka's words, and how a move looks to a client. A partition has one replica, its leader, so that a
 reassignment names one broker; null calls a move off, and another target takes the place of the first. The move itself is the controller's and the
-two brokers' (docs/decisions/0021-partition-moves.md).
+two brokers' (docs/design/moves-and-failover.md).
 """
 
 from __future__ import annotations

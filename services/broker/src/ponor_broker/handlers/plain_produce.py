@@ -4,7 +4,7 @@ What lives here: the way of requests that `ponor_kafka.plain_produce` reads in t
 changed. Whatever is not so (a topic with a codec of its own, a timestamp out of bounds, a repeated batch) is left untouched to
 `handlers.produce`, which decides and words the answer; so there are no rules here that are not there.
 
-Per request there is one object, its place among the connection's answers (docs/decisions/0006-produce-path.md).
+Per request there is one object, its place among the connection's answers (docs/design/kafka-protocol-and-produce-path.md#plain-requests).
 """
 
 from __future__ import annotations

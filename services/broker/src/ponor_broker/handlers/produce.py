@@ -5,7 +5,7 @@ one step, so that pipelined requests of a connection are taken in their order; t
 REQUEST_TIMED_OUT of what was not in time. What is for a partition on the move waits for a moment, its request's other partitions do not. acks=1 and acks=-1 mean the same here: there is one log, and it is durable before anything is acknowledged.
 
 Per request there are three objects that matter: its header, its place among the connection's answers, and the outcome of its partition. No
-future, no task, no turn of the loop of its own (docs/decisions/0006-produce-path.md).
+future, no task, no turn of the loop of its own (docs/design/kafka-protocol-and-produce-path.md#produce-path).
 """
 
 from __future__ import annotations

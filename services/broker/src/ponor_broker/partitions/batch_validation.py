@@ -1,4 +1,4 @@
-"""What a producer's record batch must fulfil before a partition takes it (docs/decisions/0008-full-record-validation.md).
+"""What a producer's record batch must fulfil before a partition takes it (docs/design/kafka-protocol-and-produce-path.md#record-validation).
 
 What lives here: Kafka's rules for one partition's records of a Produce request (`LogValidator` of Apache Kafka 4.3), in Kafka's order, with Kafka's
 error codes, and what Kafka changes in the batch: its codec and its timestamps. Pure but for one scratch buffer.

@@ -5,7 +5,7 @@
 What lives here: the order of these steps. Partitions that leave together share uploads and operations. Until CloseStreams is on its way every departure
 can be taken back, by a cancel or because the store does not take the uploads; from then on only the image tells who leads. If the move is cancelled and the
 controller refuses CloseStreams, the image shows the streams open here, and the partition is taken back too. Which partitions leave, and
-what follows from the image, is `partition_manager`'s. docs/decisions/0021-partition-moves.md says why the steps stand in this order.
+what follows from the image, is `partition_manager`'s. docs/design/moves-and-failover.md#steps-of-the-source-and-the-target says why the steps stand in this order.
 """
 
 from __future__ import annotations

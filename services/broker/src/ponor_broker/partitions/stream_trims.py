@@ -2,7 +2,7 @@
 
 What lives here: the bounds; the trims are `partition_log`'s. A stream is trimmed from its front alone, so of each stream the lowest slice counts. Slices that a
 cleaner replaced stay until the new list of segments lies in committed objects, and what a cleaner writes stays although no segment names it yet. In committed objects and
-not only in the log: who reads objects alone finds the old list until then, and what it names must be there (docs/decisions/0032-spark-snapshot.md).
+not only in the log: who reads objects alone finds the old list until then, and what it names must be there (docs/design/spark.md#snapshots).
 """
 
 from __future__ import annotations

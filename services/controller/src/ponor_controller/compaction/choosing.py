@@ -2,7 +2,7 @@
 
 What lives here: the rules, pure, on plain facts; who collects the facts is `offering`. Every byte is to be copied about once: what brokers uploaded is joined with its like until a
 task is full (or somebody waited long enough), and what was compacted before is joined again only with several of about its own size, so that each further copy
-multiplies the size (docs/decisions/0026-compaction-tasks.md).
+multiplies the size (docs/design/compaction.md#what-is-offered).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Settings of compaction: how much one task may take, what is left alone, and when waiting ends.
 
-What lives here: one frozen dataclass, a part of the controller's settings. Why the defaults are what they are: docs/decisions/0026-compaction-tasks.md.
+What lives here: one frozen dataclass, a part of the controller's settings. Why the defaults are what they are: docs/design/compaction.md#what-is-offered.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What lives here: a walk over all of them, as brokers uploaded them or compaction made them, a few at a time, on samples. An object goes by itself with the last offset that is wanted of it. But it holds pieces of thousands of streams, and one that
 keeps its data (a Meta stream, a topic with a longer retention) keeps the bytes of all the others: a thousand partitions of 2 MiB each kept fifteen gigabytes before this was looked at.
-Written again without what was trimmed such an object is small (docs/decisions/0044-worn-objects.md).
+Written again without what was trimmed such an object is small (docs/design/compaction.md#mostly-trimmed-objects).
 
 Bytes by stream are not in the metadata. Offsets and pieces of streams that hold records are, and stand for them, whichever says more: a topic of small records that is kept for ever has few bytes and many offsets, and no piece of a compacted object has more bytes than
 the size from which a stream gets an object of its own. A wrong guess costs one copy: whatever was trimmed is gone after it, so the object is not worn any more.

@@ -1,7 +1,7 @@
 """An append in a frame, joined from its parts.
 
 What lives here: the encoding of the one message that carries entries. A leader makes one for every follower and every batch; through protobuf's objects the bytes of an entry were
-copied four times on their way, and the objects of a small one cost more than its bytes (docs/decisions/0054-one-operation-in-time.md).
+copied four times on their way, and the objects of a small one cost more than its bytes (docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
 """
 
 from __future__ import annotations

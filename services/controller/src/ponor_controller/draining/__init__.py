@@ -1,1 +1,1 @@
-"""Brokers that are to be stopped: their partitions move to others, in waves (docs/decisions/0021-partition-moves.md)."""
+"""Brokers that are to be stopped: their partitions move to others, in waves (docs/design/moves-and-failover.md#who-ends-a-move)."""

@@ -1,4 +1,4 @@
-"""Feature levels: which records may be in the log (docs/decisions/0013-quorum-operations.md).
+"""Feature levels: which records may be in the log (docs/design/consensus.md#quorum-operations).
 
 What lives here: the levels that this version runs, and what an update must fulfil. A level only rises, and not above what the leader runs. Other controllers and nodes
 do not say what they run: whoever finds a record it does not know stops, so that the operator upgrades every process first.

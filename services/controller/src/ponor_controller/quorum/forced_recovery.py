@@ -1,6 +1,6 @@
 """Recovery after the majority is lost for good: one controller's log goes on alone, in a new incarnation.
 
-What lives here: the one write that does it, on the directory of a controller that does not run (docs/decisions/0013-quorum-operations.md). Two entries' worth of facts are appended as
+What lives here: the one write that does it, on the directory of a controller that does not run (docs/design/consensus.md#quorum-operations). Two entries' worth of facts are appended as
 one: the incarnation rises, and this directory is the only voter. A membership holds from the moment it is in the log, so that the next start elects this controller, which then
 commits everything its log holds, also what was never committed before. What only the others had is lost. Nothing else is changed, so an interrupted attempt is simply
 repeated.

@@ -2,7 +2,7 @@
 
 What lives here: one coroutine per subscriber that sends a snapshot where it must, then frames of the retained tail as it grows, then progress
 while nothing happens. Nothing uncommitted passes through here, and nothing here writes to the log. Any controller serves it, a follower from its own commit
-index; docs/decisions/0017-following-any-controller.md says what keeps a subscriber from travelling in time.
+index; docs/design/sessions-and-subscriptions.md#subscriptions-never-go-back says what keeps a subscriber from travelling in time.
 """
 
 from __future__ import annotations

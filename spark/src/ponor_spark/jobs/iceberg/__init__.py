@@ -1,1 +1,1 @@
-"""A topic into an Iceberg table, exactly once: docs/decisions/0034-spark-jobs.md."""
+"""A topic into an Iceberg table, exactly once: docs/design/spark.md#jobs."""

@@ -1,7 +1,7 @@
 """The log cleaner of a broker: it cleans the partitions that the broker leads, one at a time, the dirtiest first.
 
 What lives here: the loop, the choice, and what is told of it. What a cleaning does is `cleaning_pass`. Topics that the broker keeps for itself are left alone: their owners
-write them anew (docs/decisions/0010-offsets-log-rewrites.md).
+write them anew (docs/design/log-cleaner.md#consumer-offsets).
 """
 
 from __future__ import annotations
