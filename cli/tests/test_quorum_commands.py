@@ -14,7 +14,7 @@ from ponor_cli.cluster_file import ClusterFile
 from ponor_cli.controller_changes import ControllerChanges
 from ponor_cli.directory import ClusterDirectory, write_json_atomically
 from ponor_cli.errors import CommandError
-from ponor_cli.forced_recovery import force_local_recovery
+from ponor_cli.forced_recovery import force_local_recovery, force_one_recovery
 from ponor_cli.main import app
 from ponor_cli.quorum import describe_quorum
 from ponor_cli.quorum_file import ControllerPlace, QuorumFile
@@ -130,6 +130,17 @@ def test_a_forced_recovery_of_a_copy_leaves_the_original_alone(
     shutil.copytree(cluster.root, copy.root, ignore=shutil.ignore_patterns("copy"))
     with pytest.raises(CommandError, match="copy/controller-1 holds no controller's data"):
         force_local_recovery(copy, 1)
+
+
+def test_a_controller_under_another_supervisor_is_recovered_by_its_configuration(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "controller.json"
+    data.mkdir()
+    content = {"node_id": 3_000, "data": str(data), "listen": "127.0.0.1:1", "peer_listen": "127.0.0.1:2"}
+    write_json_atomically(file, content)
+    with pytest.raises(CommandError, match=f"{data} holds no controller's data"):
+        force_one_recovery(file)
+    said = refusal("force-recovery", "--config", str(file), "--controller", "1", "--accept-loss")
+    assert "--controller N of a `ponor up`, or --config FILE" in said
 
 
 @pytest.mark.parametrize(

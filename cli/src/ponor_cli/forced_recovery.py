@@ -1,12 +1,13 @@
-"""Forced recovery of a local cluster: the offline step on one controller's directory, and the list of controllers that goes with it."""
+"""Forced recovery: the offline step on one controller's directory, and for a local cluster the list of controllers that goes with it."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import NoReturn
 
-from ponor_controller.configuration import read_configuration
+from ponor_controller.configuration import ControllerConfiguration, read_configuration
 from ponor_controller.consensus.errors import DirectoryInUseError, RecordLogCorruptError, WrongDirectoryError
 from ponor_controller.quorum.forced_recovery import ForcedRecovery, force_recovery
 from ponor_rpc.grpc_network import GrpcNetwork
@@ -28,6 +29,7 @@ def force_local_recovery(directory: ClusterDirectory, controller: int) -> Forced
         CommandError: the cluster runs, there is no such controller, or its log cannot be used.
     """
     _read(directory)
+    name = f"controller-{controller}"
     with directory.lock():
         before, quorum = _read(directory), _read(directory)
         quorum.controllers = [place for place in before.controllers if place.number == controller]
@@ -38,10 +40,22 @@ def force_local_recovery(directory: ClusterDirectory, controller: int) -> Forced
         # First the list: a crash in between must not leave the others on it, who would go on as a majority of the former incarnation.
         quorum.write(directory)
         try:
-            return asyncio.run(_force(directory, controller))
-        except (DirectoryInUseError, RecordLogCorruptError, WrongDirectoryError, StartRefusedError) as error:
+            return _recovered(directory.config_file(name), directory.process_data(name))
+        except CommandError:
             before.write(directory)
-            raise CommandError(str(error)) from error
+            raise
+
+
+def force_one_recovery(configuration: Path) -> ForcedRecovery:
+    """Make one stopped controller the whole quorum of a cluster that another supervisor runs.
+
+    Args:
+        configuration: the file with which that controller was started.
+
+    Raises:
+        CommandError: the controller runs, or its log cannot be used.
+    """
+    return _recovered(configuration)
 
 
 def _read(directory: ClusterDirectory) -> QuorumFile:
@@ -51,15 +65,24 @@ def _read(directory: ClusterDirectory) -> QuorumFile:
     return QuorumFile.open(directory, len(content["controllers"]))
 
 
-async def _force(directory: ClusterDirectory, controller: int) -> ForcedRecovery:
-    name = f"controller-{controller}"
-    configuration = read_configuration(directory.config_file(name))
-    # The configuration in a copy of the cluster's directory names the original.
-    options = replace(configuration.options, data=directory.process_data(name).absolute())
+def _recovered(file: Path, data: Path | None = None) -> ForcedRecovery:
+    """Recover by a configuration. `data`: the controller's directory, because the configuration in a copy of a cluster's directory names the original."""
+    try:
+        configuration = read_configuration(file)
+        if data is not None:
+            configuration = replace(
+                configuration, options=replace(configuration.options, data=data.absolute())
+            )
+        return asyncio.run(_force(configuration))
+    except (DirectoryInUseError, RecordLogCorruptError, WrongDirectoryError, StartRefusedError) as error:
+        raise CommandError(str(error)) from error
+
+
+async def _force(configuration: ControllerConfiguration) -> ForcedRecovery:
     disk = SystemDisk()
     try:
         runtime = Runtime(SystemClock(), SystemRandomness(), disk, GrpcNetwork(), Telemetry(), _fail_stop)
-        return await force_recovery(runtime, configuration.settings, options)
+        return await force_recovery(runtime, configuration.settings, configuration.options)
     finally:
         disk.close()
 

@@ -19,7 +19,7 @@ from ponor_runtime.system import SystemClock
 from ponor_cli.directory import ClusterDirectory
 from ponor_cli.errors import CommandError
 from ponor_cli.finding import BootstrapOption, DataOption, OutputOption, find_cluster
-from ponor_cli.forced_recovery import force_local_recovery
+from ponor_cli.forced_recovery import force_local_recovery, force_one_recovery
 from ponor_cli.output import OutputFormat, print_done, print_rows, print_value
 
 TIMEOUT_S: Final = 30.0
@@ -181,14 +181,22 @@ copies of the directories. All other controllers of the cluster must never run a
 \b
 Example:
   ponor cluster quorum force-recovery --controller 1 --data data --accept-loss
+  ponor cluster quorum force-recovery --config /run/ponor/controller.json --accept-loss
 """
 
 
 @quorum_app.command("force-recovery", help=FORCE_HELP)
 def force_recovery_command(
     controller: Annotated[
-        int, typer.Option("--controller", metavar="N", help="number of the controller that goes on alone")
-    ],
+        int | None,
+        typer.Option("--controller", metavar="N", help="Number of the controller that goes on alone."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Instead, under another supervisor: the configuration of that controller."
+        ),
+    ] = None,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Yes: what only the lost majority knew may be gone.")
     ] = False,
@@ -202,11 +210,19 @@ def force_recovery_command(
         raise CommandError(
             "this gives up whatever only the lost controllers knew; read `ponor cluster quorum force-recovery --help`, then add --accept-loss"
         )
-    done = force_local_recovery(ClusterDirectory(data), controller)
+    if config is not None and controller is None:
+        done, start = force_one_recovery(config), "that controller alone"
+    elif controller is not None and config is None:
+        done = force_local_recovery(ClusterDirectory(data), controller)
+        start = f"it with `ponor up --controllers 1 --data {data}`"
+    else:
+        raise CommandError(
+            "say which controller goes on alone: --controller N of a `ponor up`, or --config FILE"
+        )
     message = (
-        f"FORCED RECOVERY of cluster {done.cluster_id}: controller {controller} is the only voter of incarnation {done.incarnation}. "
+        f"FORCED RECOVERY of cluster {done.cluster_id}: controller {done.node_id} is the only voter of incarnation {done.incarnation}. "
         f"Its log up to index {done.last_index} of term {done.last_term} counts as committed (certain before: up to {done.known_committed_index}). "
-        f"Start it with `ponor up --controllers 1 --data {data}`; nothing is deleted from the object store until "
+        f"Start {start}; nothing is deleted from the object store until "
         f"`ponor cluster quorum confirm-incarnation {done.incarnation}`"
     )
     print_done(message, asdict(done), output)

@@ -36,6 +36,7 @@ class ForcedRecovery:
 
     Attributes:
         cluster_id: of the cluster.
+        node_id: of the controller that goes on.
         known_committed_index: everything up to here was committed for certain.
         last_index: everything up to here counts as committed now.
         last_term: of the entry at `last_index`. Of several logs the one with the greatest last term lacks least; only between equal terms the last index decides.
@@ -44,6 +45,7 @@ class ForcedRecovery:
     """
 
     cluster_id: str
+    node_id: int
     known_committed_index: int
     last_index: int
     last_term: int
@@ -111,7 +113,7 @@ async def _append(
     entry = _entry(image, term, incarnation, own)
     await _persist(log, HardState(term, identity.replica), entry)
     return ForcedRecovery(
-        cluster.cluster_id, known_committed, entry.index - 1, last_term, incarnation, former
+        cluster.cluster_id, identity.node_id, known_committed, entry.index - 1, last_term, incarnation, former
     )
 
 
