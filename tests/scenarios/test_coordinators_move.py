@@ -25,6 +25,7 @@ from ponor_kafka.messages.offset_fetch import (
 )
 from ponor_kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from ponor_metadata.rows import PartitionRow
+from ponor_simulation.links import DelayLaw
 
 from tests.scenarios.moving_world import ASK_S_MAX, TOPIC, MovingWorld
 
@@ -212,5 +213,48 @@ def test_the_first_group_of_a_new_cluster_is_refused_nothing(seed: int) -> None:
         assert await member.sync(name) == ErrorCode.NONE
         assert await member.commit(name, 17) == ErrorCode.NONE
         assert await member.committed(name) == 17
+
+    MovingWorld(seed).tell(story)
+
+
+LAG = DelayLaw((0.5, 0.6), 0.0)
+
+
+async def hear_late_of_the_election(world: MovingWorld, target: str, index: int) -> None:
+    """Move the offsets partition. The target's image shows the move at once, and the election half a second later."""
+    source = row_of(world, index)
+    moving = asyncio.ensure_future(world.move(target, index, by=target, topic=OFFSETS))
+    moves = world.image_of(target).moves
+    await world.until(lambda: moves.get((source.topic_id, index)) is not None)
+    assert row_of(world, index).leader_id == source.leader_id, "not elected yet"
+    world.simulation.network.links.delays["controller", target] = LAG
+    assert await moving == [ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_coordinator_that_hears_late_that_it_is_named_refuses_nothing(seed: int) -> None:
+    """Its image shows the first open of the group's partition, and later the election after a move, after the broker that was asked knows of them."""
+
+    async def story(world: MovingWorld) -> None:
+        asked, late = world.cluster.brokers
+        delays = world.simulation.network.links.delays
+        delays["controller", late] = LAG
+        member = Member(world)
+        name = await member.coordinator(asked)
+        assert name is not None
+        assert await member.join(name) == ErrorCode.NONE
+        assert await member.sync(name) == ErrorCode.NONE
+        assert await member.commit(name, 17) == ErrorCode.NONE
+        for _ in range(2):
+            delays.clear()
+            target = world.other(name)
+            await hear_late_of_the_election(
+                world, target, world.services[name].coordinator.partition_of(GROUP)
+            )
+            while await member.coordinator(name) != target:
+                await asyncio.sleep(0.001)
+            assert await member.committed(target) == 17
+            name = target
+        delays.clear()
 
     MovingWorld(seed).tell(story)

@@ -7,7 +7,7 @@ from typing import cast
 
 from ponor_broker.connection import ConnectionContext
 from ponor_broker.handlers.registry import RequestContext
-from ponor_broker.partitions.topics import Topics, meta_stream_key
+from ponor_broker.partitions.topics import Topics, encode_stream_id, meta_stream_key
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import (
     BrokerConfigsRow,
@@ -16,10 +16,11 @@ from ponor_metadata.rows import (
     NodeRole,
     NodeRow,
     PartitionRow,
+    StreamRow,
     TenantRow,
     TopicRow,
 )
-from ponor_runtime.identity import DEFAULT_TENANT, NodeEpoch, NodeId
+from ponor_runtime.identity import DEFAULT_TENANT, NodeEpoch, NodeId, StreamEpoch, StreamId
 
 NODE, OTHER_NODE = NodeId(7), NodeId(8)
 CLUSTER_ID = "the-cluster"
@@ -58,8 +59,25 @@ class ImageKit:
         return row
 
     def announce(self, row: TopicRow, number: int) -> None:
-        """The leader has made the partition's Meta stream."""
-        self.image.keys.put(KeyRow(meta_stream_key(row.topic_id, number), b"1"))
+        """The leader has made the partition's Meta stream, and opened it."""
+        partition = self.image.partitions.get((row.topic_id, number))
+        assert partition is not None
+        stream_id = StreamId(len(self.image.keys) + 1)
+        self.image.keys.put(KeyRow(meta_stream_key(row.topic_id, number), encode_stream_id(stream_id)))
+        self.set_meta_stream(row, number, is_open=True, at=partition.leader_id, epoch=partition.leader_epoch)
+
+    def set_meta_stream(
+        self, row: TopicRow, number: int, *, is_open: bool, at: NodeId, epoch: int = 0
+    ) -> None:
+        """Who has, or had, a partition's Meta stream open."""
+        stream_id = self.topics.meta_stream_id(row.topic_id, number)
+        assert stream_id is not None
+        owner = (at, NodeEpoch(1), (epoch, at, 0), ("partition", str(number), "topic", row.topic_id.hex()))
+        self.image.streams.put(StreamRow(stream_id, StreamEpoch(epoch), is_open, 0, 0, *owner))
+
+    def elect(self, row: TopicRow, number: int, leader: NodeId, epoch: int) -> None:
+        """A partition has a new leader."""
+        self.image.partitions.put(PartitionRow(row.topic_id, number, leader, epoch, (leader,)))
 
     def set_broker(self, node_id: NodeId, **configs: str) -> None:
         """Dynamic settings; dots of their names are written as two underscores."""

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from typing import cast
 
 import pytest
+from ponor.metadata.v1.records_pb2 import PartitionChanged, Record, RecordBatch, StreamClosed
 from ponor_broker.dispatch import Reply
 from ponor_broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
 from ponor_broker.handlers.api_versions import ApiVersionsHandler
 from ponor_broker.handlers.describe_cluster import DescribeClusterHandler
 from ponor_broker.handlers.describe_log_dirs import LOG_DIR
 from ponor_broker.handlers.elect_leaders import ElectLeadersHandler
+from ponor_broker.handlers.leader_hints import leader_hint
 from ponor_broker.handlers.list_config_resources import ListConfigResourcesHandler
 from ponor_broker.handlers.metadata import MetadataHandler
 from ponor_broker.handlers.partition_reassignments import PartitionReassignmentsHandler
 from ponor_broker.partitions.announcements import Announcements
+from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.move_operations import MoveOperations
 from ponor_broker.partitions.topic_admin import TopicAdmin
 from ponor_kafka.codec import decode_as, encode
@@ -60,11 +63,13 @@ class Bodies:
         self.kept = body
 
 
-def metadata_handler(kit: ImageKit, **bounds: int) -> MetadataHandler:
+def metadata_handler(
+    kit: ImageKit, announcements: Announcements | None = None, **bounds: int
+) -> MetadataHandler:
     return MetadataHandler(
         kit.topics,
         cast("TopicAdmin", None),
-        Announcements(kit.topics),
+        announcements or Announcements(kit.topics),
         lambda _coroutine, _name: None,
         node_id=NODE,
         auto_create=False,
@@ -99,6 +104,43 @@ def test_a_leader_is_named_when_it_has_made_the_meta_stream() -> None:
     assert kit.topics.leader("t", 1) is not None
     kit.announce(row, 0)
     assert leaders() == [(ErrorCode.NONE, NODE)] * 2
+
+
+def test_no_leader_is_named_while_a_former_one_has_the_meta_stream_open() -> None:
+    kit = ImageKit()
+    row = kit.put_topic("t", 2)
+    announcements = Announcements(kit.topics)
+    handler = metadata_handler(kit, announcements)
+    refused = PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not here")
+
+    def changed(batch: RecordBatch) -> None:
+        announcements.image_changed(batch)
+        handler.invalidate()
+
+    def leaders() -> list[tuple[int, int]]:
+        (topic,) = ask_metadata(handler, MetadataRequest(topics=None))[0].topics
+        hint = leader_hint(kit.topics, "t", 1, refused)
+        assert (hint is not None) == (topic.partitions[1].leader_id != -1)
+        return [(one.error_code, one.leader_id) for one in topic.partitions]
+
+    first = (ErrorCode.NONE, NODE)
+    assert leaders() == [first, first]
+    # The leader died: another is elected, and the streams are open at the first one until its log is recovered.
+    kit.elect(row, 1, OTHER_NODE, 1)
+    elected = PartitionChanged(topic_id=row.topic_id, partition=1, leader_id=OTHER_NODE, leader_epoch=1)
+    changed(RecordBatch(records=[Record(partition_changed=elected)]))
+    assert leaders() == [first, (ErrorCode.LEADER_NOT_AVAILABLE, -1)]
+    kit.set_meta_stream(row, 1, is_open=False, at=NODE, epoch=0)
+    changed(RecordBatch(records=[Record(stream_closed=StreamClosed())]))
+    assert leaders() == [first, (ErrorCode.NONE, OTHER_NODE)]
+    kit.set_meta_stream(row, 1, is_open=True, at=OTHER_NODE, epoch=1)
+    handler.invalidate()
+    assert leaders() == [first, (ErrorCode.NONE, OTHER_NODE)]
+    # The same process may lead again at a later epoch: what it opened before is not open for that.
+    kit.elect(row, 1, OTHER_NODE, 2)
+    elected = PartitionChanged(topic_id=row.topic_id, partition=1, leader_id=OTHER_NODE, leader_epoch=2)
+    changed(RecordBatch(records=[Record(partition_changed=elected)]))
+    assert leaders() == [first, (ErrorCode.LEADER_NOT_AVAILABLE, -1)]
 
 
 def test_a_kept_answer_is_the_very_bytes_until_the_image_changes() -> None:
@@ -213,6 +255,7 @@ async def test_a_move_under_way_as_clients_see_it() -> None:
         MoveRow(topic.topic_id, 1, NODE, OTHER_NODE, 0, 10_000, MoveCause.REQUEST, "because", "")
     )
     kit.image.partitions.put(PartitionRow(topic.topic_id, 1, NODE, 3, (OTHER_NODE,)))
+    kit.set_meta_stream(topic, 1, is_open=True, at=NODE, epoch=3)
     handler = PartitionReassignmentsHandler(kit.topics, cast("MoveOperations", None))
 
     async def listed(

@@ -376,6 +376,8 @@ class BrokerWorld:
         self.logs: dict[int, list[bytearray]] = {n: [] for n in range(settings.offsets_topic_partitions)}
         self.open: dict[int, MemoryPartition] = {}
         self.led: set[int] = set()
+        self.coming: set[int] = set()
+        self.new: set[int] = set()
         self.topics: dict[str, tuple[UUID, int]] = {"t": (UUID(int=1), 4)}
         self.failures: list[BaseException] = []
         self._opened: list[PartitionCallback] = []
@@ -467,7 +469,19 @@ class BrokerWorld:
 
     def leader(self, topic: str, index: int) -> Address | None:
         assert topic == OFFSETS_TOPIC
-        return Address(65_537, "127.0.0.1", 9092) if index in self.open or index in self.led else None
+        return Address(65_537, "127.0.0.1", 9092) if self.is_led_by(topic, index, 65_537) else None
+
+    def is_led_by(self, topic: str, index: int, node_id: int) -> bool:
+        assert (topic, node_id) == (OFFSETS_TOPIC, 65_537)
+        return index in self.open or index in self.led
+
+    def is_moving_to(self, topic: str, index: int, node_id: int) -> bool:
+        assert (topic, node_id) == (OFFSETS_TOPIC, 65_537)
+        return index in self.coming
+
+    def is_new(self, topic: str, index: int) -> bool:
+        assert topic == OFFSETS_TOPIC
+        return index in self.new
 
 
 @pytest.fixture

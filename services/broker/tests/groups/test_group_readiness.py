@@ -79,6 +79,49 @@ async def test_a_commit_waits_until_its_partition_is_loaded(world_type: Any) -> 
     await end(world)
 
 
+async def test_a_question_waits_until_the_first_leader_is_named(world_type: Any) -> None:
+    """Another broker was asked first: the topic is in the image, and its partitions are not open anywhere."""
+    world = world_type(GroupSettings(offsets_topic_partitions=1), wait_ms_max=WAIT_MS)
+    await world.start()
+    world.topics["__consumer_offsets"] = (UUID(int=99), 1)
+    world.new.add(0)
+    find = asyncio.ensure_future(world.coordinator.find("g"))
+    await world.clock.pass_ms(500)
+    assert not find.done()
+    world.new.discard(0)
+    world.led.add(0)
+    world.open_partition(0)
+    world.coordinator.image_changed()
+    await world.clock.pass_ms(1)
+    assert (await find).node_id == 65_537
+    await end(world)
+
+
+@pytest.mark.parametrize("is_elected", [True, False])
+async def test_a_request_waits_at_the_broker_to_which_its_partition_moves(
+    world_type: Any, is_elected: bool
+) -> None:
+    """The broker that named it may show the election earlier than its own image."""
+    world = world_type(GroupSettings(offsets_topic_partitions=1), wait_ms_max=WAIT_MS)
+    world.topics["__consumer_offsets"] = (UUID(int=99), 1)
+    await world.start()
+    world.close_partition(0)
+    world.coming.add(0)
+    commit = asyncio.ensure_future(
+        world.coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(1)})
+    )
+    await world.clock.pass_ms(500)
+    assert not commit.done()
+    world.coming.discard(0)
+    if is_elected:
+        world.led.add(0)
+        world.open_partition(0)
+    world.coordinator.image_changed()
+    await world.clock.pass_ms(1)
+    assert await commit is (ErrorCode.NONE if is_elected else ErrorCode.NOT_COORDINATOR)
+    await end(world)
+
+
 @pytest.mark.parametrize("end_of_wait", ["time", "close", "permission", "client"])
 async def test_a_wait_ends(world_type: Any, end_of_wait: str) -> None:
     world = await loading(world_type)

@@ -239,13 +239,24 @@ class GroupCoordinator:
             if self._creation is None:
                 self._creation = self._tasks.spawn(self._create_topic(), f"create {OFFSETS_TOPIC}")
             await self._readiness.wait(lambda: self._creation is not None and self.refusal is None)
+        await self._readiness.wait(lambda: self._is_new(group_id))
         await self.decided((group_id,))
         if self.refusal is not None or self._topics.partition_count(OFFSETS_TOPIC) is None:
             return None
         return self._brokers.leader(OFFSETS_TOPIC, self.partition_of(group_id))
 
+    def _is_new(self, group_id: str) -> bool:
+        """Whether the group's partition is about to be opened for the first time, perhaps because another broker was asked."""
+        if self.refusal is not None or self._tasks.is_closed:
+            return False
+        return self._brokers.is_new(OFFSETS_TOPIC, self.partition_of(group_id))
+
+    def image_changed(self) -> None:
+        """The image says something new of topics, partitions or brokers: requests that wait look again."""
+        self._readiness.changed()
+
     async def decided(self, group_ids: Iterable[str]) -> None:
-        """Wait a moment for groups whose partition this broker leads and does not serve yet."""
+        """Wait a moment for groups whose partition this broker leads, or is about to, and does not serve yet."""
         indexes = set(map(self.partition_of, group_ids))
         await self._readiness.wait(lambda: any(map(self._is_undecided, indexes)))
 
@@ -253,11 +264,11 @@ class GroupCoordinator:
         if self.refusal is not None or self._tasks.is_closed:
             return False
         shard = self._shards.get(index)
-        return self._is_led_here(index) if shard is None else not shard.is_loaded
-
-    def _is_led_here(self, index: int) -> bool:
-        leader = self._brokers.leader(OFFSETS_TOPIC, index)
-        return leader is not None and leader.node_id == self._node_id
+        if shard is not None:
+            return not shard.is_loaded
+        # The broker that named this one to the client may show the first open, or the election after a move, earlier than this image.
+        here = (OFFSETS_TOPIC, index, self._node_id)
+        return self._brokers.is_led_by(*here) or self._brokers.is_moving_to(*here)
 
     async def _create_topic(self) -> None:
         try:
@@ -283,7 +294,7 @@ class GroupCoordinator:
         shard = self._shards.get(index)
         if shard is None:
             # Led here but not open yet, as right after the topic was made: the client found the right broker, and only has to wait.
-            is_ours = self._is_led_here(index)
+            is_ours = self._brokers.is_led_by(OFFSETS_TOPIC, index, self._node_id)
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
         return shard if shard.is_loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -399,5 +410,6 @@ class GroupCoordinator:
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups, one group."""
+        await self.decided((group_id,))
         shard = self._shard_of_any(group_id)
         return shard if isinstance(shard, ErrorCode) else await shard.removal.delete_group(group_id)

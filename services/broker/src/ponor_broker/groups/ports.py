@@ -125,5 +125,17 @@ class BrokerDirectory(Protocol):
     """Who leads what, from the image."""
 
     def leader(self, topic: str, index: int) -> BrokerAddress | None:
-        """Address of the partition's leader; None when there is no partition, no leader, or the leader is not registered."""
+        """Address of the partition's leader; None when there is no partition, no leader, or the leader is not registered, or has not opened it once."""
+        ...
+
+    def is_led_by(self, topic: str, index: int, node_id: int) -> bool:
+        """Whether a broker leads the partition, opened or not."""
+        ...
+
+    def is_moving_to(self, topic: str, index: int, node_id: int) -> bool:
+        """Whether a broker is the target of the partition's move."""
+        ...
+
+    def is_new(self, topic: str, index: int) -> bool:
+        """Whether the partition exists and was never opened."""
         ...

@@ -102,8 +102,7 @@ class DescribeTopicPartitionsHandler:
         )
 
     def _partition(self, row: PartitionRow) -> DescribeTopicPartitionsResponsePartition:
-        is_announced = self._topics.meta_stream_id(row.topic_id, row.partition) is not None
-        has_leader = is_announced and self._topics.broker(row.leader_id) is not None
+        has_leader = self._topics.announced_leader(row) is not None
         return DescribeTopicPartitionsResponsePartition(
             ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
             row.partition,

@@ -61,6 +61,7 @@ class GroupAdminHandlers:
     ) -> DescribeGroupsResponse:
         """DescribeGroups."""
         operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_UNKNOWN
+        await self._coordinator.decided(request.groups)
         return DescribeGroupsResponse(
             groups=[
                 _described(

@@ -30,11 +30,11 @@ class LeaderHint(NamedTuple):
 
 
 def leader_hint(topics: Topics, topic: str | bytes, index: int, error: PartitionError) -> LeaderHint | None:
-    """The hint for a refusal, None where it would not help or would come from metadata that are too old."""
+    """The hint for a refusal, None where it would not help, would come from metadata that are too old, or Metadata would name nobody."""
     if error.code not in HINTED or isinstance(error, BrokerFencedError):
         return None
     row = topics.by_id(topic) if isinstance(topic, bytes) else topics.by_name(topic)
     partition = None if row is None else topics.partition(row.topic_id, index)
-    if partition is None:
+    if partition is None or not topics.is_announced(partition):
         return None
     return LeaderHint(partition.leader_id, partition.leader_epoch, topics.broker(partition.leader_id))

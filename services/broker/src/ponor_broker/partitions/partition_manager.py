@@ -44,6 +44,7 @@ _RELEVANT: Final = frozenset(
         "topic_created",
         "topic_deleted",
         "key_put",
+        "stream_closed",
         "tenant_created",
         "node_registered",
         "node_fenced",
@@ -207,7 +208,7 @@ class PartitionManager:
     # Following the image
 
     def image_changed(self, batch: RecordBatch | None) -> bool:
-        """A batch was applied (None: the image was replaced). Returns whether it speaks of topics, partitions or nodes, or of keys, by which new partitions are announced."""
+        """A batch was applied (None: the image was replaced). Returns whether it speaks of topics, partitions or nodes, or of keys and closed streams, by which leaders are announced."""
         if batch is None:
             self._apply_configs(None)
             self._all_stale = True

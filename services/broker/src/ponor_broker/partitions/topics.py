@@ -102,6 +102,20 @@ class Topics:
         row = self.image.keys.get(meta_stream_key(topic_id, index))
         return None if row is None else decode_stream_id(row.value)
 
+    def is_announced(self, row: PartitionRow) -> bool:
+        """Whether clients are told who leads a partition: see `announcements`."""
+        stream_id = self.meta_stream_id(row.topic_id, row.partition)
+        if stream_id is None:
+            return False
+        stream = self.image.streams.get(stream_id)
+        if stream is None or not stream.open:
+            return True
+        return (stream.node_id, stream.stream_epoch) == (row.leader_id, row.leader_epoch)
+
+    def announced_leader(self, row: PartitionRow) -> Broker | None:
+        """Where clients are told to reach a partition's leader; None: they have to ask again."""
+        return self.broker(row.leader_id) if self.is_announced(row) else None
+
     def streams(self, key: PartitionKey) -> Sequence[StreamRow]:
         """All streams that carry a partition's tags, by id."""
         return self.image.streams.find(STREAMS_OF_PARTITION, (key[0].hex(), str(key[1])))
@@ -139,12 +153,36 @@ class Topics:
         return None if row is None else len(self.partitions(row.topic_id))
 
     def leader(self, topic: str, index: int) -> Broker | None:
-        """Where a partition's leader is reached; None also before clients are told (`announcements`)."""
+        """Where the coordinator that a partition keeps is reached; None before the partition's first open.
+
+        Unlike Metadata this names the new leader while the log of a dead one is recovered: a coordinator lets requests wait, and answers heartbeats with success.
+        """
         row = self.by_name(topic)
         partition = None if row is None else self.partition(row.topic_id, index)
         if partition is None or self.meta_stream_id(partition.topic_id, index) is None:
             return None
         return self.broker(partition.leader_id)
+
+    def is_new(self, topic: str, index: int) -> bool:
+        """Whether a partition exists that its first leader has not opened yet."""
+        row = self.by_name(topic)
+        return (
+            row is not None
+            and self.partition(row.topic_id, index) is not None
+            and self.meta_stream_id(row.topic_id, index) is None
+        )
+
+    def is_led_by(self, topic: str, index: int, node_id: int) -> bool:
+        """Whether a broker leads a partition, opened or not."""
+        row = self.by_name(topic)
+        partition = None if row is None else self.partition(row.topic_id, index)
+        return partition is not None and partition.leader_id == node_id
+
+    def is_moving_to(self, topic: str, index: int, node_id: int) -> bool:
+        """Whether a broker is the target of a partition's move."""
+        row = self.by_name(topic)
+        move = None if row is None else self.image.moves.get((row.topic_id, index))
+        return move is not None and move.target_id == node_id
 
 
 def shown_replicas(row: PartitionRow) -> list[int]:
