@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_broker.partitions.owned_streams import stream_tags
+from ponor_broker.partitions.stream_port import StreamSource
 from ponor_broker.partitions.topics import Topics
 from ponor_broker.settings import BrokerSettings
 from ponor_kafka.errors import ErrorCode
 from ponor_metadata.rows import StreamRow, WalKind
 from ponor_metadata.session import SessionClient
+from ponor_runtime.identity import StreamEpoch
 from s3stream.errors import StorageFailedError
 
 from tests.scenarios.moving_world import MovingWorld
@@ -132,6 +136,28 @@ def test_a_move_of_a_partition_whose_log_is_being_recovered_is_cancelled_and_its
         await world.holds(world.leader(), 40)
 
     World(7, brokers=3, broker=UPLOADS).happen(story)
+
+
+def test_a_stream_that_its_partition_does_not_know_is_given_up_with_it() -> None:
+    """The broker holds it open, so it is closed with the move. When the partition comes back it is opened again, like all others."""
+
+    async def story(world: MovingWorld) -> None:
+        source = world.leader()
+        target = world.other(source)
+        assert (await world.produce(source, 2)).error_code == ErrorCode.NONE
+        streams = cast("StreamSource", world.services[source].partitions.departures._uploads)
+        identity = world.services[source].partitions.find(world.topic_id, 0).identity
+        (unknown,) = await streams.create_streams([stream_tags(identity, "time")])
+        await streams.open_streams([(unknown, StreamEpoch(world.row().leader_epoch))])
+        assert await world.move(target) == [0]
+        await world.until(lambda: world.leader() == target and world.serves_somewhere())
+        await world.until(lambda: streams.held(unknown) is None)
+        assert await world.move(source) == [0]
+        await world.until(lambda: world.leader() == source and world.serves_somewhere())
+        assert world.cluster.processes[source].running
+        assert (await world.fetch(source)).high_watermark == 2
+
+    MovingWorld(8, wal=WalKind.OBJECT).tell(story)
 
 
 def test_a_second_move_of_a_partition_whose_log_is_being_recovered_harms_nobody() -> None:

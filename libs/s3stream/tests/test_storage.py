@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from ponor_runtime.identity import StreamEpoch
 from ponor_runtime.object_store import ObjectStoreUnavailableError
 from s3stream.errors import AppendBackpressureError, OffsetOutOfRangeError, StreamClosedError
 from s3stream.settings import KIB, StorageSettings
@@ -219,6 +220,19 @@ async def test_closing_many_streams_makes_one_object(node: StorageNode) -> None:
     await asyncio.gather(*[stream.close() for stream in streams])
     assert node.store.puts == 1
     assert not any(row.open for row in node.cluster.streams.values())
+
+
+async def test_a_stream_that_was_closed_elsewhere_is_opened_again(node: StorageNode) -> None:
+    (stream,) = await node.open_new(1)
+    await stream.append(b"a", count=1, max_timestamp=-1)
+    await node.client.force_upload()
+    node.cluster.streams[stream.stream_id].open = False  # nobody told this client
+    (again,) = await node.client.open_streams([(stream.stream_id, StreamEpoch(stream.epoch + 2))])
+    assert again is not stream
+    with pytest.raises(StreamClosedError):
+        stream.append(b"old", count=1, max_timestamp=-1)
+    await again.append(b"b", count=1, max_timestamp=-1)
+    assert payloads_of(await read_all(again)) == [b"a", b"b"]
 
 
 async def test_a_deleted_stream_leaves_no_data_and_does_not_hold_the_log(node: StorageNode) -> None:

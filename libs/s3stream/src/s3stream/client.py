@@ -252,6 +252,13 @@ class StreamClient:
             stream.abandon()
 
     def _add(self, state: StreamState) -> None:
+        former = self._open.get(state.stream_id)
+        if former is not None:
+            if former.epoch >= state.epoch:
+                raise StreamClosedError(
+                    f"stream {state.stream_id} at epoch {state.epoch} is being closed at this node"
+                )
+            former.abandon()  # the controller opens no stream anew that is not closed
         opened = OpenStream(state)
         self._storage.register(opened)
         self._open[state.stream_id] = Stream(

@@ -10,6 +10,7 @@ from typing import Final
 
 from ponor_metadata.rows import MoveRow
 from ponor_runtime.clock import Clock
+from ponor_runtime.identity import StreamId
 from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.tracing import Span, TraceContext
 
@@ -46,6 +47,7 @@ class Departure:
         "partition",
         "row",
         "stage",
+        "strangers",
         "took_ms",
         "was_refused",
     )
@@ -58,6 +60,8 @@ class Departure:
         """Of the steps that are over."""
         self.was_refused = False
         """Whether an election was asked for in vain."""
+        self.strangers: dict[StreamId, None] = {}
+        """Streams that the partition does not know and that are closed with it."""
         self._clock = clock
         self._telemetry = telemetry
         self._seen_ns = self._began_ns = clock.monotonic_ns()

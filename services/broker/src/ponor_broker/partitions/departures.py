@@ -22,6 +22,7 @@ from ponor_metadata.rows import MoveRow, StreamRow
 from ponor_metadata.session import NodeFencedError
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
+from ponor_runtime.identity import StreamId
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import S3StreamError
@@ -32,6 +33,7 @@ from ponor_broker.partitions.departure import Departure, Stage
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.move_operations import LeavingPartition, LedPartition, MoveOutcome
 from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.stream_port import PartitionStream
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")
 
@@ -57,6 +59,8 @@ class MoveController(Protocol):
 
 class Uploads(Protocol):
     """`StreamSource`, as far as it is needed here."""
+
+    def held(self, stream_id: StreamId) -> PartitionStream | None: ...
 
     async def force_upload(self, *, at_once: bool = False) -> None: ...
 
@@ -132,6 +136,9 @@ class Departures:
         if was_closing:
             # If CloseStreams is not answered yet, its outcome is known by this.
             partition_closing.abandon(departure.partition)
+            for stream_id in departure.strangers:
+                if (stream := self._uploads.held(stream_id)) is not None:
+                    stream.abandon()
         return was_closing
 
     async def close(self) -> None:
@@ -286,10 +293,13 @@ class Departures:
         ]
         if one.was_refused:
             known = {end.stream_id for end in ends}
+            strangers = [
+                row for row in self._open_here(one.partition.identity.key) if row.stream_id not in known
+            ]
+            one.strangers.update((row.stream_id, None) for row in strangers)
             ends += [
                 StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset)
-                for row in self._open_here(one.partition.identity.key)
-                if row.stream_id not in known
+                for row in strangers
             ]
         return LeavingPartition(one.name, ends, starts)
 
