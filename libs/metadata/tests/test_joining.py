@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from ponor_metadata.errors import WrongClusterError
 from ponor_metadata.joining import ANY_CLUSTER, Membership, check_store
+from ponor_metadata.seen_history import SeenHistory
 from ponor_metadata.store_marker import ClusterMarker, MarkerDamagedError, read_markers
-from ponor_runtime.identity import ClusterOrdinal
+from ponor_runtime.identity import ClusterOrdinal, NodeId
 from ponor_simulation.object_store import SimObjectStore
 from ponor_simulation.simulation import Simulation
 
@@ -39,6 +40,24 @@ def test_a_second_cluster_is_refused_and_told_both_names() -> None:
             with pytest.raises(WrongClusterError, match=r"cluster first .* cluster second .* mount the dir"):
                 await check_store(store, SECOND, membership)
         assert await read_markers(store) == [FIRST], "the refused cluster leaves no marker"
+
+    _play(story)
+
+
+def test_a_store_without_the_marker_of_a_cluster_that_put_it_is_another_store() -> None:
+    """A broker with a wrong prefix found no slots of a dead broker's log, and closed it: acknowledged records were lost."""
+
+    async def story(store: SimObjectStore) -> None:
+        membership = Membership(has_marked=True)
+        with pytest.raises(WrongClusterError, match=r"has no marker .* Correct object_store"):
+            await check_store(store, FIRST, membership)
+        assert await read_markers(store) == [], "the wrong store is not marked"
+        seen = SeenHistory(0, 1, 2, bytes(8)).key(FIRST.namespace, NodeId(65_536))
+        await store.put(seen, [b"x"])
+        await check_store(store, FIRST, membership)
+        assert await read_markers(store) == [FIRST], (
+            "nodes of the cluster wrote here, so the marker was removed"
+        )
 
     _play(story)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
-from ponor.controller.v1 import cluster_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
 from ponor_runtime.identity import ClusterOrdinal, NodeId, node_id_in
 from ponor_runtime.object_store import ObjectStore, ObjectStoreError
 from ponor_runtime.runtime import Runtime
@@ -22,7 +22,7 @@ from ponor_metadata.controllers import KnownControllers
 from ponor_metadata.errors import WrongClusterError
 from ponor_metadata.questions import NoControllerError
 from ponor_metadata.seen_history import SeenHistory, read_seen
-from ponor_metadata.store_marker import ClusterMarker, put_marker, read_markers
+from ponor_metadata.store_marker import PREFIX, ClusterMarker, put_marker, read_markers
 
 LOG: Final = logging.getLogger("ponor.joining")
 ASK_SECONDS_MAX: Final = 10.0
@@ -30,6 +30,9 @@ ASK_SECONDS_MAX: Final = 10.0
 STORE_SECONDS_MAX: Final = 5.0
 """How long the store may take where a node can begin without it."""
 RETRY_SECONDS: Final = 0.5
+MARKING_ROLES: Final = (records_pb2.NODE_ROLE_COMPACTOR, records_pb2.NODE_ROLE_GC)
+"""Their nodes register only after they found or put the marker. A broker with a file write-ahead log may begin without the store."""
+A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,12 @@ class Membership:
     Attributes:
         cluster_id: the cluster that the node expects; empty: whichever the controllers serve, unless the store holds another.
         share_store: whether the store may hold other clusters too.
+        has_marked: whether the cluster has marked its store, by what the controllers say: then a store without its marker is not its store.
     """
 
     cluster_id: str = ""
     share_store: bool = False
+    has_marked: bool = False
 
 
 ANY_CLUSTER: Final = Membership()
@@ -105,7 +110,8 @@ async def _join(
     *,
     needs_store: bool,
 ) -> Joined:
-    identity = await _ask(runtime, controllers)
+    client = ClusterClient(runtime.network, runtime.clock, controllers)
+    identity = await _answer(lambda: client.describe_identity(timeout_s=ASK_SECONDS_MAX))
     if membership.cluster_id not in ("", identity.cluster_id):
         raise WrongClusterError(
             f"this node belongs to cluster {membership.cluster_id}, the controllers serve cluster {identity.cluster_id}. If the controllers lost their directories, "
@@ -113,6 +119,8 @@ async def _join(
         )
     ordinal = ClusterOrdinal(identity.cluster_ordinal)
     own = ClusterMarker(identity.cluster_id, ordinal, identity.namespace)
+    nodes = await _answer(lambda: client.describe_nodes(timeout_s=ASK_SECONDS_MAX))
+    membership = replace(membership, has_marked=any(node.role in MARKING_ROLES for node in nodes))
     if needs_store:
         seen = await _until_checked(runtime, store, own, membership)
     else:
@@ -140,6 +148,11 @@ async def check_store(store: ObjectStore, own: ClusterMarker, membership: Member
             f"the object store holds {others}; the controllers serve {own}, which has no marker in it. If the controllers lost their directories, this is a new and empty cluster: "
             "stop it and mount the directories again. If two clusters are to share this store, set share_store (`ponor up --share-store`, `objectStore.shareStore` of the chart); otherwise give this cluster another prefix"
         )
+    if present is None and membership.has_marked and not await read_seen(store, own.namespace):
+        raise WrongClusterError(
+            f"the object store has no marker {own.key}, which {own} put into its store: this is another store, or another prefix. Correct object_store. "
+            f"If the objects were copied here, copy everything below {PREFIX} too"
+        )
     if present is None:
         present = await put_marker(store, own)
     if present != own:
@@ -151,11 +164,10 @@ async def check_store(store: ObjectStore, own: ClusterMarker, membership: Member
         LOG.warning("the object store holds other clusters beside %s: %s", own, others)
 
 
-async def _ask(runtime: Runtime, controllers: Sequence[str] | KnownControllers) -> wire.ClusterIdentity:
-    client = ClusterClient(runtime.network, runtime.clock, controllers)
+async def _answer(ask: Callable[[], Awaitable[A]]) -> A:
     while True:
         try:
-            return await client.describe_identity(timeout_s=ASK_SECONDS_MAX)
+            return await ask()
         except NoControllerError as error:
             LOG.warning("%s; asking again", error)
 
