@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from crc32c import crc32c
 from ponor_metadata.errors import WrongClusterError
 from ponor_metadata.joining import ANY_CLUSTER, Membership, check_store
 from ponor_metadata.seen_history import SeenHistory
-from ponor_metadata.store_marker import ClusterMarker, MarkerDamagedError, read_markers
+from ponor_metadata.store_marker import ClusterMarker, MarkerDamagedError, read_marker
 from ponor_runtime.identity import ClusterOrdinal, NodeId
 from ponor_simulation.object_store import SimObjectStore
 from ponor_simulation.simulation import Simulation
@@ -25,7 +26,7 @@ def _play(story: object) -> None:
 def test_the_first_cluster_marks_its_store_and_keeps_it() -> None:
     async def story(store: SimObjectStore) -> None:
         await check_store(store, FIRST, ANY_CLUSTER)
-        assert await read_markers(store) == [FIRST]
+        assert await read_marker(store, FIRST.key) == FIRST
         await check_store(store, FIRST, ANY_CLUSTER)
 
     _play(story)
@@ -39,7 +40,7 @@ def test_a_second_cluster_is_refused_and_told_both_names() -> None:
         for membership in (ANY_CLUSTER, Membership("second")):
             with pytest.raises(WrongClusterError, match=r"cluster first .* cluster second .* mount the dir"):
                 await check_store(store, SECOND, membership)
-        assert await read_markers(store) == [FIRST], "the refused cluster leaves no marker"
+        assert await read_marker(store, SECOND.key) is None, "the refused cluster leaves no marker"
 
     _play(story)
 
@@ -51,11 +52,11 @@ def test_a_store_without_the_marker_of_a_cluster_that_put_it_is_another_store() 
         membership = Membership(has_marked=True)
         with pytest.raises(WrongClusterError, match=r"has no marker .* Correct object_store"):
             await check_store(store, FIRST, membership)
-        assert await read_markers(store) == [], "the wrong store is not marked"
+        assert await read_marker(store, FIRST.key) is None, "the wrong store is not marked"
         seen = SeenHistory(0, 1, 2, bytes(8)).key(FIRST.namespace, NodeId(65_536))
         await store.put(seen, [b"x"])
         await check_store(store, FIRST, membership)
-        assert await read_markers(store) == [FIRST], (
+        assert await read_marker(store, FIRST.key) == FIRST, (
             "nodes of the cluster wrote here, so the marker was removed"
         )
 
@@ -66,7 +67,7 @@ def test_a_store_is_shared_only_when_the_configuration_says_so(caplog: pytest.Lo
     async def story(store: SimObjectStore) -> None:
         await check_store(store, FIRST, ANY_CLUSTER)
         await check_store(store, SECOND, Membership(share_store=True))
-        assert await read_markers(store) == [FIRST, SECOND]
+        assert await read_marker(store, SECOND.key) == SECOND
         await check_store(store, FIRST, ANY_CLUSTER)
         assert "holds other clusters" in caplog.text
 
@@ -78,6 +79,20 @@ def test_a_namespace_of_another_cluster_is_refused() -> None:
         await check_store(store, FIRST, ANY_CLUSTER)
         with pytest.raises(WrongClusterError, match="belongs to cluster first"):
             await check_store(store, replace(FIRST, cluster_id="second"), Membership(share_store=True))
+
+    _play(story)
+
+
+def test_a_marker_of_another_cluster_that_is_not_readable_keeps_nobody_out() -> None:
+    """The other cluster may run a later release."""
+    later = FIRST.encode().replace(b'"format": 1', b'"format": 2').partition(b"\n")[0] + b"\n"
+
+    async def story(store: SimObjectStore) -> None:
+        await store.put(FIRST.key, [later + f"{crc32c(later):08x}\n".encode()])
+        with pytest.raises(WrongClusterError, match=f"not readable .*{FIRST.key}"):
+            await check_store(store, SECOND, ANY_CLUSTER)
+        await check_store(store, SECOND, Membership(share_store=True))
+        await check_store(store, SECOND, ANY_CLUSTER)
 
     _play(story)
 

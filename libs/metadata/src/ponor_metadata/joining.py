@@ -22,7 +22,7 @@ from ponor_metadata.controllers import KnownControllers
 from ponor_metadata.errors import WrongClusterError
 from ponor_metadata.questions import NoControllerError
 from ponor_metadata.seen_history import SeenHistory, read_seen
-from ponor_metadata.store_marker import PREFIX, ClusterMarker, put_marker, read_markers
+from ponor_metadata.store_marker import PREFIX, ClusterMarker, other_clusters, put_marker, read_marker
 
 LOG: Final = logging.getLogger("ponor.joining")
 ASK_SECONDS_MAX: Final = 10.0
@@ -140,10 +140,9 @@ async def check_store(store: ObjectStore, own: ClusterMarker, membership: Member
         WrongClusterError: the store holds another cluster.
         ObjectStoreError: the store cannot be asked.
     """
-    found = {marker.namespace: marker for marker in await read_markers(store)}
-    present = found.pop(own.namespace, None)
-    others = ", ".join(str(marker) for marker in found.values())
-    if present is None and found and not membership.share_store:
+    present = await read_marker(store, own.key)
+    others = ", ".join(await other_clusters(store, own))
+    if present is None and others and not membership.share_store:
         raise WrongClusterError(
             f"the object store holds {others}; the controllers serve {own}, which has no marker in it. If the controllers lost their directories, this is a new and empty cluster: "
             "stop it and mount the directories again. If two clusters are to share this store, set share_store (`ponor up --share-store`, `objectStore.shareStore` of the chart); otherwise give this cluster another prefix"
@@ -160,7 +159,7 @@ async def check_store(store: ObjectStore, own: ClusterMarker, membership: Member
             f"the object store says that namespace {own.namespace} belongs to {present}, the controllers serve {own}; "
             "give one of the two clusters another store"
         )
-    if found:
+    if others:
         LOG.warning("the object store holds other clusters beside %s: %s", own, others)
 
 

@@ -90,15 +90,22 @@ async def read_marker(store: ObjectStore, key: str) -> ClusterMarker | None:
         return None
 
 
-async def read_markers(store: ObjectStore) -> list[ClusterMarker]:
-    """The markers of all clusters that write to a store.
+async def other_clusters(store: ObjectStore, own: ClusterMarker) -> list[str]:
+    """The other clusters that write to a store, for people.
 
     Raises:
-        MarkerDamagedError, ObjectStoreError: as `read_marker`.
+        ObjectStoreError: the store cannot be asked.
     """
-    keys = [info.key async for info in store.list(PREFIX) if info.key.endswith(NAME)]
-    found = [await read_marker(store, key) for key in sorted(keys)]
-    return [marker for marker in found if marker is not None]
+    keys = [info.key async for info in store.list(PREFIX) if info.key.endswith(NAME) and info.key != own.key]
+    return [await _named(store, key) for key in sorted(keys)]
+
+
+async def _named(store: ObjectStore, key: str) -> str:
+    try:
+        return str(await read_marker(store, key) or key)
+    except MarkerDamagedError as error:
+        # It may be damaged or of a later release. That is no reason to keep the nodes of this cluster out.
+        return f"a cluster whose marker is not readable ({error})"
 
 
 async def put_marker(store: ObjectStore, marker: ClusterMarker) -> ClusterMarker:
