@@ -46,6 +46,11 @@ def round_trip_command(version: str, *words: str) -> list[str]:
     return java_program_command("RoundTrip", version, *words)
 
 
+def transactional(version: str, *words: str) -> Output:
+    """Run Transactional with one version of the client."""
+    return _run(java_program_command("Transactional", version, *words), None, 0)
+
+
 def java_program_command(name: str, version: str, *words: str) -> list[str]:
     """The command that runs one of our Java programs, compiled for a version of the client when it is not yet."""
     libraries = clients(version).class_path

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.peers.artifacts import CLIENT_VERSIONS, PeerMissingError, clients, program
-from tests.tools.java_programs import round_trip, round_trip_command
+from tests.tools.java_programs import round_trip, round_trip_command, transactional
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS, PARTITIONS = 40, 3
@@ -53,6 +53,13 @@ def _line(partition: int, offset: int, writer: str, codec: str, n: int) -> str:
     key = "null" if n % 5 == 0 else f"key-{n}"
     value = "null" if n % 7 == 0 else f"value-{n}-é"
     return f"read {partition} {offset} {key} {value} writer={writer},codec={codec},n={n},nothing=null,"
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("version", CLIENT_VERSIONS)
+def test_every_version_is_told_that_there_are_no_transactions(ponor: str, version: str) -> None:
+    (said, _) = transactional(version, ponor, "300000").lines
+    assert said == "org.apache.kafka.common.errors.TransactionalIdAuthorizationException"
 
 
 @pytest.mark.timeout(1_800)
