@@ -60,10 +60,8 @@ def reconcile_objects(
         print_value(report.as_dict(), output)
         return
     print_value(shown(report), output)
-    if report.only_looked and not settings.reconcile_dry_run:
-        print(
-            "nothing is deleted while a forced recovery waits for `ponor cluster quorum confirm-incarnation`"
-        )
+    if reason := why_only_looked(report, settings):
+        print(reason)
 
 
 reconcile_objects.__doc__ = HELP
@@ -100,6 +98,17 @@ async def one_round(cluster: ClusterAddress, settings: GcSettings) -> ReconcileR
     except NOT_NOW as error:
         where = f"object store {cluster.object_store}: " if isinstance(error, ObjectStoreError) else ""
         raise CommandError(f"{where}{error}; what was deleted before is gone, run it again") from error
+
+
+def why_only_looked(report: ReconcileReport, settings: GcSettings) -> str:
+    """Why nothing was deleted, beside the wish for a dry run; empty: nothing stands in the way."""
+    if report.refusal:
+        return f"nothing is deleted: {report.refusal}"
+    if report.only_looked and not settings.reconcile_dry_run:
+        return (
+            "nothing is deleted while a forced recovery waits for `ponor cluster quorum confirm-incarnation`"
+        )
+    return ""
 
 
 def shown(report: ReconcileReport) -> dict[str, str]:
