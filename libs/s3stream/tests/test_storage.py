@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import StreamEpoch
 from ponor_runtime.object_store import ObjectStoreUnavailableError
-from s3stream.errors import AppendBackpressureError, OffsetOutOfRangeError, StreamClosedError
+from s3stream.errors import (
+    AppendBackpressureError,
+    OffsetOutOfRangeError,
+    StorageFailedError,
+    StreamClosedError,
+)
 from s3stream.settings import KIB, StorageSettings
 
 from libs.s3stream.tests.storage_node import StorageNode, append_all, payloads_of, read_all, small_settings
@@ -220,6 +227,29 @@ async def test_closing_many_streams_makes_one_object(node: StorageNode) -> None:
     await asyncio.gather(*[stream.close() for stream in streams])
     assert node.store.puts == 1
     assert not any(row.open for row in node.cluster.streams.values())
+
+
+async def test_nothing_is_uploaded_by_a_seal_that_comes_after_the_stop(tmp_path: Path) -> None:
+    """The store is slow when a node stops: the log confirms what it was given last while the log is closed."""
+    node = await started(tmp_path, small_settings())
+    (stream,) = await node.open_new(1)
+    append, late = node.wal.append, list[Callable[[], None]]()
+
+    def append_late(buffers: Sequence[Buffer], on_durable: Callable[[BaseException | None], None]) -> int:
+        return append(buffers, lambda error: late.append(partial(on_durable, error)))
+
+    node.wal.append = append_late  # type: ignore[method-assign]
+    durable = stream.append(b"a", count=1, max_timestamp=-1)
+    forced = asyncio.ensure_future(node.client.force_upload(at_once=True))
+    while not (late and node.client._storage._sealing):
+        await asyncio.sleep(0.001)
+    await node.client._storage.stop()
+    late.pop()()
+    await durable
+    with pytest.raises(StorageFailedError):
+        await forced
+    assert node.client._storage._pipeline.idle
+    await node.crash()
 
 
 async def test_a_stream_that_was_closed_elsewhere_is_opened_again(node: StorageNode) -> None:

@@ -308,6 +308,10 @@ class Storage:
 
     def _seal(self, reason: SealReason, forced: list[asyncio.Future[None]]) -> None:
         self._sealing = False
+        if self._failure is not None:  # the cut was reached too late: nothing is uploaded any more
+            for done in forced:
+                self._fail_future(done)
+            return
         self._submit(reason)
         newest = self._pipeline.newest
         for done in forced:
