@@ -177,6 +177,25 @@ def append_quietly(stream: object) -> bool:
     return False
 
 
+async def test_a_hook_cannot_append_what_no_record_of_the_log_holds(node: StorageNode) -> None:
+    data, meta = await node.open_new(2)
+    refused: list[str] = []
+
+    def append_too_much() -> bool:
+        with pytest.raises(ValueError, match="exceeds the") as raised:
+            meta.append(bytes(meta.payload_bytes_max + 1), count=1, max_timestamp=-1)
+        refused.append(str(raised.value))
+        meta.append(bytes(meta.payload_bytes_max), count=1, max_timestamp=-1)
+        return False
+
+    node.client.on_upload(data.stream_id, append_too_much)
+    await append_all(data, [b"x"])
+    await node.client.force_upload()
+    assert refused
+    assert meta.committed_offset == 1
+    await node.close()
+
+
 async def test_a_hook_travels_in_the_same_block(node: StorageNode) -> None:
     data, other, meta = await node.open_new(3)
     covered: list[int] = []

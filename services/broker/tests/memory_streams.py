@@ -25,6 +25,8 @@ OnDurable: TypeAlias = Callable[[BaseException | None], None]
 class MemoryStream:
     """Appends become durable at once, or when the test says so (`hold`, then `confirm` or `fail`)."""
 
+    payload_bytes_max = 1 << 30
+
     def __init__(self, stream_id: int, epoch: int = 0) -> None:
         self.stream_id = StreamId(stream_id)
         self.epoch = StreamEpoch(epoch)

@@ -11,18 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ponor_broker.partitions import maintenance, partition_log, retention
 from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
-from ponor_broker.partitions.meta_stream import CHANGES_BYTES_MAX
+from ponor_broker.partitions.meta_stream import CHANGES_BYTES_MAX, ENTRY_HEAD_BYTES
 from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.producer_entry import ROW_BYTES_MAX
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.turn_share import STEPS_PER_TURN
 from ponor_kafka.record_builder import build_batch
 from ponor_partition import log_meta, meta_entry
 from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.log_meta import CHANGES_PER_STEP, ROWS_PER_STEP, LogMeta
-from ponor_partition.segment import CLEANED, DATA, Content, Segment, Slice
+from ponor_partition.segment import CLEANED, DATA, ROW_BYTES, Content, Segment, Slice
 from ponor_runtime.identity import StreamId
 from ponor_runtime.telemetry import Telemetry
 
+from services.broker.tests.memory_streams import MemoryStream
 from services.broker.tests.partition_rig import PartitionRig
 
 EVERY_BATCH_A_SEGMENT = TopicConfig(segment_bytes=1, retention_ms=-1)
@@ -203,6 +205,20 @@ async def test_at_the_bound_the_active_segment_grows_until_retention_makes_room(
     log.drop_before(log.log_meta.active.base_offset)
     await append(partition)
     assert len(log.log_meta.segments) == 2
+
+
+async def test_a_partition_has_no_more_rows_than_a_record_of_the_log_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(MemoryStream, "payload_bytes_max", ENTRY_HEAD_BYTES + 10 * ROW_BYTES)
+    partition = await PartitionRig(config=EVERY_BATCH_A_SEGMENT).open()
+    await append(partition, 30)
+    assert len(partition.log.log_meta.segments) == 10
+    for producer_id in range(30):
+        await partition.append_batch(
+            build_batch([(5, b"key", b"value")], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        )
+    assert len(partition.producers) == 10 * ROW_BYTES // ROW_BYTES_MAX
 
 
 async def test_a_read_looks_no_further_than_its_records_reach(monkeypatch: pytest.MonkeyPatch) -> None:

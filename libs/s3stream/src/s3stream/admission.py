@@ -28,6 +28,11 @@ class Admission:
         self._waiting_bytes = 0
 
     @property
+    def record_bytes_max(self) -> int:
+        """The largest record (header included) that log cache and write-ahead log can take."""
+        return self._record_bytes_max
+
+    @property
     def waiting(self) -> int:
         """Appends that wait."""
         return len(self._waiting)
@@ -50,11 +55,7 @@ class Admission:
             if total_bytes <= self._direct_bytes_max:
                 cache.charged_bytes = total_bytes
                 return True
-        if size_bytes > self._record_bytes_max:
-            raise ValueError(
-                f"a record of {size_bytes} bytes exceeds the {self._record_bytes_max} that log cache and write-ahead log can"
-                " take; raise log_cache_bytes_max and wal_bytes_max"
-            )
+        self._check_size(size_bytes)
         if (
             not self._waiting
             and commit.has_room(size_bytes)
@@ -71,7 +72,12 @@ class Admission:
         return False
 
     def charge_unconditionally(self, size_bytes: int) -> None:
-        """Charge what an upload hook appends: it must travel with the block whose upload makes room."""
+        """Charge what an upload hook appends: it must travel with the block whose upload makes room.
+
+        Raises:
+            ValueError: as `charge`; nothing is charged.
+        """
+        self._check_size(size_bytes)
         self._cache.charge(size_bytes + RECORD_OVERHEAD_BYTES)
 
     def wait(self, append: PendingAppend) -> None:
@@ -93,6 +99,13 @@ class Admission:
         """Take everything out, because nothing will be admitted any more."""
         abandoned, self._waiting, self._waiting_bytes = list(self._waiting), deque(), 0
         return abandoned
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._record_bytes_max:
+            raise ValueError(
+                f"a record of {size_bytes} bytes exceeds the {self._record_bytes_max} that log cache and write-ahead log can"
+                " take; raise log_cache_bytes_max and wal_bytes_max"
+            )
 
     def _fits_direct(self, size_bytes: int) -> bool:
         """Whether all that is charged but waits behind the oldest leaves it room within the direct part."""

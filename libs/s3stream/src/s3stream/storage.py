@@ -123,6 +123,11 @@ class Storage:
         """Whether it is an upload hook that appends now."""
         return self._hooks.running
 
+    @property
+    def payload_bytes_max(self) -> int:
+        """The largest payload that an append may have."""
+        return self._admission.record_bytes_max - RECORD_HEADER_BYTES
+
     # --- the append path ---------------------------------------------------------------------------------------------------------
 
     def append(

@@ -80,6 +80,11 @@ class Stream:
         return self._state.committed_offset
 
     @property
+    def payload_bytes_max(self) -> int:
+        """The largest payload that an append may have."""
+        return self._storage.payload_bytes_max
+
+    @property
     def closed(self) -> bool:
         """Whether it takes no appends any more."""
         return self._refuses_appends

@@ -26,7 +26,7 @@ from ponor_broker.partitions.leader_epochs import LeaderEpochs
 from ponor_broker.partitions.meta_stream import MetaStream
 from ponor_broker.partitions.partition_log import PartitionLog, observe
 from ponor_broker.partitions.partition_state import PartitionState
-from ponor_broker.partitions.producer_entry import ProducerBatch
+from ponor_broker.partitions.producer_entry import ROW_BYTES_MAX, ProducerBatch
 from ponor_broker.partitions.producer_state import ProducerStates
 
 RECOVER_BYTES: Final = 1 << 20
@@ -39,6 +39,8 @@ class DurableState:
 
     def __init__(self, meta: MetaStream, log: PartitionLog, *, producers_max: int) -> None:
         self.checkpoint = PartitionCheckpoint()
+        # More would not fit into a record of the write-ahead log.
+        producers_max = min(producers_max, meta.rows_bytes_max // ROW_BYTES_MAX)
         self.producers = ProducerStates(producers_max=producers_max)
         self.epochs = LeaderEpochs()
         self._meta = meta

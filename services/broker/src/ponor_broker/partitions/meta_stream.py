@@ -34,6 +34,8 @@ COMPACT_BYTES_MIN: Final = 64 << 10
 """Below this a Meta stream is never compacted."""
 COMPACT_RATIO: Final = 4
 """Compacted when it holds this many times the bytes of the whole values."""
+ENTRY_HEAD_BYTES: Final = 4 << 10
+"""More than an entry has besides rows: its key, versions, and names of streams."""
 OWNED: Final = frozenset(
     (meta_entry.LOG, meta_entry.PARTITION, meta_entry.PRODUCER_SNAPSHOT, meta_entry.LEADER_EPOCHS)
 )
@@ -114,6 +116,11 @@ class MetaStream:
             if number % ENTRIES_PER_STEP == 0:
                 yield
         return offset
+
+    @property
+    def rows_bytes_max(self) -> int:
+        """Bytes of rows that the whole value of a key may have: it is written as one record of the stream."""
+        return self._stream.payload_bytes_max - ENTRY_HEAD_BYTES
 
     def put(self, key: MetaKey, value: bytes) -> asyncio.Future[None]:
         """Replace what stands under a key. The future resolves when that is durable.

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from ponor_kafka.errors import ErrorCode
 from ponor_partition.log_meta import LogMeta
-from ponor_partition.segment import DATA, OPEN_END, TIME, Content, Segment, StreamName
+from ponor_partition.segment import DATA, OPEN_END, ROW_BYTES, TIME, Content, Segment, StreamName
 from ponor_runtime.identity import StreamId
 from s3stream.errors import OffsetOutOfRangeError, S3StreamError
 from s3stream.records import StreamRecord
@@ -29,7 +29,9 @@ from ponor_broker.partitions.time_index import TIME_ENTRY
 OnDurable: TypeAlias = Callable[[BaseException | None], None]
 TIME_MAX_MS: Final = (1 << 63) - 1
 SEGMENTS_MAX: Final = 10_000
-"""From so many segments on, the active one is only closed when it is large: small segments cost memory, and time at every open."""
+"""From so many segments on, the active one is only closed when it is large: small segments cost memory, and time at every open.
+
+Fewer where a record of the write-ahead log does not hold the rows of so many."""
 LARGE_SEGMENT_BYTES: Final = 1 << 30
 
 
@@ -53,6 +55,7 @@ class PartitionLog:
     ) -> None:
         self.log_meta = log_meta
         self._meta = meta
+        self._segments_that_fit = meta.rows_bytes_max // ROW_BYTES
         self._streams = streams
         self._rules = rules
         self._data = streams[log_meta.active.data_stream]
@@ -137,7 +140,8 @@ class PartitionLog:
         if self.end_offset == self.log_meta.active.base_offset:
             return  # it is empty: after a roll whose batch was refused, or lost with the power
         is_large = self.active_bytes + batch_bytes > LARGE_SEGMENT_BYTES
-        if len(self.log_meta.segments) >= SEGMENTS_MAX and not is_large:
+        segments = len(self.log_meta.segments)
+        if segments >= self._segments_that_fit or (segments >= SEGMENTS_MAX and not is_large):
             return
         self.roll(now_ms)
 

@@ -21,6 +21,7 @@ _PRODUCER: Final = ">qhiqB"
 _BATCH: Final = "iiqq"
 _ROWS: Final = tuple(struct.Struct(_PRODUCER + _BATCH * batches) for batches in range(BATCHES_RETAINED + 1))
 """Rows by their number of batches."""
+ROW_BYTES_MAX: Final = _ROWS[-1].size
 _ID: Final = struct.Struct(">q")
 _UPDATED: Final = struct.Struct(">q")
 _UPDATED_AT: Final = 14
