@@ -13,10 +13,14 @@ from ponor_metadata.ranges import (
     INT64_MAX,
     PackedRanges,
     RangesCorruptError,
+    RangesOverlapError,
     StreamPiece,
     decode_interpreted,
     decode_ranges,
+    encode_interpreted,
     encode_ranges,
+    join_interpreted,
+    join_runs,
 )
 from ponor_metadata.slots_python import append_slot
 from ponor_runtime.identity import StreamId
@@ -105,6 +109,31 @@ def test_compiled_and_interpreted_code_agree(data: bytes) -> None:
         assert compiled == decode_interpreted(data)
     except RangesCorruptError:
         assert compiled is None
+
+
+runs = st.tuples(st.integers(0, 4), st.integers(-1, 20), st.integers(-1, 24))
+
+
+@given(st.lists(runs, max_size=8).map(sorted))
+def test_compiled_and_interpreted_packing_agree(pieces: list[tuple[int, int, int]]) -> None:
+    compiled = pytest.importorskip("ponor_metadata.ranges_native").encode_list(pieces)
+    try:
+        assert compiled == encode_interpreted(pieces)
+    except ValueError:
+        assert compiled is None
+
+
+@given(st.lists(pieces_lists, max_size=4))
+def test_compiled_and_interpreted_joining_agree(parts: list[list[StreamPiece]]) -> None:
+    decoded = [decode_ranges(encode_ranges(part)) for part in parts]
+    pieces = [(each.stream_id, each.start_offset, each.end_offset) for part in parts for each in part]
+    try:
+        expected = join_interpreted(pieces)
+    except RangesOverlapError as error:
+        with pytest.raises(RangesOverlapError, match=str(error)):
+            join_runs(decoded)
+        return
+    assert join_runs(decoded) == expected
 
 
 @given(st.lists(st.sets(st.integers(0, 6), min_size=1), min_size=1, max_size=20), st.randoms())

@@ -29,6 +29,7 @@ from s3stream.ports import (
     UploadedObject,
     WalName,
 )
+from s3stream.settings import PREPARED_IDS_MAX
 
 NAMESPACE = "model"
 NODE = NodeId(1)
@@ -199,7 +200,7 @@ class ClusterNode:
 
     async def prepare_objects(self, count: int) -> PreparedObjects:
         self._step("prepare:before")
-        assert 1 <= count <= 10_000
+        assert 1 <= count <= PREPARED_IDS_MAX
         first = self.cluster.new_objects(count)
         self._step("prepare:after")
         return PreparedObjects(first, count, NAMESPACE, 0)

@@ -221,6 +221,18 @@ class TestParts:
         second = plan_set_objects([rest], streams(dict.fromkeys(range(6), 0)), limits, force_split=True)
         assert [output.kind.value for output in second.outputs] == ["so", "so", "so"]
 
+    def test_of_more_than_a_commit_takes_the_largest_leave(self) -> None:
+        sizes = {0: 10, 1: 30, 2: 20, 3: 40, 4: 5}
+        wide = source(0, *((stream, 0, size) for stream, size in sizes.items()))
+        limits = PlanLimits(1000, 10, 1, objects_max=3)
+        for force_split in (True, False):
+            plan = plan_set_objects([wide], streams(dict.fromkeys(sizes, 0)), limits, force_split=force_split)
+            assert [(output.kind.value, offsets(entries_of(output))) for output in plan.outputs] == [
+                ("sso", "S0 0–10 + S2 0–20 + S4 0–5"),
+                ("so", "S1 0–30"),
+                ("so", "S3 0–40"),
+            ]
+
     def test_a_run_that_an_iteration_cuts_counts_as_the_objects_that_it_becomes(self) -> None:
         wide = source(0, (0, 0, 25), (1, 0, 25), (2, 0, 5), (3, 0, 5))
         limits = PlanLimits(20, 80, 1, objects_max=5)
@@ -256,7 +268,6 @@ class TestRefusals:
         [
             ({"streams_max": 2}, "3 streams; a plan takes 2"),
             ({"blocks_max": 5}, "6 blocks; a plan takes 5"),
-            ({"objects_max": 2}, "3 objects would come of this; one commit takes 2"),
         ],
     )
     def test_a_bound_is_named(self, bounds: dict[str, int], words: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_runtime.identity import StreamEpoch, StreamId
-from s3stream.settings import StorageSettings
+from s3stream.settings import COMMIT_OBJECTS_MAX, StorageSettings
 from s3stream.upload_plan import SMALL_REST_DIVISOR, StreamPiece, UploadPlan, plan_upload
 
 SPLIT = 1000
@@ -135,11 +135,16 @@ def test_objects_follow_bytes(sizes: list[int], streams_max: int, may_carry: boo
     assert plan.object_count <= sum(sizes) // SPLIT + 1 + len(pieces) // streams_max
 
 
+def test_a_commit_has_no_more_stream_objects_than_a_controller_takes() -> None:
+    plan = plan_of([piece(number, SPLIT) for number in range(3 * COMMIT_OBJECTS_MAX + 1)])
+    assert [len(group.stream_objects) for group in plan.groups] == [*[COMMIT_OBJECTS_MAX] * 3, 1]
+
+
 def test_an_upload_of_a_full_block_is_several_commits_that_the_leader_checks_in_short_turns() -> None:
     defaults = StorageSettings()
     wide = [piece(number, 10) for number in range(2 * defaults.block_streams_max)]
     plan = plan_of(wide, ranges_max=defaults.commit_ranges_max, streams_max=defaults.set_object_streams_max)
     widths = [len(group.stream_set) for group in plan.groups]
     assert plan.pieces == wide
-    assert max(widths) <= 2_000
+    assert max(widths) <= 1_000
     assert max(widths) - min(widths) <= 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from ponor_runtime.identity import NodeId
+from s3stream import object_upload
 from s3stream.errors import StorageFailedError
 from s3stream.stream import Stream
 
@@ -61,6 +62,20 @@ async def wide_node(path: Path) -> tuple[StorageNode, list[Stream]]:
     streams = await node.open_new(STREAMS)
     await asyncio.gather(*[append_all(stream, RECORDS) for stream in streams])
     return node, streams
+
+
+async def test_ids_of_many_objects_are_asked_for_in_several_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_upload, "PREPARED_IDS_MAX", OBJECTS - 1)
+    node, streams = await wide_node(tmp_path)
+    steps: list[str] = []
+    node.cluster.on_step = steps.append
+    await node.client.force_upload()
+    assert steps.count("prepare:after") == 2
+    assert len({commit.stream_set_object.object_id for commit in node.cluster.commits}) == OBJECTS  # type: ignore[union-attr]
+    assert all(stream.committed_offset == len(RECORDS) for stream in streams)
+    await node.close()
 
 
 async def test_a_wide_block_is_told_and_trimmed_when_its_last_object_is_committed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_compactor.controller_tasks import COMMIT_BYTES_MAX, require_fit
+from ponor_compactor.controller_tasks import require_fit
 from ponor_compactor.leased_task import LeasedTask
 from ponor_compactor.progress import Progress
 from ponor_compactor.settings import CompactorSettings
@@ -76,7 +76,7 @@ async def test_a_task_of_which_everything_was_trimmed_is_committed_with_nothing(
     assert world.prepared == []
 
 
-def test_a_commit_that_is_too_large_for_an_operation_is_refused_before_the_work() -> None:
+def test_a_commit_that_is_too_large_for_a_controller_is_refused_before_the_work() -> None:
     def output(streams: int) -> PlannedOutput:
         ranges = tuple(
             StreamRange(StreamId(1_000_000 + number), StreamEpoch(7), 1 << 40, 1 << 41)
@@ -85,6 +85,6 @@ def test_a_commit_that_is_too_large_for_an_operation_is_refused_before_the_work(
         return PlannedOutput(OutputKind.STREAM_SET_OBJECT, b"", 1, ranges, 1)
 
     task = _task(CompactionKind.SET_OBJECTS, [], {})
-    require_fit(task, [output(20_000)])
-    with pytest.raises(CompactionLimitError, match=str(COMMIT_BYTES_MAX)):
-        require_fit(task, [output(60_000)])
+    require_fit(task, [output(2_000)])
+    with pytest.raises(CompactionLimitError, match="2001 ranges, one may have 2000"):
+        require_fit(task, [output(2_001)])

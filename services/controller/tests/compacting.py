@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.compaction.coverage import joined, live
+from ponor_controller.compaction.coverage import live
 from ponor_controller.compaction.settings import CompactionSettings
 from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
+from ponor_metadata.ranges import join_interpreted
 from ponor_metadata.read_index import find_pieces
 from ponor_metadata.validate import validate
 from ponor_runtime.identity import StreamId
@@ -69,7 +70,7 @@ class Worker:
                 continue
             for each in self.ledger.set_object(source.object_id).ranges.decoded:
                 pieces.append((each.stream_id, each.start_offset, each.end_offset))
-        return live(joined(pieces), starts.get)
+        return live(join_interpreted(pieces), starts.get)
 
     def body(
         self, task: wire.CompactionGranted, together: Sequence[Run], apart: Sequence[Run]

@@ -8,13 +8,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_controller.compaction.coverage import (
-    RangesOverlapError,
-    find_difference,
-    first_outside,
-    joined,
-    live,
-)
+from ponor_controller.compaction.coverage import find_difference, first_outside, live
+from ponor_metadata.ranges import RangesOverlapError
+from ponor_metadata.ranges import join_interpreted as joined
 
 Run = tuple[int, int, int]
 runs = st.tuples(st.integers(1, 3), st.integers(0, 12), st.integers(1, 6)).map(
@@ -45,13 +41,13 @@ def test_outputs_pass_exactly_when_they_hold_what_is_wanted_and_nothing_else(
     counted, before = offsets(made), offsets(held)
     if max(counted.values(), default=1) > 1:
         with pytest.raises(RangesOverlapError, match="held twice"):
-            find_difference(held, made, begin.get, complete=complete)
+            joined(made)
         return
 
     def wanted(each: Counter[tuple[int, int]]) -> set[tuple[int, int]]:
         return {(stream, offset) for stream, offset in each if offset >= begin.get(stream, 1 << 30)}
 
-    problem = find_difference(held, made, begin.get, complete=complete)
+    problem = find_difference(joined(held), joined(made), begin.get, complete=complete)
     sound = wanted(counted) == wanted(before) and (not complete or counted.keys() <= before.keys())
     assert (problem is None) == sound, problem
 
@@ -61,10 +57,10 @@ def test_any_cut_of_what_is_wanted_passes(held: list[Run], begin: dict[int, int]
     held = disjoint(held)
     cut = [(stream, offset, offset + 1) for stream, offset in offsets(live(joined(held), begin.get))]
     for made in (held, cut, live(joined(held), begin.get)):
-        assert find_difference(held, made, begin.get, complete=True) is None
+        assert find_difference(joined(held), joined(made), begin.get, complete=True) is None
     for left_out in range(len(cut)):
         made = cut[:left_out] + cut[left_out + 1 :]
-        problem = find_difference(held, made, begin.get, complete=False)
+        problem = find_difference(joined(held), joined(made), begin.get, complete=False)
         assert problem is not None
         assert "do not hold" in problem
 

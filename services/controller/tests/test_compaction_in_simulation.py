@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.compaction.coverage import Run, joined, live
+from ponor_controller.compaction.coverage import Run, live
 from ponor_controller.compaction.settings import CompactionSettings
 from ponor_metadata.cluster_client import ClusterClient
 from ponor_metadata.image import MetadataImage
+from ponor_metadata.ranges import join_interpreted
 from ponor_metadata.read_index import find_pieces
 from ponor_metadata.rows import NodeRole, ObjectState
 from ponor_metadata.tables import OBJECTS_WAITING
@@ -150,7 +151,7 @@ def held_runs(image: MetadataImage, task: wire.CompactionGranted) -> list[Run] |
             )
         else:
             return None
-    return live(joined(pieces), starts.get)
+    return live(join_interpreted(pieces), starts.get)
 
 
 def require_all_found(image: MetadataImage) -> None:

@@ -10,8 +10,9 @@ from ponor_controller.proposals.pending import Caller
 from ponor_controller.settings import ControllerSettings
 from ponor_metadata.view import cluster_of
 from ponor_runtime.identity import cluster_of_id
+from s3stream.settings import COMMIT_OBJECTS_MAX, COMMIT_RANGES_MAX, PREPARED_IDS_MAX, StorageSettings
 
-from services.controller.tests.ledger import Ledger
+from services.controller.tests.ledger import Ledger, upload_body
 
 
 @pytest.fixture
@@ -172,3 +173,26 @@ def test_what_is_claimed_but_not_committed_yet_is_not_granted_twice(
 def test_only_gc_nodes_claim(ledger: Ledger, broker: Caller) -> None:
     body = wire.ClaimObjects(limit=1, ttl_ms=1)
     assert ledger.refusal(broker, claim_objects=body) == "INVALID_REQUEST"
+
+
+def test_a_commit_has_a_size_that_is_checked_in_one_short_turn(ledger: Ledger, broker: Caller) -> None:
+    (stream,) = ledger.create_streams(broker)
+    ledger.open(broker, stream, 1)
+    objects_max, ranges_max = ledger.settings.commit_objects_max, ledger.settings.upload_ranges_max
+    ids = ledger.prepare(broker, objects_max + 1)
+    pieces = [(stream, 1, at, at + 1) for at in range(ranges_max + 1)]
+    for body in (
+        upload_body(ids, stream_objects=pieces[: objects_max + 1]),
+        upload_body(ids, pieces),
+        upload_body(ids, pieces[:-1], pieces[-1:]),
+    ):
+        assert ledger.refusal(broker, commit_upload=body) == "INVALID_REQUEST"
+    ledger.do(broker, commit_upload=upload_body(ids, stream_objects=pieces[:objects_max]))
+
+
+def test_brokers_and_compactors_keep_within_what_a_controller_takes() -> None:
+    settings, storage = ControllerSettings(), StorageSettings()
+    assert settings.prepared_count_max >= max(PREPARED_IDS_MAX, COMMIT_OBJECTS_MAX + 1)
+    assert settings.commit_objects_max >= COMMIT_OBJECTS_MAX
+    assert settings.upload_ranges_max >= COMMIT_RANGES_MAX >= storage.commit_ranges_max
+    assert settings.compaction.compaction_streams_max > storage.set_object_streams_max

@@ -58,7 +58,10 @@ def fill(ledger: Ledger, broker: Caller, stream_id: int, objects: int) -> list[i
     end = ledger.stream(stream_id).end_offset
     ids = ledger.prepare(broker, objects)
     ranges = [(stream_id, 0, end + n, end + n + 1) for n in range(objects)]
-    ledger.do(broker, commit_upload=upload_body(ids, (), ranges))
+    at_once = ledger.settings.commit_objects_max
+    for at in range(0, objects, at_once):
+        body = upload_body(ids[at : at + at_once], (), ranges[at : at + at_once])
+        ledger.do(broker, commit_upload=body)
     return ids
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -203,15 +203,18 @@ def test_each_stream_of_an_upload_is_looked_up_once_and_its_ranges_are_packed_on
     packed: list[int] = []
     pack_ranges = uploads.pack_ranges
 
-    def counted_find(view: View, stream_id: int) -> StreamRow | None:
-        looked_up.append(stream_id)
-        return find_stream(view, stream_id)
+    def counted_finder(view: View) -> Callable[[int], StreamRow | None]:
+        def find(stream_id: int) -> StreamRow | None:
+            looked_up.append(stream_id)
+            return find_stream(view, stream_id)
+
+        return find
 
     def counted_pack(ranges: Sequence[wire.UploadedRange]) -> bytes:
         packed.append(len(ranges))
         return pack_ranges(ranges)
 
-    monkeypatch.setattr(uploads, "find_stream", counted_find)
+    monkeypatch.setattr(uploads, "stream_finder", counted_finder)
     monkeypatch.setattr(uploads, "pack_ranges", counted_pack)
     one, two, three = streams
     ledger.upload(

@@ -29,20 +29,26 @@ from ponor_runtime.system_disk import SystemDisk
 from ponor_runtime.telemetry import Telemetry
 
 ORDINAL: Final = ClusterOrdinal(1)
-OBJECTS_PER_OPERATION: Final = 1_000
+OBJECTS_PER_OPERATION: Final = 250
 LEASE_MS: Final = 3_600_000
 
 
 @dataclass
 class ClusterInLoop:
-    """One controller, the session of one broker, one subscriber."""
+    """One controller, the session of one broker and, if there is one, of a compactor, one subscriber."""
 
     session: SessionClient
     subscription: SubscriptionClient
+    compactor: SessionClient | None = None
 
     async def ask(self, **kind: Any) -> wire.OperationResult:
         """Submit one operation and wait for its result."""
         return await self.session.submit(wire.Operation(**kind))
+
+    async def ask_as_compactor(self, **kind: Any) -> wire.OperationResult:
+        """The same from the compactor's session."""
+        assert self.compactor is not None
+        return await self.compactor.submit(wire.Operation(**kind))
 
     async def create_topic(self, name: str, partitions: int = 1) -> bytes:
         """Make a topic; returns its id."""
@@ -67,6 +73,23 @@ class ClusterInLoop:
         """Reserve object ids; returns the first."""
         body = wire.PrepareObjects(count=count, ttl_ms=LEASE_MS)
         return (await self.ask(prepare_objects=body)).objects_reserved.first_object_id
+
+    async def compact(self, stream_ids: Sequence[int], own: int) -> None:
+        """Lease a compaction and commit what it is to make: stream objects of the first `own` of the streams, a set object of the others."""
+        lease = wire.LeaseCompaction(ttl_ms=LEASE_MS, source_bytes_max=1 << 40)
+        task = (await self.ask_as_compactor(lease_compaction=lease)).compaction_granted
+        assert {each.stream_id for each in task.streams} == set(stream_ids)
+        end_offset = task.streams[0].end_offset
+        reserve = wire.PrepareObjects(count=own + 1, ttl_ms=LEASE_MS)
+        first = (await self.ask_as_compactor(prepare_objects=reserve)).objects_reserved.first_object_id
+        held = [wire.UploadedRange(stream_id=each, end_offset=end_offset) for each in stream_ids]
+        body = wire.CommitCompaction(task_id=task.task_id, token=task.token, planned_index=task.planned_index)
+        body.stream_set_object.object_id, body.stream_set_object.size_bytes = first + own, 1 << 20
+        body.stream_set_object.ranges.extend(held[own:])
+        for number in range(own):
+            body.stream_objects.add(object_id=first + number, size_bytes=1 << 20, range=held[number])
+        outcome = (await self.ask_as_compactor(commit_compaction=body)).compaction_outcome
+        assert outcome.result == wire.CompactionOutcome.RESULT_DONE, outcome.message
 
     async def commit_stream_objects(self, stream_id: int, count: int) -> None:
         """Commit so many stream objects of one offset each, from offset 0 on."""
@@ -105,38 +128,39 @@ async def cluster_in_loop(settings: ControllerSettings | None = None) -> AsyncIt
                 ready=lambda addresses: address.set_result(addresses["session"]),
             )
         )
-        session, subscription = _clients(network, await address)
-        running = [asyncio.create_task(session.run()), asyncio.create_task(subscription.run())]
+        at = await address
+        session, compactor = (_session(network, at, role) for role in (NodeRole.BROKER, NodeRole.COMPACTOR))
+        subscription = SubscriptionClient(
+            network=network,
+            clock=SystemClock(),
+            randomness=SystemRandomness(),
+            telemetry=Telemetry(),
+            addresses=[at],
+        )
+        clients = (session, compactor, subscription)
+        running = [asyncio.create_task(client.run()) for client in clients]
         try:
             await session.ready()
-            yield ClusterInLoop(session, subscription)
+            await compactor.ready()
+            yield ClusterInLoop(session, subscription, compactor)
         finally:
-            await session.close()
-            await subscription.close()
+            for client in clients:
+                await client.close()
             await asyncio.gather(*running)
             await network.close()
             stop.set()
             await controller
 
 
-def _clients(network: GrpcNetwork, address: str) -> tuple[SessionClient, SubscriptionClient]:
-    identity = NodeIdentity(
-        compose_node_id(ORDINAL, 0), NodeRole.BROKER, os.urandom(16), kafka_host="localhost", kafka_port=9092
-    )
-    clock, randomness = SystemClock(), SystemRandomness()
-    session = SessionClient(
+def _session(network: GrpcNetwork, address: str, role: NodeRole) -> SessionClient:
+    kafka_host, kafka_port = ("localhost", 9092) if role is NodeRole.BROKER else ("", 0)
+    return SessionClient(
         network=network,
-        clock=clock,
-        randomness=randomness,
+        clock=SystemClock(),
+        randomness=SystemRandomness(),
         telemetry=Telemetry(),
-        identity=identity,
+        identity=NodeIdentity(
+            compose_node_id(ORDINAL, role), role, os.urandom(16), kafka_host=kafka_host, kafka_port=kafka_port
+        ),
         addresses=[address],
     )
-    subscription = SubscriptionClient(
-        network=network,
-        clock=clock,
-        randomness=randomness,
-        telemetry=Telemetry(),
-        addresses=[address],
-    )
-    return session, subscription

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_controller.compaction.settings import CompactionSettings
 from ponor_controller.settings import ControllerSettings
+from s3stream.settings import COMMIT_OBJECTS_MAX
 
 from tests.benchmarks.turns.cluster_in_loop import ClusterInLoop, cluster_in_loop
 from tests.benchmarks.turns.scenario import scenario
@@ -18,6 +21,13 @@ TRIMMED_STREAMS: Final = 3_000
 SET_OBJECTS: Final = 500
 STREAMS_PER_OPERATION: Final = 1_000
 SNAPSHOT_OBJECTS: Final = 50_000
+TIMES: Final = 20
+"""So often an operation is repeated whose largest size is measured."""
+LIMITS: Final = ControllerSettings()
+EAGER: Final = CompactionSettings(compaction_settle_ms=0, compaction_patience_ms=0)
+COMMIT_STREAMS: Final = 1_500
+SETTLE_SECONDS: Final = 0.2
+"""For what subscribers have still to apply."""
 
 
 async def put_wide(cluster: ClusterInLoop, operations: int) -> None:
@@ -42,6 +52,88 @@ async def put_keys(recorder: TurnRecorder) -> None:
     async with cluster_in_loop() as cluster:
         recorder.start_recording()
         await put_wide(cluster, 20)
+        recorder.stop_recording()
+
+
+@scenario("prepare-objects", f"{TIMES} reservations of {LIMITS.prepared_count_max:,} object ids each")
+async def prepare_objects(recorder: TurnRecorder) -> None:
+    """The largest that is taken; brokers ask for half of it."""
+    async with cluster_in_loop() as cluster:
+        recorder.start_recording()
+        for _ in range(TIMES):
+            await cluster.prepare(LIMITS.prepared_count_max)
+        await asyncio.sleep(SETTLE_SECONDS)
+        recorder.stop_recording()
+
+
+@scenario("upload-set-object", f"{TIMES} upload commits of {COMMIT_STREAMS:,} ranges each")
+async def upload_set_object(recorder: TurnRecorder) -> None:
+    """The largest commit of a stream set object: brokers make 1,000, compactors 1,500. Controllers take 2,000, as brokers of earlier versions make them."""
+    async with cluster_in_loop() as cluster:
+        streams = await cluster.open_streams(COMMIT_STREAMS, {})
+        recorder.start_recording()
+        for at in range(TIMES):
+            await cluster.commit_set_object(streams, at)
+        await asyncio.sleep(SETTLE_SECONDS)
+        recorder.stop_recording()
+
+
+@scenario(
+    "upload-stream-objects", f"{TIMES} upload commits of {LIMITS.commit_objects_max} stream objects each"
+)
+async def upload_stream_objects(recorder: TurnRecorder) -> None:
+    """The largest that is taken."""
+    async with cluster_in_loop() as cluster:
+        (stream_id,) = await cluster.open_streams(1, {})
+        recorder.start_recording()
+        await cluster.commit_stream_objects(stream_id, TIMES * LIMITS.commit_objects_max)
+        await asyncio.sleep(SETTLE_SECONDS)
+        recorder.stop_recording()
+
+
+@scenario(
+    "compaction-join",
+    f"{EAGER.compaction_ranges_max // EAGER.compaction_streams_max} objects of {EAGER.compaction_streams_max:,} streams are joined",
+)
+async def compaction_join(recorder: TurnRecorder) -> None:
+    """The widest task: its lease, and its commit."""
+    async with cluster_in_loop(ControllerSettings(compaction=EAGER)) as cluster:
+        streams = await cluster.open_streams(EAGER.compaction_streams_max, {})
+        for at in range(EAGER.compaction_ranges_max // EAGER.compaction_streams_max):
+            await cluster.commit_set_object(streams, at)
+        await asyncio.sleep(SETTLE_SECONDS)
+        recorder.start_recording()
+        await cluster.compact(streams, own=0)
+        await asyncio.sleep(SETTLE_SECONDS)
+        recorder.stop_recording()
+
+
+@scenario(
+    "compaction-split",
+    f"{COMMIT_OBJECTS_MAX - 1} of {EAGER.compaction_streams_max:,} streams get objects of their own",
+)
+async def compaction_split(recorder: TurnRecorder) -> None:
+    """The first step of a forced split of the widest object: stream objects, and a set object of what is left."""
+    compaction = replace(EAGER, compaction_force_split_ms=1)
+    async with cluster_in_loop(ControllerSettings(compaction=compaction)) as cluster:
+        streams = await cluster.open_streams(EAGER.compaction_streams_max, {})
+        await cluster.commit_set_object(streams, 0)
+        await asyncio.sleep(SETTLE_SECONDS)
+        recorder.start_recording()
+        await cluster.compact(streams, own=COMMIT_OBJECTS_MAX - 1)
+        await asyncio.sleep(SETTLE_SECONDS)
+        recorder.stop_recording()
+
+
+@scenario("topics", f"{TIMES} topics of {LIMITS.partitions_per_topic_max:,} partitions are made and deleted")
+async def topics(recorder: TurnRecorder) -> None:
+    """The largest topic that is taken."""
+    async with cluster_in_loop() as cluster:
+        recorder.start_recording()
+        for number in range(TIMES):
+            topic_id = await cluster.create_topic(f"t{number}", LIMITS.partitions_per_topic_max)
+            await cluster.ask(delete_topic=wire.DeleteTopic(topic_id=topic_id))
+        await asyncio.sleep(SETTLE_SECONDS)
         recorder.stop_recording()
 
 

@@ -63,11 +63,10 @@ def stream_set_object_committed(view: View, record: records.StreamSetObjectCommi
     _commit(view, record.object_id, record.size_bytes, record.committed_at_ms)
     ranges = PackedRanges(record.packed_ranges)
     assert len(ranges.decoded) > 0, f"object {record.object_id} holds nothing"
-    for piece in ranges.decoded:
-        stream = advance(view, piece.stream_id, piece.start_offset, piece.end_offset)
-        writer = stream.writer_of(piece.end_offset - 1)
+    for stream_id, start, end in ranges.decoded.runs():
+        writer = advance(view, StreamId(stream_id), start, end).writer_of(end - 1)
         assert writer is None or writer == node_id, (
-            f"stream {piece.stream_id}: {piece.end_offset - 1} went through node {writer}, not {node_id}"
+            f"stream {stream_id}: {end - 1} went through node {writer}, not {node_id}"
         )
     order = counters.next_value(view, counters.COMMIT_ORDER)
     counters.take(view, counters.COMMIT_ORDER, order)
@@ -123,13 +122,9 @@ def _commit(view: View, object_id: int, size_bytes: int, committed_at_ms: int) -
     row = _object(view, ObjectId(object_id))
     assert row.state is ObjectState.PREPARED, f"object {object_id} is {row.state.name}, not PREPARED"
     assert size_bytes > 0, f"object {object_id} is empty"
+    # Not by `_replace`: an upload commits hundreds of objects in one turn. What follows is as PREPARED objects have it.
     view.objects.put(
-        row._replace(
-            state=ObjectState.COMMITTED,
-            expires_at_ms=0,
-            size_bytes=size_bytes,
-            committed_at_ms=committed_at_ms,
-        )
+        ObjectRow(row.object_id, ObjectState.COMMITTED, *row[2:6], 0, size_bytes, committed_at_ms, *row[9:])
     )
 
 

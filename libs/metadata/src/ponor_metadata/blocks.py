@@ -25,6 +25,8 @@ K = TypeVar("K")
 
 BLOCK_ROWS_MAX: Final = 512
 """One copy of a block of 512 rows costs a few microseconds, and a million rows are 2,000 blocks to keep a list of."""
+FEW: Final = 4
+"""Rows that are copied at once when all are asked for."""
 BLOCK_ROWS_MIN: Final = 128
 """A block that falls below is joined with a neighbour if both fit into three quarters of one."""
 
@@ -275,6 +277,11 @@ class Blocks(ABC, Generic[K]):
 
     def items(self) -> Iterator[tuple[K, Values]]:
         """Keys and rows in key order, as they are now; the map may change meanwhile."""
+        if self._count <= FEW:
+            # Such as the row of the cluster, which every change of a partition looks at: a picture costs more than a copy.
+            return iter(
+                [pair for block in self._blocks for pair in zip(block.keys, block.values(), strict=True)]
+            )
         return self.freeze().items()
 
     def values(self) -> Iterator[Values]:

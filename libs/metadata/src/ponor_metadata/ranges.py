@@ -9,22 +9,27 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from ponor_runtime.identity import StreamId
 
 try:
-    from ponor_metadata.ranges_native import decode_columns
+    from ponor_metadata.ranges_native import decode_columns, encode_list, join_columns
 except ImportError:  # pragma: no cover - no C compiler was there when the member was installed
-    decode_columns = None  # type: ignore[assignment]
+    decode_columns = encode_list = join_columns = None  # type: ignore[assignment]
 
 INT64_MAX: Final = (1 << 63) - 1
 
 
 class RangesCorruptError(ValueError):
     """A packed form breaks the layout; the message says where and how."""
+
+
+class RangesOverlapError(ValueError):
+    """An offset is held twice; the message says which."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -130,14 +135,25 @@ class PackedRanges:
 
 
 def encode_ranges(pieces: Iterable[StreamPiece]) -> bytes:
-    """Pack pieces, which must be sorted by (stream id, start offset) and not overlap.
+    """Pack pieces; see `encode_runs`."""
+    return encode_runs([(each.stream_id, each.start_offset, each.end_offset) for each in pieces])
+
+
+def encode_runs(runs: list[tuple[int, int, int]]) -> bytes:
+    """Pack (stream id, start offset, end offset) of pieces, which must be sorted by (stream id, start offset) and not overlap.
 
     Raises:
         ValueError: they are not, or a number is outside of int64, or a piece is empty.
     """
+    packed = None if encode_list is None else encode_list(runs)
+    return encode_interpreted(runs) if packed is None else packed
+
+
+def encode_interpreted(runs: Iterable[tuple[int, int, int]]) -> bytes:
+    """See `encode_runs`."""
     packed = bytearray()
     previous = StreamPiece(StreamId(0), 0, 0)
-    for piece in pieces:
+    for piece in (StreamPiece(StreamId(stream_id), start, end) for stream_id, start, end in runs):
         if not 0 <= piece.start_offset < piece.end_offset <= INT64_MAX:
             raise ValueError(f"{piece} is empty or outside of int64")
         same_stream = piece.stream_id == previous.stream_id
@@ -160,6 +176,32 @@ def decode_ranges(data: bytes) -> DecodedRanges:
     columns = None if decode_columns is None else decode_columns(data)
     # Compiled code only says that something is wrong; the interpreter says what.
     return DecodedRanges(*(decode_interpreted(data) if columns is None else columns))
+
+
+def join_runs(parts: Sequence[DecodedRanges]) -> list[tuple[int, int, int]]:
+    """(stream id, start offset, end offset) of all parts, sorted, neighbours made one.
+
+    Raises:
+        RangesOverlapError: two of them overlap.
+    """
+    runs = None if join_columns is None else join_columns([each.columns for each in parts])
+    # As in `decode_ranges`: the interpreter says what is wrong.
+    return join_interpreted(chain.from_iterable(each.runs() for each in parts)) if runs is None else runs
+
+
+def join_interpreted(runs: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """See `join_runs`."""
+    result: list[tuple[int, int, int]] = []
+    last_stream = last_end = -1
+    for stream_id, start, end in sorted(runs):
+        if stream_id != last_stream or start > last_end:
+            result.append((stream_id, start, end))
+        elif start == last_end:
+            result[-1] = (stream_id, result[-1][1], end)
+        else:
+            raise RangesOverlapError(f"offset {start} of stream {stream_id} is held twice")
+        last_stream, last_end = stream_id, end
+    return result
 
 
 def decode_interpreted(data: bytes) -> tuple[array[int], array[int], array[int]]:

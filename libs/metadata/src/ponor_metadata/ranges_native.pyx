@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Packed ranges, decoded by compiled code. Same results as the interpreted code in `ranges`, which explains them and names every fault.
 
-What lives here: the loop over bytes, and the one over the streams of an object when it enters the index.
+The loops over bytes, over the streams of an object when it enters the index, and over the ranges of many objects that are joined.
 """
 
 from array import array as new_array
@@ -10,6 +10,7 @@ from cpython cimport array
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc, qsort
 
 cdef array.array INT64 = new_array("q")
 cdef array.array UINT32 = new_array("I")
@@ -63,6 +64,41 @@ def decode_columns(bytes data):
     return ids, starts, ends
 
 
+cdef inline uint8_t *put_varint(uint8_t *position, uint64_t value) noexcept nogil:
+    while value > 0x7F:
+        position[0] = <uint8_t>(value & 0x7F | 0x80)
+        position += 1
+        value >>= 7
+    position[0] = <uint8_t>value
+    return position + 1
+
+
+def encode_list(list runs):
+    """Packed runs; None if they cannot be packed."""
+    cdef Py_ssize_t count = len(runs), i
+    cdef int64_t stream_id, start, end, start_delta, previous_id = 0, previous_end = 0
+    cdef uint8_t *packed
+    cdef uint8_t *position
+    packed = position = <uint8_t *>malloc(count * 27 + 1)  # three numbers of at most nine bytes
+    if packed is NULL:
+        raise MemoryError
+    try:
+        for run in runs:
+            stream_id, start, end = run
+            start_delta = start - previous_end if stream_id == previous_id else start
+            if start < 0 or end <= start or stream_id < previous_id or start_delta < 0:
+                return None
+            position = put_varint(position, <uint64_t>(stream_id - previous_id))
+            position = put_varint(position, <uint64_t>start_delta)
+            position = put_varint(position, <uint64_t>(end - start))
+            previous_id, previous_end = stream_id, end
+        return (<char *>packed)[: position - packed]
+    except OverflowError:
+        return None
+    finally:
+        free(packed)
+
+
 def append_slot(dict with_stream, array.array stream_ids, unsigned int slot, array.array orders, int64_t order):
     """Append a slot to the lists of these streams, where `order` is above that of the last one. Returns the streams where it is not."""
     cdef Py_ssize_t i
@@ -87,3 +123,52 @@ def append_slot(dict with_stream, array.array stream_ids, unsigned int slot, arr
             continue
         slots.append(slot)  # grows by a sixteenth; Cython's own resize_smart would by a half
     return left
+
+
+cdef struct Run:
+    int64_t stream_id
+    int64_t start
+    int64_t end
+
+
+cdef int in_order(const void *left, const void *right) noexcept nogil:
+    cdef const Run *a = <const Run *>left
+    cdef const Run *b = <const Run *>right
+    if a.stream_id != b.stream_id:
+        return -1 if a.stream_id < b.stream_id else 1
+    if a.start != b.start:
+        return -1 if a.start < b.start else 1
+    return (a.end > b.end) - (a.end < b.end)
+
+
+def join_columns(list parts):
+    """Sorted runs of all parts, neighbours made one; None if two overlap."""
+    cdef array.array ids, starts, ends
+    cdef Py_ssize_t count = 0, at = 0, kept = 0, i
+    cdef Run *runs
+    for ids, _, _ in parts:
+        count += len(ids)
+    if count == 0:
+        return []
+    runs = <Run *>malloc(count * sizeof(Run))
+    if runs is NULL:
+        raise MemoryError
+    try:
+        for ids, starts, ends in parts:
+            for i in range(len(ids)):
+                runs[at].stream_id = ids.data.as_longlongs[i]
+                runs[at].start = starts.data.as_longlongs[i]
+                runs[at].end = ends.data.as_longlongs[i]
+                at += 1
+        qsort(runs, count, sizeof(Run), in_order)
+        for i in range(1, count):
+            if runs[i].stream_id != runs[kept].stream_id or runs[i].start > runs[kept].end:
+                kept += 1
+                runs[kept] = runs[i]
+            elif runs[i].start == runs[kept].end:
+                runs[kept].end = runs[i].end
+            else:
+                return None
+        return [(runs[i].stream_id, runs[i].start, runs[i].end) for i in range(kept + 1)]
+    finally:
+        free(runs)

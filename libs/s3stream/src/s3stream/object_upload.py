@@ -28,7 +28,7 @@ from s3stream.errors import ObjectCorruptError, PreparedExpiredError
 from s3stream.objects.keys import object_key
 from s3stream.objects.writer import EncodedObject, ObjectWriter
 from s3stream.ports import ObjectManager, UploadedObject, WalName
-from s3stream.settings import StorageSettings
+from s3stream.settings import PREPARED_IDS_MAX, StorageSettings
 from s3stream.stores.buffers import last_bytes
 from s3stream.stores.retrying import COMPARED_TAIL_BYTES
 from s3stream.upload_plan import StreamPiece, UploadPlan
@@ -172,15 +172,15 @@ class ObjectUploader:
     async def _put_once(self, plan: UploadPlan) -> UploadedPlan:
         started_ns = self._clock.monotonic_ns()
         usable_until_ns = started_ns + self._settings.prepared_ttl_ms * 1_000_000 * PREPARED_PERCENT // 100
-        prepared = await self._objects.prepare_objects(plan.object_count)
+        contents = _objects_of(plan)
+        places: list[tuple[str, ObjectId]] = []
+        while len(places) < len(contents):
+            places += await self._prepare(min(len(contents) - len(places), PREPARED_IDS_MAX))
         self._record("prepare", started_ns)
         started_ns = self._clock.monotonic_ns()
-        ids = iter(range(prepared.first_object_id, prepared.first_object_id + plan.object_count))
         puts: list[asyncio.Task[UploadedObject]] = []
         async with asyncio.TaskGroup() as tasks:
-            for pieces in _objects_of(plan):
-                object_id = ObjectId(next(ids))
-                key = object_key(prepared.namespace, object_id)
+            for (key, object_id), pieces in zip(places, contents, strict=True):
                 puts.append(tasks.create_task(self._put_object(key, object_id, pieces, usable_until_ns)))
         self._record("put", started_ns)
         done = iter([task.result() for task in puts])
@@ -191,6 +191,12 @@ class ObjectUploader:
             for group in plan.groups
         )
         return UploadedPlan(groups, usable_until_ns)
+
+    async def _prepare(self, count: int) -> list[tuple[str, ObjectId]]:
+        """Keys and ids of so many new objects."""
+        prepared = await self._objects.prepare_objects(count)
+        ids = map(ObjectId, range(prepared.first_object_id, prepared.first_object_id + count))
+        return [(object_key(prepared.namespace, object_id), object_id) for object_id in ids]
 
     async def _put_object(
         self, key: str, object_id: ObjectId, pieces: Sequence[StreamPiece], usable_until_ns: int

@@ -109,7 +109,7 @@ _REMEDY: Final = (
 )
 
 
-RECORDS_PER_TURN: Final = 500
+RECORDS_PER_TURN: Final = 250
 """Records of the log that a recovery judges before others get the loop."""
 
 

@@ -25,8 +25,14 @@ records outgrow any budget (AutoMQ's PR 3512)."""
 SLOT_RECORD_BYTES_MAX: Final = 24 * MIB
 """The largest record that the object WAL takes. A slot must be one single put: a multipart upload has no condition (`stores.s3`)."""
 
-SPLIT_STREAMS_MAX: Final = 10_000
-"""Streams of an object that a compaction can give objects of their own: one commit names them all (docs/design/storage-and-write-path.md#narrow-set-objects)."""
+COMMIT_RANGES_MAX: Final = 2_000
+"""Ranges that a controller takes in one commit. It checks and applies a commit in one turn of its event loop (docs/operations/capacity.md)."""
+
+COMMIT_OBJECTS_MAX: Final = 250
+"""Stream objects of one commit, of an upload or a compaction; controllers take as many (`commit_objects_max`)."""
+
+PREPARED_IDS_MAX: Final = 500
+"""Object ids that an upload asks for at once; controllers give twice as many (`prepared_count_max`)."""
 
 _UPLOAD_SIZE_DEFAULT_BYTES_MAX: Final = 500 * MIB
 _SEGMENTS_PER_WINDOW: Final = 16
@@ -101,15 +107,18 @@ class StorageSettings:
         4_096, 16, 16_384, "streams", "streams in a log block that start an upload"
     )
     commit_ranges_max: int = _setting(
-        2_000, 16, 16_384, "ranges", "ranges of one upload commit; more make several commits"
+        1_000,
+        16,
+        COMMIT_RANGES_MAX,
+        "ranges",
+        "ranges of one upload commit; more make several commits, and so do more than 250 stream objects",
     )
     set_object_streams_max: int = _setting(
-        2_000,
+        1_000,
         16,
-        SPLIT_STREAMS_MAX,
+        1_000,
         "streams",
-        "streams of one stream set object; an upload with more makes several, each with a commit of its own. What compaction splits is bounded"
-        " (compaction_split_streams_max): stay below it",
+        "streams of one stream set object; an upload with more makes several, each with a commit of its own",
     )
     uploads_in_flight_max: int = _setting(
         3, 1, 64, "uploads", "log blocks that are uploaded at the same time"

@@ -16,6 +16,7 @@ from itertools import pairwise
 from ponor_runtime.identity import StreamEpoch, StreamId
 
 from s3stream.records import StreamRecord
+from s3stream.settings import COMMIT_OBJECTS_MAX
 
 SMALL_REST_DIVISOR = 8
 """A small rest is at most this part of its block: carrying it again and again then moves few bytes."""
@@ -78,7 +79,7 @@ def plan_upload(
     Args:
         pieces: at most one per stream, sorted by stream id.
         split_size_bytes: from this size on a piece is a stream object.
-        commit_ranges_max: ranges that one commit may name; a controller frame must hold them.
+        commit_ranges_max: ranges that one commit may name. It has at most `COMMIT_OBJECTS_MAX` stream objects.
         set_object_streams_max: streams of one stream set object.
         small_rest_bytes_max: the largest rest that gets no object of its own beside stream objects.
         may_carry: whether such a rest may wait for the next upload.
@@ -126,12 +127,12 @@ def _in_equal_parts(rest: Sequence[StreamPiece], streams_max: int) -> list[Seque
 def _groups(
     stream_sets: Sequence[Sequence[StreamPiece]], large: Sequence[StreamPiece], ranges_max: int
 ) -> list[CommitGroup]:
-    """One commit, unless there are several stream set objects, of which a commit takes one, or too many ranges."""
+    """One commit, unless there are several stream set objects, of which a commit takes one, or too many ranges or stream objects."""
     groups: list[CommitGroup] = []
     waiting = deque(stream_sets)
     while waiting or large:
         stream_set = waiting.popleft() if waiting else ()
-        room = ranges_max - len(stream_set)
+        room = min(ranges_max - len(stream_set), COMMIT_OBJECTS_MAX)
         groups.append(CommitGroup(tuple(stream_set), tuple(large[:room])))
         large = large[room:]
     return groups

@@ -15,6 +15,7 @@ from s3stream.compaction.executor import CompactedObjects
 from s3stream.compaction.plan import OutputKind, PlannedOutput
 from s3stream.errors import CompactionLimitError
 from s3stream.ports import PreparedObjects, StreamRange, UploadedObject
+from s3stream.settings import COMMIT_RANGES_MAX
 
 from ponor_compactor.leased_task import LeasedTask
 from ponor_compactor.settings import CompactorSettings
@@ -120,6 +121,11 @@ def require_fit(task: LeasedTask, outputs: Iterable[PlannedOutput]) -> None:
             shared = made
         else:
             own.append(made)
+    ranges = len(own) + (0 if shared is None else len(shared.ranges))
+    if ranges > COMMIT_RANGES_MAX:
+        raise CompactionLimitError(
+            f"the commit of {task} has {ranges} ranges, one may have {COMMIT_RANGES_MAX}: plan fewer sources"
+        )
     size_bytes = _commit(task, shared, own).ByteSize()
     if size_bytes > COMMIT_BYTES_MAX:
         raise CompactionLimitError(

@@ -34,7 +34,11 @@ class ControllerSettings:
         86_400_000, minimum=1, maximum=7 * 86_400_000, unit="ms", doc="Longest lease of prepared object ids."
     )
     prepared_count_max: int = setting(
-        10_000, minimum=1, maximum=1_000_000, unit="objects", doc="Object ids that one operation may reserve."
+        1_000,
+        minimum=1,
+        maximum=1_000,
+        unit="objects",
+        doc="Object ids that one operation may reserve. Brokers ask for at most 500 at once.",
     )
     claim_ttl_ms_max: int = setting(
         600_000, minimum=1, maximum=86_400_000, unit="ms", doc="Longest claim of a GC node."
@@ -52,7 +56,18 @@ class ControllerSettings:
         doc="Streams that one operation may create, open, close or delete.",
     )
     upload_ranges_max: int = setting(
-        100_000, minimum=1, maximum=1_000_000, unit="ranges", doc="Ranges of streams in one upload commit."
+        2_000,
+        minimum=1,
+        maximum=2_000,
+        unit="ranges",
+        doc="Ranges of streams in one commit of an upload or a compaction, those of stream objects included.",
+    )
+    commit_objects_max: int = setting(
+        250,
+        minimum=1,
+        maximum=250,
+        unit="objects",
+        doc="Stream objects in one commit of an upload or a compaction. Brokers and compactors keep to 250: do not lower it.",
     )
     key_bytes_max: int = setting(1_024, minimum=1, maximum=64 * KIB, unit="bytes", doc="Longest key.")
     value_bytes_max: int = setting(
@@ -64,12 +79,16 @@ class ControllerSettings:
     default_partitions: int = setting(
         1,
         minimum=1,
-        maximum=10_000,
+        maximum=1_000,
         unit="partitions",
         doc="Partitions of a topic whose creator asked for -1.",
     )
     partitions_per_topic_max: int = setting(
-        10_000, minimum=1, maximum=10_000, unit="partitions", doc="Partitions of one topic."
+        1_000,
+        minimum=1,
+        maximum=1_000,
+        unit="partitions",
+        doc="Partitions of one topic, all of which are made and deleted in one turn of the event loop.",
     )
     partitions_max: int = setting(
         50_000,

@@ -50,11 +50,6 @@ class IterationCutter:
         self._open = _Open(held_bytes=0)
         self._iterations: list[Iteration] = []
 
-    @property
-    def stream_object_count(self) -> int:
-        """Stream objects so far."""
-        return len(self._stream_objects)
-
     def add_shared(self, blocks: Sequence[SourceBlock]) -> None:
         """A run that is part of the stream set object."""
         for block in blocks:

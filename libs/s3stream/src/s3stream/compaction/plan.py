@@ -18,6 +18,7 @@ from s3stream.compaction.joined_blocks import joined_blocks
 from s3stream.compaction.sources import ObjectLocation
 from s3stream.objects.format import BLOCK_BYTES_MAX, ENTRY_BYTES, FOOTER_BYTES, BlockEntry, Footer
 from s3stream.ports import StreamRange
+from s3stream.settings import COMMIT_OBJECTS_MAX
 
 PARTS_MAX: Final = 10_000
 """Of one multipart upload; S3's bound, and no store that we know has a lower one."""
@@ -47,7 +48,7 @@ class PlanLimits:
     """Most bytes of one read, unless a single block is larger."""
     streams_max: int = 20_000
     """Streams of one plan."""
-    objects_max: int = 10_000
+    objects_max: int = COMMIT_OBJECTS_MAX
     """Outputs of one plan: one commit names them all."""
     blocks_max: int = 128 * 1024
     """Blocks of one plan; each costs half a kilobyte of memory."""

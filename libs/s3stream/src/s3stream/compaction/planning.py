@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from ponor_runtime.identity import StreamId
 
 from s3stream.compaction.iterations import IterationCutter
-from s3stream.compaction.plan import CompactionPlan, PlanLimits
+from s3stream.compaction.plan import CompactionPlan, Iteration, PlanLimits, PlannedOutput
 from s3stream.compaction.sources import Run, SourceBlock, SourceIndex, live_blocks, runs_of
 from s3stream.errors import CompactionLimitError
 from s3stream.ports import StreamState
@@ -34,7 +34,7 @@ def plan_set_objects(
         sources: what is to be replaced.
         streams: those that are there; data of others is dropped, and so is what lies below a stream's start.
         limits: bounds of memory, calls and sizes.
-        force_split: every run becomes a stream object, however small; of more than one commit takes, the first. The others are a narrower stream set object,
+        force_split: every run becomes a stream object, however small. Of more than one commit takes, the largest; the others are a narrower stream set object,
             for the next forced split.
 
     Raises:
@@ -46,44 +46,45 @@ def plan_set_objects(
     runs = runs_of(blocks)
     located = tuple(source.object for source in sources)
     own = _own_objects(runs, limits, force_split=force_split)
-    shared_blocks = sum(len(run.blocks) for run, is_own in zip(runs, own, strict=True) if not is_own)
-    if len(sources) == 1 and shared_blocks == len(blocks) == len(sources[0].blocks):
+    if len(sources) == 1 and not own and len(blocks) == len(sources[0].blocks):
         return CompactionPlan(located, (), (), is_settled=True)
+    while True:
+        outputs, iterations = _cut(runs, frozenset(own), limits)
+        excess = len(outputs) - limits.objects_max
+        if excess <= 0:
+            return CompactionPlan(located, outputs, iterations)
+        if len(own) <= 1:
+            raise CompactionLimitError(
+                f"{len(outputs)} objects would come of this; one commit takes {limits.objects_max}: plan fewer sources"
+            )
+        # A run that an iteration ends is several objects, and where iterations end depends on which runs stay together.
+        del own[max(1, len(own) - excess) :]
+
+
+def _own_objects(runs: Sequence[Run], limits: PlanLimits, *, force_split: bool) -> list[int]:
+    """Numbers of the runs that become stream objects, the largest first, as many as one commit takes. The others wait in the stream set object for a later compaction:
+    with the largest among them they would be copied for longer.
+    """
+    size_bytes_min = 0 if force_split else limits.split_size_bytes
+    wanted = [number for number, run in enumerate(runs) if run.size_bytes >= size_bytes_min]
+    wanted.sort(
+        key=lambda number: -runs[number].size_bytes
+    )  # stable: in the order of streams where sizes are equal
+    is_all = len(wanted) == len(runs) <= limits.objects_max
+    return wanted if is_all else wanted[: max(1, limits.objects_max - 1)]
+
+
+def _cut(
+    runs: Sequence[Run], own: frozenset[int], limits: PlanLimits
+) -> tuple[tuple[PlannedOutput, ...], tuple[Iteration, ...]]:
+    shared_blocks = sum(len(run.blocks) for number, run in enumerate(runs) if number not in own)
     cutter = IterationCutter(limits, shared_blocks=shared_blocks)
-    for run, is_own in zip(runs, own, strict=True):
-        if is_own:
+    for number, run in enumerate(runs):
+        if number in own:
             cutter.add_stream_object(run.blocks)
         else:
             cutter.add_shared(run.blocks)
-    outputs, iterations = cutter.finish()
-    if len(outputs) > limits.objects_max:
-        raise CompactionLimitError(
-            f"{len(outputs)} objects would come of this; one commit takes {limits.objects_max}: plan fewer sources"
-        )
-    return CompactionPlan(located, outputs, iterations)
-
-
-def _own_objects(runs: Sequence[Run], limits: PlanLimits, *, force_split: bool) -> list[bool]:
-    """Of each run, whether it becomes a stream object."""
-    if not force_split:
-        return [run.size_bytes >= limits.split_size_bytes for run in runs]
-    count = _split_at_once(runs, limits)
-    return [number < count for number in range(len(runs))]
-
-
-def _split_at_once(runs: Sequence[Run], limits: PlanLimits) -> int:
-    """How many runs, from the first on, one forced split makes objects of: all, or as many as leave room for the set object of the others."""
-    if sum(len(run.blocks) for run in runs) <= limits.objects_max:
-        return len(runs)
-    trial = IterationCutter(limits, shared_blocks=0)  # only the cuts tell how many objects a run becomes
-    fitting = 0
-    for number, run in enumerate(runs, 1):
-        trial.add_stream_object(run.blocks)
-        if trial.stream_object_count > limits.objects_max:
-            return max(1, fitting)
-        if trial.stream_object_count < limits.objects_max:
-            fitting = number
-    return len(runs)
+    return cutter.finish()
 
 
 def _check_bounds(blocks: Sequence[SourceBlock], limits: PlanLimits) -> None:

@@ -38,28 +38,29 @@ class CompactionSettings:
         doc="Sources of one compaction task; a worker may ask for less.",
     )
     compaction_sources_max: int = setting(
-        500, minimum=2, maximum=10_000, unit="objects", doc="Source objects of one compaction task."
+        500, minimum=2, maximum=500, unit="objects", doc="Source objects of one compaction task."
     )
     compaction_streams_max: int = setting(
-        20_000,
+        1_500,
         minimum=1,
-        maximum=50_000,
+        maximum=2_000,
         unit="streams",
-        doc="Streams in the sources of one compaction task; its commit must fit into one frame and one batch.",
+        doc="Streams in the sources of one compaction task; its commit is one turn of the leader's event loop. Above set_object_streams_max of the brokers,"
+        " or objects whose streams differ a little are never joined.",
     )
     compaction_split_streams_max: int = setting(
-        10_000,
+        1_500,
         minimum=1,
-        maximum=20_000,
+        maximum=2_000,
         unit="streams",
-        doc="The same for a task that gives every stream an object of its own. A wider object (up to `compaction_streams_max`) is split alone, 10,000 streams at a time.",
+        doc="The same for a task that gives every stream an object of its own, some 250 at a time. A wider object (up to `compaction_streams_max`) is split alone.",
     )
     compaction_ranges_max: int = setting(
-        50_000,
+        12_000,
         minimum=1,
-        maximum=1_000_000,
+        maximum=20_000,
         unit="ranges",
-        doc="Ranges in the stream set objects of one compaction task; the check of its commit takes a microsecond for each.",
+        doc="Ranges in the stream set objects of one compaction task: the offer and the commit look at each in one turn of the event loop.",
     )
     compaction_object_bytes_max: int = setting(
         GIB,

@@ -26,11 +26,11 @@ from ponor_controller.sessions.leading import Leading
 LOG: Final = logging.getLogger("ponor.controller")
 WAKING: Final = ("topic_deleted", "orphans_found", "stream_trimmed", "stream_deleted", "objects_destroyed")
 """Records after which there may be something to do."""
-VISITS_PER_STEP: Final = 2_000
+VISITS_PER_STEP: Final = 1_000
 """Rows and pieces that one step looks at."""
 DESTROYED_PER_STEP: Final = 125
 """Objects that one batch destroys. Every process that follows the log applies the batch in one turn."""
-PIECES_DESTROYED_PER_STEP: Final = 4_000
+PIECES_DESTROYED_PER_STEP: Final = 2_000
 """Pieces of stream set objects that one batch destroys, as far as one object does not have more."""
 PURGED_PER_STEP: Final = 250
 """Streams and keys that one batch deletes."""

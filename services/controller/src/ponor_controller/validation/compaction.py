@@ -1,13 +1,14 @@
 """Compaction tasks: lease, renew, commit, end.
 
-What lives here: who may replace which objects, and the swap itself. What is worth a task is `ponor_controller.compaction`. A task is its worker's until the worker's
+Who may replace which objects, and the swap itself. What is worth a task is `ponor_controller.compaction`. A task is its worker's until the worker's
 epoch is over or the task was given to another one; that the time of the lease is over only means that it may be. Answers that change nothing are typed results, not errors, for
 they are part of a worker's life.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ponor.common.v1 import error_pb2
@@ -15,18 +16,21 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata import counters
 from ponor_metadata.levels import LEVEL_COMPACTION
+from ponor_metadata.ranges import DecodedRanges, RangesOverlapError, decode_ranges, encode_runs, join_runs
 from ponor_metadata.rows import CompactionKind, CompactionRow, ObjectRow, ObjectState
 from ponor_metadata.view import View, is_current
-from ponor_runtime.identity import ObjectId, StreamId
+from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
-from ponor_controller.compaction.coverage import RangesOverlapError, Run, find_difference
+from ponor_controller.compaction.coverage import Run, StartOf, find_difference
 from ponor_controller.compaction.offer import Offer
 from ponor_controller.quorum.features import require_level
 from ponor_controller.validation.situation import Decision, Situation, refuse, require_distinct, require_role
 from ponor_controller.validation.streams import destructions
 from ponor_controller.validation.uploads import (
     pack_ranges,
+    require_commit_size,
     require_prepared,
+    run_of,
     stream_object_record,
     stream_set_object_record,
 )
@@ -94,16 +98,24 @@ def commit_compaction(body: wire.CommitCompaction, situation: Situation) -> Deci
             Outcome.RESULT_STALE_PLAN,
             f"planned at index {body.planned_index}, the log ends at {situation.view.index}",
         )
-    _check_shape(body, row, situation)
+    packed = _check_shape(body, row, situation)
     sources = sources_left(situation.view, row)
     if not sources:
         return _outcome(
             Outcome.RESULT_SOURCE_GONE, f"everything that compaction {row.task_id} would replace is gone"
         )
-    problem = _difference(body, row, sources, situation)
+    start_of = _starts(situation.view)
+    set_ranges = decode_ranges(packed)
+    complete = len(sources) == len(row.source_ids)
+    try:
+        held = join_runs(_held_by(sources, situation.view))
+        made = join_runs([_stream_object_ranges(body), set_ranges])
+        problem = find_difference(held, made, start_of, complete=complete)
+    except RangesOverlapError as error:
+        problem = str(error)
     if problem is not None:
         return _outcome(Outcome.RESULT_STALE_PLAN, f"compaction {row.task_id}: {problem}")
-    decision = _swap(body, row, sources, situation)
+    decision = _swap(body, row, sources, _Outputs(set_ranges, packed, start_of, situation.now_ms))
     _require_one_batch(decision, row, situation)
     return decision
 
@@ -209,8 +221,12 @@ def _streams_in(lease: _Lease, view: View) -> list[StreamId]:
     return sorted(found)
 
 
-def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Situation) -> None:
+def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Situation) -> bytes:
+    """Refuse what no state of the cluster would allow; returns the packed ranges of the stream set object."""
+    packed = b""
     set_object = body.stream_set_object if body.HasField("stream_set_object") else None
+    set_ranges = 0 if set_object is None else len(set_object.ranges)
+    require_commit_size(set_ranges, len(body.stream_objects), situation)
     ids = [each.object_id for each in body.stream_objects]
     if set_object is not None:
         ids.append(set_object.object_id)
@@ -224,14 +240,8 @@ def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Sit
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
                 f"compaction {row.task_id} is of kind {row.kind.name}; a set object is what is left beside stream objects, not all of it",
             )
-        pack_ranges(set_object.ranges)
+        packed = pack_ranges(set_object.ranges)
     require_distinct(ids, "object")
-    total = len(body.stream_objects) + (0 if set_object is None else len(set_object.ranges))
-    if total > situation.settings.upload_ranges_max:
-        raise refuse(
-            error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"compaction {row.task_id} has {total} ranges; commit at most {situation.settings.upload_ranges_max} at once",
-        )
     for each in body.stream_objects:
         if not 0 <= each.range.start_offset < each.range.end_offset:
             raise refuse(
@@ -241,73 +251,79 @@ def _check_shape(body: wire.CommitCompaction, row: CompactionRow, situation: Sit
         require_prepared(each.object_id, each.size_bytes, situation)
     if set_object is not None:
         require_prepared(set_object.object_id, set_object.size_bytes, situation)
+    return packed
 
 
-def _difference(
-    body: wire.CommitCompaction, row: CompactionRow, sources: Sequence[ObjectRow], situation: Situation
-) -> str | None:
+def _starts(view: View) -> StartOf:
+    """Where streams begin, each looked up once."""
+    found: dict[StreamId, int | None] = {}
+
     def start_of(stream_id: StreamId) -> int | None:
-        stream = situation.view.streams.get(stream_id)
-        return None if stream is None else stream.start_offset
+        if stream_id not in found:
+            stream = view.streams.get(stream_id)
+            found[stream_id] = None if stream is None else stream.start_offset
+        return found[stream_id]
 
-    try:
-        return find_difference(
-            _held_by(sources, situation.view),
-            _made_by(body),
-            start_of,
-            complete=len(sources) == len(row.source_ids),
-        )
-    except RangesOverlapError as error:
-        return str(error)
+    return start_of
 
 
-def _held_by(sources: Sequence[ObjectRow], view: View) -> Iterator[Run]:
+def _held_by(sources: Sequence[ObjectRow], view: View) -> list[DecodedRanges]:
+    parts: list[DecodedRanges] = []
     for each in sources:
         single = view.stream_objects.get(each.object_id)
         if single is not None:
-            yield single.stream_id, single.start_offset, single.end_offset
+            run = single.stream_id, single.start_offset, single.end_offset
+            parts.append(DecodedRanges(*(array("q", [number]) for number in run)))
             continue
         several = view.stream_set_objects.get(each.object_id)
         assert several is not None, f"object {each.object_id} is COMMITTED and belongs to nobody"
-        yield from several.ranges.decoded.runs()
+        parts.append(several.ranges.decoded)
+    return parts
 
 
 @dataclass(slots=True)
 class _Outputs:
     """What is committed of the outputs, and what nobody wants any more."""
 
+    set_ranges: DecodedRanges
+    packed: bytes
+    start_of: StartOf
+    now_ms: int
     records: list[records_pb2.Record] = field(default_factory=list)
     unwanted: list[int] = field(default_factory=list)
 
+    def add_stream_object(self, made: wire.UploadedStreamObject) -> None:
+        if self._is_wanted(run_of(made.range)):
+            self.records.append(stream_object_record(made, self.now_ms))
+        else:
+            self.unwanted.append(made.object_id)
+
+    def add_set_object(self, made: wire.UploadedStreamSetObject, node_id: NodeId) -> None:
+        wanted = [run for run in self.set_ranges.runs() if self._is_wanted(run)]
+        if wanted:
+            packed = self.packed if len(wanted) == len(self.set_ranges) else encode_runs(wanted)
+            self.records.append(stream_set_object_record(made, packed, node_id, self.now_ms))
+        else:
+            self.unwanted.append(made.object_id)
+
+    def _is_wanted(self, run: Run) -> bool:
+        start = self.start_of(StreamId(run[0]))
+        return start is not None and run[2] > start
+
 
 def _swap(
-    body: wire.CommitCompaction, row: CompactionRow, sources: Sequence[ObjectRow], situation: Situation
+    body: wire.CommitCompaction, row: CompactionRow, sources: Sequence[ObjectRow], outputs: _Outputs
 ) -> Decision:
-    outputs = _Outputs()
     for each in sorted(body.stream_objects, key=lambda each: (each.range.stream_id, each.range.start_offset)):
-        if _is_wanted(each.range, situation.view):
-            outputs.records.append(stream_object_record(each, situation.now_ms))
-        else:
-            outputs.unwanted.append(each.object_id)
+        outputs.add_stream_object(each)
     if body.HasField("stream_set_object"):
-        made = body.stream_set_object
-        wanted = [each for each in made.ranges if _is_wanted(each, situation.view)]
-        if wanted:
-            packed = pack_ranges(wanted)
-            outputs.records.append(stream_set_object_record(made, packed, row.node_id, situation.now_ms))
-        else:
-            outputs.unwanted.append(made.object_id)
+        outputs.add_set_object(body.stream_set_object, row.node_id)
     destroyed = [*(each.object_id for each in sources), *outputs.unwanted]
     decision = _outcome(Outcome.RESULT_DONE)
-    decision.records.extend(destructions(destroyed, situation.now_ms))
+    decision.records.extend(destructions(destroyed, outputs.now_ms))
     decision.records.extend(outputs.records)
     decision.records.append(ended(row))
     return decision
-
-
-def _is_wanted(each: wire.UploadedRange, view: View) -> bool:
-    stream = view.streams.get(StreamId(each.stream_id))
-    return stream is not None and each.end_offset > stream.start_offset
 
 
 def _require_one_batch(decision: Decision, row: CompactionRow, situation: Situation) -> None:
@@ -347,12 +363,10 @@ def _held(task_id: int, token: int, situation: Situation) -> CompactionRow | Non
     return row if held else None
 
 
-def _made_by(body: wire.CommitCompaction) -> Iterator[Run]:
-    ranges = [each.range for each in body.stream_objects]
-    if body.HasField("stream_set_object"):
-        ranges.extend(body.stream_set_object.ranges)
-    for each in ranges:
-        yield each.stream_id, each.start_offset, each.end_offset
+def _stream_object_ranges(body: wire.CommitCompaction) -> DecodedRanges:
+    runs = [run_of(each.range) for each in body.stream_objects]
+    ids, starts, ends = zip(*runs, strict=True) if runs else ((), (), ())
+    return DecodedRanges(array("q", ids), array("q", starts), array("q", ends))
 
 
 def _until_ms(ttl_ms: int, situation: Situation) -> int:

@@ -194,18 +194,19 @@ def _new_partitions(
 ) -> list[records_pb2.Record]:
     """Partitions in turn over the brokers, those with the fewest first."""
     leaders = spread(counts, len(numbers))
+    leader_epoch = next_leader_epoch(view, None)
     return [
-        _new_partition(view, topic_id, number, leader_id)
+        _new_partition(topic_id, number, leader_id, leader_epoch)
         for number, leader_id in zip(numbers, leaders, strict=True)
     ]
 
 
-def _new_partition(view: View, topic_id: bytes, number: int, leader_id: NodeId) -> records_pb2.Record:
-    changed = records_pb2.PartitionChanged(
-        topic_id=topic_id,
-        partition=number,
-        leader_id=leader_id,
-        leader_epoch=next_leader_epoch(view, None),
-        replicas=[leader_id],
-    )
-    return records_pb2.Record(partition_changed=changed)
+def _new_partition(topic_id: bytes, number: int, leader_id: NodeId, leader_epoch: int) -> records_pb2.Record:
+    record = records_pb2.Record()
+    changed = record.partition_changed  # filled where it is: made aside it would be copied
+    changed.topic_id = topic_id
+    changed.partition = number
+    changed.leader_id = leader_id
+    changed.leader_epoch = leader_epoch
+    changed.replicas.append(leader_id)
+    return record

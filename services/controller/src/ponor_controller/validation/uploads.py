@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.ranges import StreamPiece, encode_ranges
+from ponor_metadata.ranges import encode_runs
 from ponor_metadata.rows import ObjectState, StreamRow
-from ponor_runtime.identity import NodeId, ObjectId, StreamId
+from ponor_runtime.identity import NodeId, ObjectId
 
 from ponor_controller.validation.situation import Decision, Situation, refuse, require_distinct, require_role
-from ponor_controller.validation.streams import destructions, find_stream, require_owner
+from ponor_controller.validation.streams import destructions, require_owner, stream_finder
 from ponor_controller.validation.wals import Writer, trims, writer
 
 
@@ -74,15 +74,25 @@ def _check_shape(
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST, "an upload without objects; there is nothing to commit"
         )
+    require_commit_size(len(set_ranges), len(body.stream_objects), situation)
     require_distinct(ids, "object")
     _check_one_kind_per_stream(body, set_ranges)
-    total = len(set_ranges) + len(body.stream_objects)
-    if total > situation.settings.upload_ranges_max:
+    return pack_ranges(set_ranges)
+
+
+def require_commit_size(set_ranges: int, stream_objects: int, situation: Situation) -> None:
+    """A commit is checked and applied in one turn of the event loop.
+
+    Raises:
+        OperationError: INVALID_REQUEST.
+    """
+    settings, total = situation.settings, set_ranges + stream_objects
+    if total > settings.upload_ranges_max or stream_objects > settings.commit_objects_max:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
-            f"an upload with {total} ranges; commit at most {situation.settings.upload_ranges_max} at once",
+            f"a commit of {total} ranges, {stream_objects} of them stream objects; commit at most {settings.upload_ranges_max}"
+            f" ranges (upload_ranges_max) and {settings.commit_objects_max} stream objects (commit_objects_max) at once",
         )
-    return pack_ranges(set_ranges)
 
 
 def pack_ranges(ranges: Iterable[wire.UploadedRange]) -> bytes:
@@ -92,7 +102,7 @@ def pack_ranges(ranges: Iterable[wire.UploadedRange]) -> bytes:
         OperationError: INVALID_REQUEST.
     """
     try:
-        return encode_ranges(map(_piece, ranges))
+        return encode_runs(list(map(run_of, ranges)))
     except ValueError as error:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST, f"ranges must be sorted, disjoint and not empty: {error}"
@@ -154,39 +164,45 @@ def _check_continuity(
     Returns:
         The streams that are there (for look-ups only).
     """
+    find = stream_finder(situation.view)
     rows: dict[int, StreamRow] = {}
     ends: dict[int, int] = {}
     deleted: set[int] = set()
-    for each in sorted(ranges, key=lambda each: (each.stream_id, each.start_offset)):
-        if not 0 <= each.start_offset < each.end_offset:
+    for stream_id, start, end, stream_epoch in sorted(map(_place, ranges)):
+        if not 0 <= start < end:
             raise refuse(
                 error_pb2.ERROR_CODE_INVALID_REQUEST,
-                f"range [{each.start_offset}, {each.end_offset}) of stream {each.stream_id} is empty or negative",
+                f"range [{start}, {end}) of stream {stream_id} is empty or negative",
             )
-        if each.stream_id in deleted:
+        if stream_id in deleted:
             continue
-        row = rows.get(each.stream_id)
+        row = rows.get(stream_id)
         if row is None:
-            row = find_stream(situation.view, each.stream_id)
+            row = find(stream_id)
             if row is None:
-                deleted.add(each.stream_id)
+                deleted.add(stream_id)
                 continue
-            require_owner(row, each.stream_epoch, acting)
-            rows[each.stream_id], ends[each.stream_id] = row, row.end_offset
-        elif each.stream_epoch != row.stream_epoch:
-            require_owner(row, each.stream_epoch, acting)
-        if each.start_offset != ends[each.stream_id]:
+            require_owner(row, stream_epoch, acting)
+            rows[stream_id], ends[stream_id] = row, row.end_offset
+        elif stream_epoch != row.stream_epoch:
+            require_owner(row, stream_epoch, acting)
+        if start != ends[stream_id]:
             raise refuse(
                 error_pb2.ERROR_CODE_OFFSET_MISMATCH,
-                f"stream {each.stream_id} ends at {ends[each.stream_id]}, the upload goes on at {each.start_offset}; "
+                f"stream {stream_id} ends at {ends[stream_id]}, the upload goes on at {start}; "
                 "the node and the controller disagree, the node must stop",
             )
-        ends[each.stream_id] = each.end_offset
+        ends[stream_id] = end
     return frozenset(ends)
 
 
-def _piece(uploaded: wire.UploadedRange) -> StreamPiece:
-    return StreamPiece(StreamId(uploaded.stream_id), uploaded.start_offset, uploaded.end_offset)
+def _place(uploaded: wire.UploadedRange) -> tuple[int, int, int, int]:
+    return uploaded.stream_id, uploaded.start_offset, uploaded.end_offset, uploaded.stream_epoch
+
+
+def run_of(uploaded: wire.UploadedRange) -> tuple[int, int, int]:
+    """(stream id, start offset, end offset)."""
+    return uploaded.stream_id, uploaded.start_offset, uploaded.end_offset
 
 
 def stream_object_record(uploaded: wire.UploadedStreamObject, now_ms: int) -> records_pb2.Record:
