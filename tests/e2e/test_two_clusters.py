@@ -51,6 +51,7 @@ def test_a_second_cluster_enters_a_store_only_when_it_is_told_to(tmp_path: Path)
     first, second = tmp_path / "first", tmp_path / "second"
     with LocalCluster(first, arguments=shared) as cluster:
         check_serves(cluster, drawn_ordinal(cluster))
+        assert (first / "data" / "broker-0" / "marker").exists()
 
         said = refusal(second / "data", *shared)
         assert "the object store holds cluster" in said

@@ -9,10 +9,10 @@ from pathlib import PurePath
 
 import pytest
 from crc32c import crc32c
-from ponor_controller.consensus.durable_file import read_whole
 from ponor_controller.consensus.snapshot_files import NAME_PREFIX, Snapshot, SnapshotFiles
 from ponor_controller.consensus.snapshot_format import decode_header, header_bytes
 from ponor_metadata import snapshot
+from ponor_runtime.durable_file import read_whole
 from ponor_simulation import rot_trial
 from ponor_simulation.disk import SimDisk
 from ponor_simulation.faults import injector

@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Final, TypeVar
 
 from ponor.metadata.v1 import records_pb2
+from ponor_runtime.disk import Disk
 from ponor_runtime.identity import ClusterOrdinal, NodeId, node_id_in
 from ponor_runtime.object_store import ObjectStore, ObjectStoreError
 from ponor_runtime.runtime import Runtime
@@ -22,16 +24,28 @@ from ponor_metadata.controllers import KnownControllers
 from ponor_metadata.errors import WrongClusterError
 from ponor_metadata.questions import NoControllerError
 from ponor_metadata.seen_history import SeenHistory, read_seen
-from ponor_metadata.store_marker import PREFIX, ClusterMarker, other_clusters, put_marker, read_marker
+from ponor_metadata.store_marker import (
+    PREFIX,
+    ClusterMarker,
+    MarkerDamagedError,
+    other_clusters,
+    put_marker,
+    read_copy,
+    read_marker,
+    write_copy,
+)
 
 LOG: Final = logging.getLogger("ponor.joining")
 ASK_SECONDS_MAX: Final = 10.0
 """How long the controllers are asked before a line says that they do not answer; then they are asked again."""
 STORE_SECONDS_MAX: Final = 5.0
-"""How long the store may take where a node can begin without it."""
+"""How long the store may take until a line says that it is waited for, or until a node begins without it that may."""
 RETRY_SECONDS: Final = 0.5
+WAITS: Final = (
+    "waiting for the object store: the marker of %s must be checked in it before this node begins (%s)"
+)
 MARKING_ROLES: Final = (records_pb2.NODE_ROLE_COMPACTOR, records_pb2.NODE_ROLE_GC)
-"""Their nodes register only after they found or put the marker. A broker with a file write-ahead log may begin without the store."""
+"""Their nodes register only after they found or put the marker. Brokers of earlier builds registered without it."""
 A = TypeVar("A")
 
 
@@ -71,7 +85,7 @@ async def join(
     store: ObjectStore,
     stop: asyncio.Event,
     *,
-    needs_store: bool = True,
+    copy: PurePath | None = None,
 ) -> Joined | None:
     """Find the cluster and check that node, controllers and store belong together. Waits until they answer; None when told to stop before.
 
@@ -82,15 +96,13 @@ async def join(
         membership: what the node expects.
         store: the object store, which gets the cluster's marker if no cluster has written to it.
         stop: ends the wait.
-        needs_store: whether the node can do nothing without the store. Otherwise a store that does not answer is not waited for.
+        copy: where a node that can work without the store keeps a copy of the marker. Where this file is, a store that does not answer is not waited for.
 
     Raises:
         WrongClusterError: they do not belong together.
     """
     loop = asyncio.get_running_loop()
-    joining = loop.create_task(
-        _join(runtime, controllers, node_id, membership, store, needs_store=needs_store), name="joining"
-    )
+    joining = loop.create_task(_join(runtime, controllers, node_id, membership, store, copy), name="joining")
     stopping = loop.create_task(stop.wait(), name="joining-stop")
     try:
         await asyncio.wait((joining, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -107,8 +119,7 @@ async def _join(
     node_id: NodeId,
     membership: Membership,
     store: ObjectStore,
-    *,
-    needs_store: bool,
+    copy: PurePath | None,
 ) -> Joined:
     client = ClusterClient(runtime.network, runtime.clock, controllers)
     identity = await _answer(lambda: client.describe_identity(timeout_s=ASK_SECONDS_MAX))
@@ -121,16 +132,30 @@ async def _join(
     own = ClusterMarker(identity.cluster_id, ordinal, identity.namespace)
     nodes = await _answer(lambda: client.describe_nodes(timeout_s=ASK_SECONDS_MAX))
     membership = replace(membership, has_marked=any(node.role in MARKING_ROLES for node in nodes))
-    if needs_store:
-        seen = await _until_checked(runtime, store, own, membership)
-    else:
-        seen = ()
-        try:
-            async with asyncio.timeout(STORE_SECONDS_MAX):
-                seen = await _checked(store, own, membership)
-        except (ObjectStoreError, TimeoutError) as error:
-            LOG.warning("the marker of %s could not be checked: %s", own, str(error) or "no answer")
+    seen = await verify_store(runtime, store, own, membership, copy)
     return Joined(own, node_id_in(ordinal, node_id), seen)
+
+
+async def verify_store(
+    runtime: Runtime, store: ObjectStore, own: ClusterMarker, membership: Membership, copy: PurePath | None
+) -> tuple[SeenHistory, ...]:
+    """Check that a store is this cluster's; returns what nodes wrote down in it. `copy` as in `join`.
+
+    Raises:
+        WrongClusterError: the store or the copy is of another cluster.
+        OSError: the copy cannot be read.
+    """
+    if copy is not None and await _is_proven(runtime.disk, copy, own):
+        return await _checked_soon(store, own, replace(membership, has_marked=True))
+    seen = await _until_checked(runtime, store, own, membership)
+    if copy is not None:
+        try:
+            await write_copy(runtime.disk, copy, own)
+        except OSError as error:  # a full disk: the broker can start all the same
+            LOG.warning(
+                "%s is not written (%s): the next start waits for the object store again", copy, error
+            )
+    return seen
 
 
 async def check_store(store: ObjectStore, own: ClusterMarker, membership: Membership) -> None:
@@ -171,18 +196,52 @@ async def _answer(ask: Callable[[], Awaitable[A]]) -> A:
             LOG.warning("%s; asking again", error)
 
 
+async def _is_proven(disk: Disk, copy: PurePath, own: ClusterMarker) -> bool:
+    """Whether an earlier process of this directory found the marker in the store."""
+    try:
+        found = await read_copy(disk, copy)
+    except MarkerDamagedError as error:
+        LOG.warning("%s; the marker in the object store is checked instead", error)
+        return False
+    if found not in (None, own):
+        raise WrongClusterError(
+            f"{copy}: this directory belongs to {found}, the controllers serve {own}. If the controllers lost their directories, stop them and mount the directories again; "
+            "if this node is to join the other cluster, give it an empty directory"
+        )
+    return found is not None
+
+
+async def _checked_soon(
+    store: ObjectStore, own: ClusterMarker, membership: Membership
+) -> tuple[SeenHistory, ...]:
+    try:
+        async with asyncio.timeout(STORE_SECONDS_MAX):
+            return await _checked(store, own, membership)
+    except (ObjectStoreError, TimeoutError) as error:
+        LOG.warning(
+            "the marker of %s could not be checked (%s); this node begins without it, because an earlier start found it",
+            own,
+            str(error) or "no answer",
+        )
+        return ()
+
+
 async def _until_checked(
     runtime: Runtime, store: ObjectStore, own: ClusterMarker, membership: Membership
 ) -> tuple[SeenHistory, ...]:
     told = ""
-    while True:
-        try:
-            return await _checked(store, own, membership)
-        except ObjectStoreError as error:
-            if str(error) != told:
-                told = str(error)
-                LOG.warning("the marker of %s cannot be checked, trying again: %s", own, error)
-            await runtime.clock.sleep(RETRY_SECONDS)
+    patience = asyncio.get_running_loop().call_later(STORE_SECONDS_MAX, LOG.warning, WAITS, own, "no answer")
+    try:
+        while True:
+            try:
+                return await _checked(store, own, membership)
+            except ObjectStoreError as error:
+                if str(error) != told:
+                    told = str(error)
+                    LOG.warning(WAITS, own, error)
+                await runtime.clock.sleep(RETRY_SECONDS)
+    finally:
+        patience.cancel()
 
 
 async def _checked(store: ObjectStore, own: ClusterMarker, membership: Membership) -> tuple[SeenHistory, ...]:

@@ -1,16 +1,19 @@
 """The marker of a cluster in its object store: `clusters/NAMESPACE/marker` (docs/formats/cluster-marker.md).
 
 The marker says which cluster writes under a namespace. It is put once, only if it is absent, by the first node of the cluster that sees the store. Every node checks it at its
-start, and collectors check it before they delete.
+start, and collectors check it before they delete. A broker with a file write-ahead log keeps a copy in its directory, as a proof that it checked the store.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Final
 
 from crc32c import crc32c
+from ponor_runtime.disk import Disk
+from ponor_runtime.durable_file import read_whole, write_durably
 from ponor_runtime.identity import ClusterOrdinal
 from ponor_runtime.object_store import (
     ObjectAlreadyExistsError,
@@ -57,37 +60,37 @@ class ClusterMarker:
         return f"cluster {self.cluster_id} (ordinal {self.cluster_ordinal}, namespace {self.namespace})"
 
 
-def decode_marker(data: bytes, key: str) -> ClusterMarker:
-    """Read a marker's bytes.
+def decode_marker(data: bytes, name: str) -> ClusterMarker:
+    """Read the bytes of a marker, or of a copy of it; `name` is where they were.
 
     Raises:
-        MarkerDamagedError: the bytes are damaged, of another format, or of another key.
+        MarkerDamagedError: the bytes are damaged or of another format.
     """
     line, newline, checksum = data.partition(b"\n")
     if not newline or checksum != f"{crc32c(line + newline):08x}\n".encode():
-        raise MarkerDamagedError(f"{key}: the checksum does not match")
+        raise MarkerDamagedError(f"{name}: the checksum does not match")
     content: dict[str, Any] = json.loads(line)
     if content["format"] != FORMAT:
-        raise MarkerDamagedError(f"{key}: format {content['format']} is not known; upgrade this node")
-    marker = ClusterMarker(
+        raise MarkerDamagedError(f"{name}: format {content['format']} is not known; upgrade this node")
+    return ClusterMarker(
         content["cluster_id"], ClusterOrdinal(content["cluster_ordinal"]), content["namespace"]
     )
-    if marker.key != key:
-        raise MarkerDamagedError(f"{key}: the marker is of namespace {marker.namespace}")
-    return marker
 
 
 async def read_marker(store: ObjectStore, key: str) -> ClusterMarker | None:
     """The marker under a key; None where there is none.
 
     Raises:
-        MarkerDamagedError: it is not readable.
+        MarkerDamagedError: it is not readable, or of another namespace.
         ObjectStoreError: the store cannot be asked.
     """
     try:
-        return decode_marker(await store.get(key, 0, MARKER_BYTES_MAX), key)
+        marker = decode_marker(await store.get(key, 0, MARKER_BYTES_MAX), key)
     except ObjectNotFoundError:
         return None
+    if marker.key != key:
+        raise MarkerDamagedError(f"{key}: the marker is of namespace {marker.namespace}")
+    return marker
 
 
 async def other_clusters(store: ObjectStore, own: ClusterMarker) -> list[str]:
@@ -119,3 +122,24 @@ async def put_marker(store: ObjectStore, marker: ClusterMarker) -> ClusterMarker
     except ObjectAlreadyExistsError:
         return await read_marker(store, marker.key) or marker
     return marker
+
+
+async def read_copy(disk: Disk, path: PurePath) -> ClusterMarker | None:
+    """The copy of a marker in a node's own directory; None where there is none.
+
+    Raises:
+        MarkerDamagedError: it is not readable.
+    """
+    try:
+        return decode_marker(await read_whole(disk, path), str(path))
+    except FileNotFoundError:
+        return None
+
+
+async def write_copy(disk: Disk, path: PurePath, marker: ClusterMarker) -> None:
+    """Keep a copy of a marker that was found in the store; durable when it returns.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    await write_durably(disk, path, [marker.encode()])

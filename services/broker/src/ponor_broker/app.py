@@ -40,6 +40,7 @@ from ponor_broker.takeover.recoverer import Recoverer
 __all__ = ["BindFrontend", "BrokerOptions", "DirectoryInUseError", "Frontend", "bind_listener", "run"]
 
 LOG: Final = logging.getLogger("ponor.broker")
+MARKER_COPY: Final = "marker"
 FIRST_OPENS_S_MAX: Final = 30.0
 """Clients are let in after this even if a partition still cannot be opened: the others can be used."""
 
@@ -89,7 +90,7 @@ async def run(
                 options.membership,
                 store,
                 stop,
-                needs_store=options.wal is WalKind.OBJECT,
+                copy=options.data / MARKER_COPY if options.wal is WalKind.FILE else None,
             )
             if joined is not None:
                 options = replace(options, node_id=joined.node_id)

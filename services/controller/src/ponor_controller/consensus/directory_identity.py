@@ -16,9 +16,9 @@ from typing import Any
 from crc32c import crc32c
 from ponor_raft.membership import ReplicaId
 from ponor_runtime.disk import Disk
+from ponor_runtime.durable_file import read_whole, remove_leftovers, write_durably
 from ponor_runtime.identity import UNKNOWN_ORDINAL, ClusterOrdinal, NodeId
 
-from ponor_controller.consensus.durable_file import read_whole, remove_leftovers, write_durably
 from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError, WrongDirectoryError
 from ponor_controller.consensus.members import Member
 

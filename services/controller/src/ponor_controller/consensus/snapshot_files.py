@@ -16,8 +16,8 @@ from typing import Final
 
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Disk, DiskFile
+from ponor_runtime.durable_file import TEMPORARY_SUFFIX, remove_leftovers
 
-from ponor_controller.consensus.durable_file import TEMPORARY_SUFFIX, remove_leftovers
 from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError
 from ponor_controller.consensus.snapshot_format import (
     DIGEST_BYTES,

@@ -1,7 +1,6 @@
 """Whole small files that are either there, complete and durable, or not there at all.
 
-What lives here: the temporary-file, sync, rename, sync-directory sequence that snapshots and the identity file share. Nothing here knows
-what the bytes mean.
+A file is written under a temporary name, synced and renamed, and its directory is synced. Nothing here knows what the bytes mean.
 """
 
 from __future__ import annotations
