@@ -16,7 +16,7 @@ from ponor_cli.directory import ClusterDirectory, write_json_atomically
 from ponor_cli.errors import CommandError
 from ponor_cli.forced_recovery import force_local_recovery, force_one_recovery
 from ponor_cli.main import app
-from ponor_cli.quorum import describe_quorum
+from ponor_cli.quorum import describe_quorum, silence_of_voter
 from ponor_cli.quorum_file import ControllerPlace, QuorumFile
 from typer.testing import CliRunner
 
@@ -77,6 +77,23 @@ def test_members_are_shown_with_their_part_and_their_lag() -> None:
     assert [row["silent_ms"] for row in members] == [10, 10, None]
     assert members[0]["directory_id"] == "00000000-0000-0000-0000-000000000001"
     assert describe_quorum(wire.QuorumDescription())[0]["leader"] is None
+
+
+def test_a_voter_that_is_promoted_again_but_not_heard_is_told_apart_from_one_that_votes() -> None:
+    def voter(number: int, silent_ms: int) -> wire.MemberState:
+        return wire.MemberState(
+            node_id=7 << 16 | number,
+            directory_id=uuid.UUID(int=number).bytes,
+            voter=True,
+            silent_ms=silent_ms,
+        )
+
+    answer = wire.QuorumDescription(members=[voter(3000, 100), voter(3001, 9_000)])
+    assert silence_of_voter(answer, 7 << 16 | 3000) == ""
+    for named in (3001, 7 << 16 | 3001):
+        said = silence_of_voter(answer, named)
+        assert "was not heard for 9.0 s with its directory 00000000-0000-0000-0000-000000000bb9" in said
+        assert f"remove {7 << 16 | 3001} --directory 00000000-0000-0000-0000-000000000bb9" in said
 
 
 def test_a_forced_recovery_is_refused_until_the_loss_is_accepted(cluster: ClusterDirectory) -> None:

@@ -210,7 +210,8 @@ def test_a_gc_joins_and_leaves_a_running_cluster(cluster: LocalCluster) -> None:
     cluster.wait_serving("gc", 1, after_restarts=1)
 
     removed = run(cluster, "node", "remove", "gc", "1", "-o", "json")
-    assert json.loads(removed.stdout) == {"done": True, "message": "gc 1 removed; 1 gc left"}
+    hint = f"`ponor cluster info` shows it until `ponor cluster unregister {entry['node_id']}`"
+    assert json.loads(removed.stdout) == {"done": True, "message": f"gc 1 removed; 1 gc left. {hint}"}
     assert [each["id"] for each in cluster.describe()["processes"] if each["role"] == "gc"] == [0]
     assert not Path(entry["config_file"]).exists()
 

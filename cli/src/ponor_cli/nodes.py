@@ -20,11 +20,10 @@ from ponor_cli.finding import (
     find_controllers,
 )
 from ponor_cli.output import OutputFormat, print_done
-from ponor_cli.quorum import glance_at_quorum
+from ponor_cli.quorum import SILENT_VOTER_MS, glance_at_quorum
 
 GLANCE_S: Final = 5.0
 ANSWER_S: Final = 30.0
-SILENT_VOTER_MS: Final = 3_000
 LIVE_STATES: Final = ("live", "draining")
 
 UNREGISTER_HELP = """Forget a node that is gone for good, so that its node id may be given to a process of any role.

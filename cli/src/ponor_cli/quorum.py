@@ -14,6 +14,7 @@ from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor_metadata.quorum_client import NoControllerError, QuorumClient
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
+from ponor_runtime.identity import NodeId, number_of_node
 from ponor_runtime.system import SystemClock
 
 from ponor_cli.directory import ClusterDirectory
@@ -36,6 +37,7 @@ MEMBER_COLUMNS: Final = (
     "peer_address",
     "directory_id",
 )
+SILENT_VOTER_MS: Final = 3_000
 NodeArgument = Annotated[int, typer.Argument(metavar="NODE_ID", help="node id of a controller", min=1)]
 
 quorum_app = typer.Typer(
@@ -99,8 +101,11 @@ def promote(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Make a voter of a learner that has caught up."""
-    request = wire.QuorumRequest(promote=wire.PromoteLearner(node_id=node_id))
-    _change(data, bootstrap, request, f"controller {node_id} votes", output)
+    controllers = _controllers(data, bootstrap)
+    answer = _ask(controllers, wire.QuorumRequest(promote=wire.PromoteLearner(node_id=node_id)))
+    description = glance_at_quorum(controllers)
+    warning = "" if description is None else silence_of_voter(description, node_id)
+    print_done(f"controller {node_id} votes{warning}", {"index": answer.done.index}, output)
 
 
 @quorum_app.command("remove")
@@ -235,6 +240,19 @@ def glance_at_quorum(controllers: Sequence[str]) -> wire.QuorumDescription | Non
         return _ask(controllers, request, timeout_s=GLANCE_S).description
     except CommandError:
         return None
+
+
+def silence_of_voter(description: wire.QuorumDescription, node_id: int) -> str:
+    """What to add to "it votes" where the leader does not hear the voter: promoting a voter again is a success also if its directory was lost. `node_id` may be a number."""
+    for member in description.members:
+        number = number_of_node(NodeId(member.node_id))
+        if node_id in (member.node_id, number) and member.voter and member.silent_ms > SILENT_VOTER_MS:
+            directory = uuid.UUID(bytes=member.directory_id)
+            return (
+                f", but was not heard for {member.silent_ms / 1000:.1f} s with its directory {directory}. If that directory is lost: "
+                f"`ponor cluster quorum remove {member.node_id} --directory {directory}`, then `add-learner` with the new directory, then `promote`"
+            )
+    return ""
 
 
 def describe_quorum(answer: wire.QuorumDescription) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -250,9 +250,13 @@ class Supervisor:
         self._brokers_changed()
         say(f"ponor: {child.title} removed")
         left = sum(other.spec.role == role for other in self._children)
-        return f"{child.title} removed; {left} {role}{'' if left == 1 else 's'} left" + (
-            "" if left else f": {WITHOUT[role]} until `ponor node add {role}`"
-        )
+        said = f"{child.title} removed; {left} {role}{'' if left == 1 else 's'} left"
+        if not left:
+            said += f": {WITHOUT[role]} until `ponor node add {role}`"
+        if role != "controller":
+            # The controllers forget a node only after a session timeout, which is too long to wait here.
+            said += f". `ponor cluster info` shows it until `ponor cluster unregister {child.spec.node_id}`"
+        return said
 
     async def _forget(self, child: Child) -> None:
         """Stop following a process and take it out of every list and file but its log."""
