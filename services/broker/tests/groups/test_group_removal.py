@@ -205,6 +205,44 @@ async def test_a_commit_that_was_under_way_when_its_topic_was_deleted_goes_too(w
     assert committed(world, "g") == []
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_a_commit_to_the_successor_of_a_deleted_topic_is_not_ended_with_it(
+    world: Any, is_kept: bool
+) -> None:
+    """It is on its way when the commits to the deleted topic are looked for: their tombstone would come behind it."""
+    coordinator = world.coordinator
+    partition = world.open[coordinator.partition_of("g")]
+    world.topics["t"] = (UUID(int=7), 1)
+    old, new = (CommittedOffset(offset, topic_id=UUID(int=offset).bytes) for offset in (7, 8))
+    assert await coordinator.commit_offsets("g", NOBODY, {("t", 0): old}) is ErrorCode.NONE
+    partition.is_slow = True
+    other = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("u", 0): CommittedOffset(1)}))
+    await world.clock.settle()
+    world.topics |= {"t": (UUID(int=8), 1), "u": (UUID(int=9), 1)}
+    coordinator.topics_deleted()
+    await world.clock.settle()
+    late = asyncio.ensure_future(coordinator.commit_offsets("g", NOBODY, {("t", 0): new}))
+    await world.clock.settle()
+    partition.sync(count=1)
+    assert await other is ErrorCode.NONE
+    await world.clock.settle()
+    if is_kept:
+        partition.sync()
+        assert await late is ErrorCode.NONE
+    else:
+        partition.fail(ReadTimeoutError("the write failed"))
+        assert await late is not ErrorCode.NONE
+    partition.is_slow = False
+    await world.clock.pass_ms(1_000)
+    partition.sync()
+    await world.clock.settle()
+    held = [("t", 0), ("u", 0)] if is_kept else [("u", 0)]
+    assert sorted(committed(world, "g")) == held
+    await world.kill()
+    await world.start()
+    assert sorted(committed(world, "g")) == held
+
+
 @pytest.mark.parametrize("end", ["deleted", "expired"])
 async def test_a_group_with_more_offsets_than_one_batch_holds_ends_whole(world_type: Any, end: str) -> None:
     world = await one_group_world(

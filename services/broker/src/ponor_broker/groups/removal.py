@@ -112,16 +112,19 @@ class GroupRemoval:
         """End what was committed to topics that are deleted. A commit on its way was allowed before the deletion: it is waited for.
 
         Returns:
-            Whether all of it is gone for good. False: a write was refused or failed; call again later.
+            Whether all of it is gone for good. False: a write was refused, failed or is under way; call again later.
         """
         await self._log.flushed()
-        failures, ended = self._log.failures, 0
+        failures, ended, is_whole = self._log.failures, 0, True
         async for group in self._table.walk(self._clock):
-            gone = tuple(
+            old = [
                 partition
                 for partition, committed in group.offsets.items()
                 if is_gone(partition[0], committed)
-            )
+            ]
+            # A commit under way may be to the topic's successor, and a tombstone behind it would end it too.
+            gone = [partition for partition in old if not group.offsets.is_in_flight(partition)]
+            is_whole = is_whole and len(gone) == len(old)
             if not gone:
                 continue
             if self._end_offsets(group, gone) is not ErrorCode.NONE:
@@ -130,7 +133,7 @@ class GroupRemoval:
             if ended % ENDED_UNDER_WAY_MAX == 0:
                 await self._log.flushed()
         await self._log.flushed()
-        return self._log.failures == failures
+        return is_whole and self._log.failures == failures
 
     # --- tombstones
 
