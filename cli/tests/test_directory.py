@@ -48,11 +48,14 @@ def test_no_cluster_is_said_with_the_remedy(tmp_path: Path) -> None:
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("{")
-    with pytest.raises(CommandError, match=r"x\.json is not valid JSON"):
+    with pytest.raises(CommandError, match=r"x\.json is not valid JSON .* remove it"):
         read_json(path)
+    (tmp_path / "quorum.json").write_text("{")
+    with pytest.raises(CommandError, match="do not remove it: it names the cluster"):
+        read_json(tmp_path / "quorum.json")
     write_json_atomically(path, {"a": 1})
     assert read_json(path) == {"a": 1}
-    assert [child.name for child in tmp_path.iterdir()] == ["x.json"]
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["quorum.json", "x.json"]
 
 
 async def test_control_carries_requests_and_refusals(tmp_path: Path) -> None:

@@ -20,10 +20,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from ponor_cli.errors import CommandError
 
+REMEDIES: Final = {
+    "quorum.json": "restore it from a copy, and do not remove it: it names the cluster and its controllers, and without it `ponor up` begins another cluster",
+    "cluster.json": "remove it, and give `ponor up` the options of the last start: the number of brokers and the object store stood in it",
+}
+"""What to do with a file that is damaged, where it does not follow from the options of the next start."""
 UNIX_SOCKET_PATH_BYTES_MAX = 100
 """The kernel takes 107; a path above this is replaced by one under /tmp (control.py)."""
 
@@ -157,5 +162,5 @@ def read_json(path: Path) -> Any | None:
         return None
     except ValueError as error:
         raise CommandError(
-            f"{path} is not valid JSON ({error}); remove it, `ponor up` writes it anew"
+            f"{path} is not valid JSON ({error}); {REMEDIES.get(path.name, 'remove it, `ponor up` writes it anew')}"
         ) from error
