@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId, StreamEpoch, StreamId
+from ponor_runtime.turns import at_once
 from s3stream.errors import ObjectCorruptError
 from s3stream.object_wal.slot import (
     LABEL_BYTES,
@@ -25,7 +26,6 @@ from s3stream.object_wal.slot_keys import node_prefix, parse_slot_key, slot_key,
 from s3stream.objects.writer import ObjectWriter
 from s3stream.ports import WalName
 from s3stream.records import StreamRecord
-from s3stream.turns import at_once
 
 DOCUMENT = Path(__file__).parents[3] / "docs/formats/object-wal.md"
 NAME = WalName("ponor-a", NodeId(65536), NodeEpoch(7))

@@ -15,7 +15,6 @@ from ponor_broker.partitions.meta_stream import CHANGES_BYTES_MAX, ENTRY_HEAD_BY
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.producer_entry import ROW_BYTES_MAX
 from ponor_broker.partitions.topic_config import TopicConfig
-from ponor_broker.partitions.turn_share import STEPS_PER_TURN
 from ponor_kafka.record_builder import build_batch
 from ponor_partition import log_meta, meta_entry
 from ponor_partition.errors import PartitionCorruptError
@@ -23,6 +22,7 @@ from ponor_partition.log_meta import CHANGES_PER_STEP, ROWS_PER_STEP, LogMeta
 from ponor_partition.segment import CLEANED, DATA, ROW_BYTES, Content, Segment, Slice
 from ponor_runtime.identity import StreamId
 from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.turns import STEPS_PER_TURN
 
 from services.broker.tests.memory_streams import MemoryStream
 from services.broker.tests.partition_rig import PartitionRig

@@ -15,7 +15,7 @@ from ponor_broker.partitions.producer_state import ROWS_PER_STEP, ProducerStates
 from ponor_kafka.errors import ErrorCode
 from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.meta_entry import MetaValue
-from s3stream.turns import at_once
+from ponor_runtime.turns import at_once
 
 P = 7
 

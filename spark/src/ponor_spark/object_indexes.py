@@ -25,12 +25,12 @@ from ponor_runtime.object_store import (
     ObjectStoreRefusedError,
     ObjectStoreUnavailableError,
 )
+from ponor_runtime.turns import at_once
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.block import DataBlock, decode_block
 from s3stream.objects.format import FOOTER_BYTES, BlockEntry
 from s3stream.objects.index import ObjectIndex, decode_footer, index_steps
 from s3stream.objects.keys import object_key, parse_object_key
-from s3stream.turns import at_once
 
 from ponor_spark.errors import ClusterUnreachableError, PonorSparkError, StoredDataError, lease_over
 from ponor_spark.index_cache import IndexCache

@@ -87,7 +87,7 @@ class SegmentScan:
         self.frames = []
 
 
-STEP_BYTES: Final = 4 << 20
+STEP_BYTES: Final = 1 << 20
 """Bytes that one step of a scan checks."""
 
 

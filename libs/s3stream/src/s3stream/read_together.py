@@ -15,6 +15,7 @@ from ponor_runtime.budgets import BudgetExceededError
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
 from ponor_runtime.object_store import ObjectStoreError
+from ponor_runtime.turns import at_once
 
 from s3stream.cache.block_cache import BlockCache
 from s3stream.cache.index_cache import ObjectIndexCache
@@ -26,7 +27,6 @@ from s3stream.objects.keys import object_key
 from s3stream.ports import ObjectManager, ObjectPiece
 from s3stream.record_run import PlannedPiece, RecordRun
 from s3stream.records import StreamRecord
-from s3stream.turns import at_once
 
 STREAMS_PER_TURN: Final = 32
 """After so many others get the loop."""

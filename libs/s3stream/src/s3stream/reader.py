@@ -15,6 +15,7 @@ from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
 from ponor_runtime.object_store import ObjectNotFoundError, ObjectStore
 from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.turns import Turns
 
 from s3stream.cache.block_cache import BlockCache
 from s3stream.cache.index_cache import ObjectIndexCache
@@ -27,7 +28,6 @@ from s3stream.read_ahead import ReadAhead, ReadBlock
 from s3stream.read_together import StreamPart, TogetherReader
 from s3stream.record_run import PlannedPiece, RecordRun
 from s3stream.records import RECORD_HEADER_BYTES, StreamRecord
-from s3stream.turns import Turns
 
 INDEX_CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 VANISHED_TRIES_MAX: Final = 5

@@ -10,12 +10,12 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from ponor_runtime.identity import StreamId
+from ponor_runtime.turns import Steps
 
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.block import RECORDS_PER_STEP, DataBlock
 from s3stream.objects.format import BlockEntry
 from s3stream.records import StreamRecord
-from s3stream.turns import Steps
 
 RECORDS_MAX: Final = 4_096
 """Records of one read: of tiny ones a read's bytes would hold so many that whoever handles them held up the loop."""

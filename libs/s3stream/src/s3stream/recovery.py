@@ -18,13 +18,13 @@ from typing import Final
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
 from ponor_runtime.runtime import Runtime
+from ponor_runtime.turns import turn
 
 from s3stream.errors import StreamNotFoundError, WalCorruptError
 from s3stream.object_upload import ObjectUploader
 from s3stream.ports import StreamManager, StreamState, WalName
 from s3stream.records import StreamRecord
 from s3stream.settings import RECORD_OVERHEAD_BYTES, StorageSettings
-from s3stream.turns import turn
 from s3stream.upload_plan import StreamPiece, plan_upload
 from s3stream.wal import WriteAheadLog
 

@@ -16,6 +16,7 @@ from typing import Final
 from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.turns import turn
 
 from s3stream.errors import CommitRefusedError, StreamFencedError, WalCorruptError, WalNotHeldError
 from s3stream.object_upload import ObjectUploader
@@ -32,7 +33,6 @@ from s3stream.recovery import (
     close_recovered,
 )
 from s3stream.settings import StorageSettings
-from s3stream.turns import turn
 
 LOG = logging.getLogger(__name__)
 ROUNDS_MAX: Final = 5

@@ -18,13 +18,13 @@ from typing import Final, TypeAlias
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.turns import Turns
 
 from s3stream.cache.block_runs import RUN_BYTES_MAX, BlockRun, adjacent_runs
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.block import DataBlock, block_steps, memory_bytes_of
 from s3stream.objects.format import BlockEntry
 from s3stream.objects.reader import READ_TRIES_MAX, OpenedObject
-from s3stream.turns import Turns
 
 RUNS_IN_FLIGHT: Final = 8
 """A small cache asks for smaller runs, so that several readers have room at the same time."""

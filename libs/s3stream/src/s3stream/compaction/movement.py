@@ -19,6 +19,7 @@ from ponor_runtime.object_store import (
     ObjectStoreError,
     UploadedPart,
 )
+from ponor_runtime.turns import Steps, in_turns
 
 from s3stream.compaction.plan import PlannedRead
 from s3stream.compaction.sources import ObjectLocation
@@ -26,7 +27,6 @@ from s3stream.compaction.throttle import Throttle
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.reader import READ_TRIES_MAX
 from s3stream.stores.reads_in_place import get_into
-from s3stream.turns import Steps, in_turns
 
 BYTES_PER_STEP: Final = 4 * 1024 * 1024
 """Checked before others get the event loop: a millisecond."""

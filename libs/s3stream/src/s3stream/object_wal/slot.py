@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId
+from ponor_runtime.turns import Steps
 
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.block import block_steps
@@ -23,7 +24,6 @@ from s3stream.objects.format import FOOTER_BYTES
 from s3stream.objects.index import decode_footer, index_steps
 from s3stream.ports import WalName
 from s3stream.records import RECORD_HEADER, StreamRecord
-from s3stream.turns import Steps
 
 LABEL: Final = struct.Struct(">HBBiqQQ16sQ64sI8s")
 """version, kind, namespace length, node id, node epoch, sequence, acknowledged sequence, nonce, object length, namespace, CRC32C, magic."""

@@ -16,6 +16,7 @@ from typing import Final
 from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectNotFoundError, ObjectStore
 from ponor_runtime.randomness import Randomness
 from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.turns import in_turns
 
 from s3stream.errors import ObjectCorruptError, WalCorruptError, WalNotHeldError
 from s3stream.object_wal.hedged_put import Hedge, break_off, ignore_outcome, put_hedged
@@ -32,7 +33,6 @@ from s3stream.object_wal.slot_keys import parse_slot_key, slot_key, wal_prefix
 from s3stream.objects.reader import READ_TRIES_MAX
 from s3stream.ports import OpenWal
 from s3stream.records import StreamRecord
-from s3stream.turns import in_turns
 
 FENCES_AHEAD_MAX: Final = 64
 _REMEDY: Final = "Nothing of this slot and behind it was recovered; restore the object and recover again"

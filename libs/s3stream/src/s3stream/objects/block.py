@@ -13,12 +13,12 @@ from itertools import islice
 from typing import Final
 
 from crc32c import crc32c
+from ponor_runtime.turns import Steps, at_once
 
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.block_walk import RECORDS_PER_WALK, walk
 from s3stream.objects.format import BLOCK_BYTES_MAX, BlockEntry
 from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, TIMESTAMP_MIN, StreamRecord
-from s3stream.turns import Steps, at_once
 
 RECORDS_PER_STEP: Final = 256
 """A quarter of a millisecond of the loop."""

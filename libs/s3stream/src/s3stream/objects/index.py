@@ -13,6 +13,7 @@ from typing import Final
 from crc32c import crc32c
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import ObjectId, StreamId
+from ponor_runtime.turns import Steps, at_once
 
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.format import (
@@ -27,7 +28,6 @@ from s3stream.objects.format import (
     Footer,
 )
 from s3stream.records import RECORD_HEADER_BYTES
-from s3stream.turns import Steps, at_once
 
 ENTRIES_PER_STEP: Final = 128
 """A quarter of a millisecond of the loop; objects of many small streams have thousands."""

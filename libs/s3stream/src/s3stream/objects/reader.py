@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ponor_runtime.object_store import ObjectStore
+from ponor_runtime.turns import in_turns
 
 from s3stream.errors import ObjectCorruptError
 from s3stream.objects.format import BLOCK_BYTES_MAX, ENTRY_BYTES, FOOTER_BYTES
 from s3stream.objects.index import ObjectIndex, decode_footer, index_steps
 from s3stream.objects.keys import parse_object_key
-from s3stream.turns import in_turns
 
 TAIL_GUESS_BYTES_MIN: Final = 64 * 1024
 """Room for a thousand blocks. Bytes of a request cost next to nothing, a second request costs as much as the first."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from ponor.metadata.v1 import records_pb2 as records
 from ponor_runtime.identity import NodeEpoch, NodeId
+from ponor_runtime.turns import at_once
 from s3stream.object_wal.slot import Label, SlotKind, decode_label, slot_records
 from s3stream.object_wal.slot_keys import parse_slot_key, slot_key
 from s3stream.ports import WalName
 from s3stream.records import StreamRecord
-from s3stream.turns import at_once
 
 from ponor_simulation.invariants.registry import Checks
 from ponor_simulation.invariants.stream_ledger import Actor, StreamLedger

@@ -27,9 +27,9 @@ from ponor_broker.groups.records import Entry, GroupEntry, GroupKey, OffsetEntry
 from ponor_broker.groups.settings import GroupSettings
 
 _LOG = logging.getLogger(__name__)
-BATCH_BYTES: Final = 256 << 10
+BATCH_BYTES: Final = 64 << 10
 """The rewrite's share of one step of the event loop, and of what is in memory of it at a time."""
-BATCH_ENTRIES_MAX: Final = 1_000
+BATCH_ENTRIES_MAX: Final = 250
 
 
 class _Trim(NamedTuple):

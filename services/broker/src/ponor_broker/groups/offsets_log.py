@@ -17,8 +17,8 @@ from typing import Final
 from ponor_kafka.errors import ErrorCode, KafkaWireError
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
+from ponor_runtime.turns import turn
 from s3stream.errors import S3StreamError, StreamClosedError, StreamFencedError, StreamNotFoundError
-from s3stream.turns import turn
 
 from ponor_broker.groups.ports import OFFSETS_TOPIC, AppendResult, OffsetsPartition
 from ponor_broker.groups.record_codec import OffsetsRecordError, decode_entry, encode_entry
@@ -42,7 +42,7 @@ class _Write:
     barriers: list[asyncio.Future[None]] = field(default_factory=list)
 
 
-ENTRIES_PER_TURN: Final = 500
+ENTRIES_PER_TURN: Final = 200
 """Entries of a replay after which others get the loop; one batch may exceed it."""
 PART_BYTES_MAX: Final = 64 << 10
 """Bytes of a batch where a write may be cut: a replay decodes a batch in one step."""

@@ -35,8 +35,8 @@ from ponor_broker.groups.removal import GroupRemoval
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.groups.timers import TimerQueue
 
-_ENTRIES_PER_STEP: Final = 500
-"""So many records of the log are taken in before the event loop may do something else: about 20 ms."""
+_ENTRIES_PER_STEP: Final = 200
+"""So many records of the log are taken in before the event loop may do something else: about 8 ms."""
 
 _UNDER_WAY_S: Final = 0.02
 """Between two looks whether what was under way before this shard is durable."""

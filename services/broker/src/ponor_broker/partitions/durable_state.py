@@ -17,9 +17,9 @@ from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.meta_entry import MetaKey, MetaValues
 from ponor_partition.segment import Content
 from ponor_runtime.clock import Clock
+from ponor_runtime.turns import Steps
 from s3stream.errors import S3StreamError
 from s3stream.records import StreamRecord
-from s3stream.turns import Steps
 
 from ponor_broker.partitions.checkpoint import PartitionCheckpoint
 from ponor_broker.partitions.leader_epochs import LeaderEpochs

@@ -17,9 +17,9 @@ from typing import Final
 from ponor_partition import meta_entry
 from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.meta_entry import MetaEntry, MetaKey, MetaValues, decode_entry, fold_entry
+from ponor_runtime.turns import in_turns
 from s3stream.errors import S3StreamError
 from s3stream.records import StreamRecord
-from s3stream.turns import in_turns
 
 from ponor_broker.partitions.stream_port import PartitionStream
 from ponor_broker.partitions.stream_reading import fetch

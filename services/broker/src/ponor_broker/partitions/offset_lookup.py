@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ponor_kafka.record_batch import BatchView
-from s3stream.turns import turn
+from ponor_runtime.turns import turn
 
 from ponor_broker.partitions.partition import Partition
 

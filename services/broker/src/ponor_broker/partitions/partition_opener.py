@@ -19,9 +19,9 @@ from ponor_partition.meta_entry import MetaValues
 from ponor_partition.segment import DATA
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamEpoch, StreamId
+from ponor_runtime.turns import Steps, TurnShare
 from s3stream.errors import S3StreamError
 from s3stream.records import StreamRecord
-from s3stream.turns import Steps
 
 from ponor_broker.partitions.durable_state import RECOVER_BYTES, DurableState
 from ponor_broker.partitions.errors import PartitionError
@@ -35,7 +35,6 @@ from ponor_broker.partitions.refused_sequences import RefusedSequences
 from ponor_broker.partitions.stream_port import PartitionStream, StreamSource
 from ponor_broker.partitions.topic_config import TopicConfig
 from ponor_broker.partitions.topics import Topics, decode_stream_id, encode_stream_id, meta_stream_key
-from ponor_broker.partitions.turn_share import TurnShare
 
 PutKeys: TypeAlias = Callable[[Sequence[tuple[str, bytes]]], Awaitable[Sequence[bytes]]]
 """Put each value whose key has none; the answer are the values that the keys have now."""

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from ponor_kafka.errors import ErrorCode
 from ponor_partition import meta_entry
 from ponor_partition.meta_entry import MetaKey, MetaValue
-from s3stream.turns import Steps, at_once
+from ponor_runtime.turns import Steps, at_once
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.producer_entry import (
