@@ -7,6 +7,7 @@ stands at the completion of the multipart upload), and deletion under a conditio
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from ponor_runtime.disk import Buffer
@@ -147,8 +148,9 @@ class BotocoreObjectStore:
             for part in _parts(buffers):
                 parts.append(await self._multipart.upload_part(upload, len(parts) + 1, part))
             await self._multipart.complete_multipart(upload, parts)
-        except ObjectStoreError:
-            await self._multipart.abort_multipart(upload)
+        except BaseException:  # cancelled too: what is open costs money until the collector finds it
+            with suppress(ObjectStoreError):  # the first error says more
+                await self._multipart.abort_multipart(upload)
             raise
 
 
