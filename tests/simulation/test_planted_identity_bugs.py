@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ponor_simulation.simulation import SimulationFailedError
 
 from services.controller.tests.test_formation import (
     test_a_voter_that_lost_its_volume_does_not_format_again as wiped,
@@ -15,15 +16,24 @@ from tests.simulation.catching_seeds import planted
 
 
 def test_an_unnoticed_copy_is_caught() -> None:
-    with planted("controller_ignores_seen_history"), pytest.raises(Exception, match=r"."):
+    with (
+        planted("controller_ignores_seen_history"),
+        pytest.raises(SimulationFailedError, match=r"nobody is let in by an older copy"),
+    ):
         restored(False)
 
 
 def test_a_collector_without_a_right_is_caught(caplog: pytest.LogCaptureFixture) -> None:
-    with planted("gc_ignores_marker"), pytest.raises(Exception, match=r"."):
+    with (
+        planted("gc_ignores_marker"),
+        pytest.raises(SimulationFailedError, match=r"nothing is deleted without the own marker"),
+    ):
         marked(None, "has no marker", caplog)
 
 
 def test_a_second_cluster_of_a_lost_voter_is_caught(caplog: pytest.LogCaptureFixture) -> None:
-    with planted("controller_formats_beside_a_cluster"), pytest.raises(Exception, match=r"."):
+    with (
+        planted("controller_formats_beside_a_cluster"),
+        pytest.raises(SimulationFailedError, match=r"it has no vote"),
+    ):
         wiped(0, caplog)
