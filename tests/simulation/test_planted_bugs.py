@@ -69,6 +69,8 @@ def could_show(mutant: str, seed: int) -> bool:
         ("raft_reads_without_heartbeats", 1, r"invariant 11"),
         ("reclaim_forgets_set_objects", 1, r"holds nothing live"),
         ("reclaim_destroys_what_other_streams_need", 0, r"invariant 24"),
+        ("open_for_absent_topics", 167, r"invariant 39"),
+        ("compaction_never_given_back", 143, r"invariant 38"),
         ("permission_never_withdrawn", 276, r"invariant 40"),
         ("permission_not_asked_by_sessions", 438, r"invariant 40"),
     ],

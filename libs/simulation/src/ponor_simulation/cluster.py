@@ -194,6 +194,13 @@ class SimCluster:
         """The broker with a node id; None for somebody else's."""
         return next((name for name in self.brokers if self.node_of(name) == node_id), None)
 
+    def name_of(self, node_id: int) -> str | None:
+        """The broker, the compactor or the collector with a node id, if it has a process of its own; None for somebody else's."""
+        if node_id == compose_node_id(ORDINAL, FIRST_GC):
+            return "gc" if "gc" in self.processes else None
+        names = (*self.brokers, *self.compactors)
+        return next((name for name in names if self.node_of(name) == node_id), None)
+
     def _ended(self, name: str, runtime: Runtime) -> None:
         self.serving.pop(name, None)
         self.coverage.states[f"{name.partition('-')[0]}: lives"] += 1

@@ -20,7 +20,7 @@ from ponor_metadata.view import is_current
 from s3stream.objects.keys import object_key
 
 from ponor_simulation.histories.linearizability import Register, find_anomalies
-from ponor_simulation.invariants.at_rest import unexplained
+from ponor_simulation.invariants.at_rest import abandoned_objects, unexplained
 from ponor_simulation.invariants.ledger import is_slot
 from ponor_simulation.invariants.registry import LIVENESS, Checks
 from ponor_simulation.process import wait_until
@@ -78,7 +78,9 @@ class Judgement:
         await self._brokers_lead_and_moves_end()
         await self._compaction_rests()
         await self._alive("everything dead is destroyed and deleted topics are purged", self._is_reclaimed)
-        await self._streams_are_explained()
+        await self._explained(39, unexplained)
+        await self._explained(25, abandoned_objects)
+        self._connections_are_closed()
         await self._images_are_equal()
         await self._store_is_clean()
         self._rules_hold()
@@ -169,7 +171,7 @@ class Judgement:
         return images
 
     async def _compaction_rests(self) -> None:
-        """Nothing is left that is worth a task, no task is under way, no snapshot is leased; what was begun in parts and given up is aborted."""
+        """Nothing is left that is worth a task, no task is under way, no snapshot is leased; whoever began something in parts and lives has ended it; where the bucket is compared with the metadata, nothing in parts is left at all."""
         ledger, loop = self._run.ledger, self._run.simulation.loop
         store, calm_since = self._cluster.store, loop.time()
         reconciles = self._run.plan.compaction.reconciles
@@ -179,12 +181,16 @@ class Judgement:
             nonlocal calm_since, busy, swapped_at
             self._run.supervisor.check()
             image = self._image()
-            opened = store.bucket.multiparts if store is not None and reconciles else {}
+            opened = () if store is None else store.bucket.multiparts.values()
             busy = ", ".join(
                 (
                     *(f"compaction {row.task_id} of node {row.worker_id}" for row in image.compactions),
                     *(f"lease {row.lease_id} of {row.holder}" for row in image.snapshots),
-                    *(f"{each.key} begun in parts" for each in opened.values()),
+                    *(
+                        f"{each.key} begun in parts by {each.is_forgotten_by or 'nobody that lives'}"
+                        for each in opened
+                        if reconciles or each.is_forgotten_by
+                    ),
                 )
             )
             if busy or swapped_at != ledger.compactions.swapped_at:
@@ -203,14 +209,19 @@ class Judgement:
         image = self._image()
         return not len(image.reclaims) and not len(image.deletions)
 
-    async def _streams_are_explained(self) -> None:
-        """Each stream and key belongs to a partition that is there, and the partition's leader holds it open."""
+    async def _explained(self, number: int, left: Callable[[MetadataImage], list[str]]) -> None:
+        """Nothing is left that no row explains."""
         try:
-            await wait_until(lambda: not unexplained(self._image()), poll_s=0.1, timeout_s=CALM_S_MAX)
+            await wait_until(lambda: not left(self._image()), poll_s=0.1, timeout_s=CALM_S_MAX)
         except TimeoutError:
-            left = "; ".join(unexplained(self._image())[:10])
-            self._checks.require(39, False, f"not within {CALM_S_MAX} s: {left}")
-        self._checks.require(39, True, "explained")
+            words = "; ".join(left(self._image())[:10])
+            self._checks.require(number, False, f"not within {CALM_S_MAX} s: {words}")
+        self._checks.require(number, True, "explained")
+
+    def _connections_are_closed(self) -> None:
+        """Every connection that a life of a process made was closed before its task ended or made another one."""
+        forgotten = self._run.simulation.network.forgotten()
+        self._checks.require(46, not forgotten, "; ".join(forgotten[:10]))
 
     async def _images_are_equal(self) -> None:
         await self._alive(

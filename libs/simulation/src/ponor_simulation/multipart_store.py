@@ -21,6 +21,7 @@ from ponor_runtime.object_store import (
 )
 from s3stream.stores.key_rules import check_key
 
+from ponor_simulation.loop import INCARNATION
 from ponor_simulation.object_store import OpenUpload, SimBucket, SimObjectStore
 
 
@@ -48,7 +49,11 @@ class SimMultipartStore:
             self._bucket.multiparts[upload_id] = OpenUpload(key, self._store.now_ms())
             return MultipartUpload(key, upload_id)
 
-        return await self._store.call("multipart_create", key, applied)
+        upload = await self._store.call("multipart_create", key, applied)
+        begun = self._bucket.multiparts.get(upload.upload_id)
+        if begun is not None:  # else it was collected before a caller that stood still could hear of it
+            begun.owner = INCARNATION.get()
+        return upload
 
     async def upload_part(
         self, upload: MultipartUpload, number: int, buffers: Sequence[Buffer]
@@ -89,6 +94,9 @@ class SimMultipartStore:
 
     async def abort_multipart(self, upload: MultipartUpload) -> None:
         check_key(upload.key)
+        found = self._bucket.multiparts.get(upload.upload_id)
+        if found is not None:
+            found.given_up = True
 
         def applied() -> None:
             self._bucket.multiparts.pop(upload.upload_id, None)

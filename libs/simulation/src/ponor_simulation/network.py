@@ -12,7 +12,8 @@ import errno
 import random
 from collections import deque
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError, Handler
 
@@ -49,6 +50,9 @@ class NetworkHub:
         self._chance = random.Random(f"network {seed}")
         self._listeners: dict[str, SimListener] = {}
         self._connections: dict[_Pipe, None] = {}
+        self._called: dict[SimConnection, Call] = {}
+        """By the caller's end of a connection that it did not close yet."""
+        self._forgotten: list[str] = []
         self._next_port = FIRST_FREE_PORT
 
     def delay(self, direction: Direction | None = None) -> float:
@@ -124,6 +128,8 @@ class NetworkHub:
             for address, listener in self._listeners.items()
             if listener.incarnation is not incarnation
         }
+        self._forgotten += self._forgotten_by(incarnation)
+        self._called = {end: call for end, call in self._called.items() if call.caller is not incarnation}
         for pipe in [pipe for pipe in self._connections if incarnation in (pipe.sender, pipe.receiver)]:
             self.loop.call_later(self.delay(), pipe.break_off, context=self.loop.outside)
 
@@ -160,11 +166,49 @@ class NetworkHub:
         back = _Pipe(self, listener.incarnation, caller, listener)
         self._connections[there] = self._connections[back] = None
         there.opposite, back.opposite = back, there
-        return SimConnection(there, back), SimConnection(back, there)
+        return SimConnection(self, there, back), SimConnection(self, back, there)
 
     def forget(self, pipe: _Pipe) -> None:
         """A direction is closed."""
         self._connections.pop(pipe, None)
+
+    def called(self, connection: SimConnection, call: Call) -> None:
+        """A caller has a connection, and must close it, also when the other end did."""
+        self._called[connection] = call
+
+    def hung_up(self, connection: SimConnection) -> None:
+        """The caller closed it."""
+        self._called.pop(connection, None)
+
+    def forgotten(self) -> list[str]:
+        """Connections that nobody will close, in words: the task that made one has ended, or has made another one."""
+        callers = dict.fromkeys(call.caller for call in self._called.values())
+        return [*self._forgotten, *(each for caller in callers for each in self._forgotten_by(caller))]
+
+    def _forgotten_by(self, caller: Incarnation) -> list[str]:
+        found: list[str] = []
+        newest: dict[asyncio.Task[Any] | None, Call] = {}
+        for call in self._called.values():
+            if call.caller is caller:
+                if call.task in newest:
+                    found.append(f"{newest[call.task]}, and called again")
+                newest[call.task] = call
+        found += [f"{call}, and ended" for task, call in newest.items() if task is None or task.done()]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Who made a connection: a life of a process, in which task, and to whom."""
+
+    caller: Incarnation
+    task: asyncio.Task[Any] | None
+    address: str
+    method: str
+
+    def __str__(self) -> str:
+        name = "no task" if self.task is None else self.task.get_name()
+        return f"{self.caller.name} called {self.method} at {self.address} in {name}, did not hang up"
 
 
 class _Pipe:
@@ -319,7 +363,8 @@ class _Pipe:
 class SimConnection:
     """`Connection` of the simulated network: one end."""
 
-    def __init__(self, outgoing: _Pipe, incoming: _Pipe) -> None:
+    def __init__(self, hub: NetworkHub, outgoing: _Pipe, incoming: _Pipe) -> None:
+        self._hub = hub
         self._outgoing = outgoing
         self._incoming = incoming
         self._closed = False
@@ -340,6 +385,7 @@ class SimConnection:
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._hub.hung_up(self)
             self._outgoing.finish()
             if not self._outgoing.abandoned:  # else the other end does not know yet
                 self._incoming.hang_up()
@@ -403,6 +449,7 @@ class SimNetwork:
             await asyncio.sleep(self._hub.connect_timeout_s)
             raise ConnectionClosedError(f"{address} does not answer")
         ours, theirs = self._hub.join(self._incarnation, listener)
+        self._hub.called(ours, Call(self._incarnation, asyncio.current_task(), address, method))
         listener.accept(method, theirs)
         return ours
 

@@ -24,7 +24,7 @@ from ponor_runtime.object_store import (
 )
 
 from ponor_simulation.chance import wall_ms_at
-from ponor_simulation.loop import VirtualTimeLoop
+from ponor_simulation.loop import INCARNATION, Incarnation, VirtualTimeLoop
 from ponor_simulation.trace import Trace
 
 _T = TypeVar("_T")
@@ -47,11 +47,25 @@ class StoreFaults:
 
 @dataclass(slots=True)
 class OpenUpload:
-    """An object on its way in parts: each under its number, with the name that the store gave it."""
+    """An object on its way in parts: each under its number, with the name that the store gave it.
+
+    Attributes:
+        owner: the life of the process that began it and was told its name; None: nobody was.
+        given_up: somebody called for its end; what is still open then is the collector's.
+    """
 
     key: str
     begun_at_ms: int
     parts: dict[int, tuple[str, bytes]] = field(default_factory=dict)
+    owner: Incarnation | None = None
+    given_up: bool = False
+
+    @property
+    def is_forgotten_by(self) -> str:
+        """The life that knows the upload and did not call for its end; empty if there is none."""
+        if self.owner is None or not self.owner.alive or self.given_up:
+            return ""
+        return self.owner.name
 
 
 class SimBucket:
@@ -75,6 +89,8 @@ class SimBucket:
         """Told of each object that is there and is about to be deleted."""
         self.on_put: Callable[[str], None] | None = None
         """Told of each object that came to be."""
+        self.on_applied: Callable[[str, str], bool] = lambda _operation, _process: False
+        """Told of each call that took effect, and whose it is; whether its answer is lost."""
 
 
 class SimObjectStore:
@@ -172,8 +188,11 @@ class SimObjectStore:
         answer: asyncio.Future[Any] = self._loop.create_future()
         fails_before = self.faults.down or dice < self.faults.before
         fails_after = not fails_before and dice < self.faults.before + self.faults.after
+        life = INCARNATION.get()
+        process = "" if life is None else life.name.partition("#")[0]
 
         def arrive() -> None:
+            nonlocal fails_after
             outcome: Any = None
             error: ObjectStoreError | None = None
             if fails_before:
@@ -185,6 +204,7 @@ class SimObjectStore:
                     error = refused
                 else:
                     self.bucket.applied[operation] += 1
+                    fails_after = self.bucket.on_applied(operation, process) or fails_after
                     self.bucket.unanswered += fails_after
                 if fails_after:
                     error = ObjectStoreUnavailableError(f"timeout of {operation} {what}")

@@ -114,7 +114,8 @@ class ClusterRun:
             checks,
             self.simulation.loop.time,
             FENCE_HORIZON * (controller.session_timeout_ms + controller.reelection_timeout_ms) / 1000,
-            lambda name: 0.0 if self.injector is None else self.injector.struck_until_s.get(name, 0.0),
+            lambda name: 0.0 if self.injector is None else self.injector.cut_off_until_s.get(name, 0.0),
+            lambda name: 0.0 if self.injector is None else self.injector.hindered_until_s.get(name, 0.0),
         )
 
     def run(self) -> RunResult:
@@ -394,8 +395,9 @@ class ClusterRun:
 
     def _committed(self, batch: RecordBatch) -> None:
         self.ledger.batch(batch)
-        if self.injector is not None:
-            for record in batch.records:
+        for record in batch.records:
+            self.fences.committed(record)
+            if self.injector is not None:
                 self.injector.committed(record)
                 if record.WhichOneof("kind") == "node_fenced":
                     self._fenced(record.node_fenced.node_id)
@@ -403,7 +405,7 @@ class ClusterRun:
     def _fenced(self, node_id: int) -> None:
         name = self.cluster.broker_of(node_id)
         if name is not None:
-            self.fences.fenced(self.cluster.processes[name])
+            self.fences.fenced(self.cluster.processes[name], node_id)
 
 
 def _words_of(error: BaseException) -> str:

@@ -32,6 +32,17 @@ STEPS: Final = (
     "wal_closed",
 )
 """Kinds of records after which a step of a move or of a failover is done."""
+OPENINGS: Final = ("node_registered", "wal_opened", "stream_created", "key_put", "stream_opened")
+"""Targets of faults that strike whoever opens something that somebody must own or close: kinds of committed records. Who asked for it does not know the answer yet."""
+OPENINGS_IN_BUCKETS: Final = ("objects_prepared", "objects_claimed", "put")
+"""The same where there is a bucket; "put" is a call of it."""
+OPENINGS_OF_COMPACTORS: Final = (
+    "compaction_leased",
+    "multipart_create",
+    "multipart_part",
+    "multipart_complete",
+)
+"""The same where objects are compacted; the last three are calls of the bucket."""
 
 
 class FaultKind(Enum):
@@ -57,6 +68,12 @@ class FaultKind(Enum):
     """Any process, also one of a client, does not run for 1 to 60 s; the run goes on until it does again."""
     PAUSE_IN_TASK = "pause-in-task"
     """A compactor stands still a moment after it was given its next task (degree: seconds)."""
+    CRASH_AT_OPEN = "crash-at-open"
+    """Whoever opens something next loses its power before it hears that it was done."""
+    LOST_AT_OPEN = "lost-at-open"
+    """Whoever opens something next does not hear that it was done: its connections to the controllers break, or its call of the store times out."""
+    PAUSE_AT_OPEN = "pause-at-open"
+    """Whoever opens something next stands still before it hears that it was done."""
     CLOCK_DRIFT = "clock-drift"
     """A machine's clocks run at another rate (degree)."""
     CLOCK_JUMP = "clock-jump"

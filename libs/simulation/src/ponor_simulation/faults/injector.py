@@ -28,6 +28,7 @@ from ponor_simulation.faults.fault import (
     Fault,
     FaultKind,
 )
+from ponor_simulation.faults.openings import AT_OPEN, Openings
 from ponor_simulation.faults.rot import rot
 from ponor_simulation.links import DelayLaw, Direction, Links
 from ponor_simulation.object_store import StoreFaults
@@ -58,6 +59,32 @@ LASTING: Final = frozenset(
     }
 )
 """Kinds that are a state of the world while they last."""
+CUTTING: Final = frozenset({FaultKind.ISOLATION, FaultKind.CUT_OFF})
+ON_LINKS: Final = frozenset(
+    {
+        FaultKind.CUT,
+        FaultKind.CLOG,
+        FaultKind.LOSS,
+        FaultKind.DELAY,
+        FaultKind.RESET,
+        FaultKind.ABANDON,
+    }
+)
+HINDERING: Final = frozenset(
+    {
+        FaultKind.CLOCK_DRIFT,
+        FaultKind.CLOCK_JUMP,
+        FaultKind.DISK_SLOW,
+        FaultKind.DISK_ERROR,
+        FaultKind.DISK_FULL,
+        FaultKind.STORE_ERRORS,
+        FaultKind.STORE_TIMEOUTS,
+        FaultKind.STORE_SHORT_READS,
+        FaultKind.STORE_SLOW,
+        FaultKind.STORE_DOWN,
+    }
+)
+"""Kinds that slow a broker down, which still speaks to the controllers."""
 
 
 class FaultInjector:
@@ -78,11 +105,16 @@ class FaultInjector:
         self._active: dict[int, Fault] = {}
         self._until_s: dict[int, float] = {}
         self.crashes = 0
-        self.struck_until_s: dict[str, float] = {}
-        """By process: until when a fault touches it."""
+        self.cut_off_until_s: dict[str, float] = {}
+        """By process: until when a fault keeps it from the controllers, or it ends on request."""
+        self.hindered_until_s: dict[str, float] = {}
+        """By process: until when a fault touches its disk, its clock or the store."""
         self.sleeping: dict[str, object] = {}
         self._roles: dict[str, str] = {}
         self._awaiting: list[Fault] = []
+        self._openings = Openings(cluster.name_of, self._strike_opener, self._count_opening)
+        if cluster.store is not None:
+            cluster.store.bucket.on_applied = self._openings.applied
         self._instant: dict[FaultKind, Callable[[Fault], None]] = {
             FaultKind.CRASH: self._crash,
             FaultKind.CRASH_IN_OPERATION: self._crash_in_operation,
@@ -100,6 +132,7 @@ class FaultInjector:
             FaultKind.ABANDON: self._abandon,
             FaultKind.DISK_ERROR: self._disk_error,
             FaultKind.DISK_ROT: self._rot,
+            **dict.fromkeys(AT_OPEN, self._openings.wait),
         }
 
     async def run(self, faults: Sequence[Fault]) -> None:
@@ -113,6 +146,7 @@ class FaultInjector:
         """Nothing is wrong any more, and what stood still or is down goes on; but who sleeps."""
         self._active.clear()
         self._awaiting.clear()
+        self._openings.clear()
         self._refresh()
         for process in self._cluster.processes.values():
             process.disk.faults.clear()
@@ -135,6 +169,7 @@ class FaultInjector:
     def committed(self, record: Record) -> None:
         """A record was committed; who is to crash with it, does."""
         self._note_roles(record)
+        self._openings.committed(record)
         kind = record.WhichOneof("kind")
         if kind == "compaction_leased":
             self._task_given(record.compaction_leased.worker_id)
@@ -159,6 +194,24 @@ class FaultInjector:
                 self._coverage.effects["compactors that stood still over a task"] += 1
                 self._later(fault.degree, partial(self._pause, fault))
 
+    def _count_opening(self, fault: Fault, what: str) -> None:
+        self._coverage.effects[f"{fault.kind.value}: {what}"] += 1
+
+    def _strike_opener(self, fault: Fault, name: str) -> None:
+        if name in self._cluster.processes:
+            self._later(0.0, partial(self._strike_at_open, replace(fault, target=name)))
+
+    def _strike_at_open(self, fault: Fault) -> None:
+        match fault.kind:
+            case FaultKind.CRASH_AT_OPEN:
+                self._crash(replace(fault, degree=1.0))
+            case FaultKind.PAUSE_AT_OPEN:
+                self._pause(fault)
+            case FaultKind.LOST_AT_OPEN:
+                self._note(self.cut_off_until_s, [fault.target], 0.0)
+                for controller in self._cluster.controllers:
+                    self._simulation.network.reset_connections(fault.target, controller)
+
     def _begin(self, fault: Fault) -> None:
         self._simulation.trace.record(self._simulation.loop.time(), "fault", str(fault))
         self._coverage.faults[fault.kind.value] += 1
@@ -171,14 +224,25 @@ class FaultInjector:
             self._instant[fault.kind](fault)
 
     def _note_struck(self, fault: Fault) -> None:
-        """Remember until when a fault touches a broker itself: its links, disk, clock and store, and its end on request."""
-        names: Sequence[str] = (fault.target, *fault.direction)
-        if fault.target == EVERYBODY:
-            names = self._cluster.brokers
-        duration_s = STOP_S_MAX if fault.kind is FaultKind.STOP else fault.duration_s
-        until_s = self._simulation.loop.time() + duration_s
+        """Remember until when a fault is a reason to fence a broker. What stops a process is remembered by the process."""
+        if fault.kind in CUTTING:
+            self._note(self.cut_off_until_s, [fault.target], fault.duration_s)
+        elif fault.kind is FaultKind.STOP:
+            self._note(self.cut_off_until_s, [fault.target], STOP_S_MAX)
+        elif fault.kind in ON_LINKS:
+            if set(fault.direction) & set(self._cluster.controllers):
+                self._note(self.cut_off_until_s, fault.direction, fault.duration_s)
+        elif fault.kind in HINDERING:
+            everybody = self._cluster.brokers
+            self._note(
+                self.hindered_until_s,
+                everybody if fault.target == EVERYBODY else [fault.target],
+                fault.duration_s,
+            )
+
+    def _note(self, until_s: dict[str, float], names: Sequence[str], seconds: float) -> None:
         for name in names:
-            self.struck_until_s[name] = max(self.struck_until_s.get(name, 0.0), until_s)
+            until_s[name] = max(until_s.get(name, 0.0), self._simulation.loop.time() + seconds)
 
     def _last(self, fault: Fault) -> None:
         self._active[fault.number] = fault

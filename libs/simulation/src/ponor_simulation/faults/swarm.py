@@ -15,6 +15,9 @@ from typing import Final
 from ponor_simulation.faults.fault import (
     EVERYBODY,
     LEADER,
+    OPENINGS,
+    OPENINGS_IN_BUCKETS,
+    OPENINGS_OF_COMPACTORS,
     RECOVERER,
     SOURCE,
     STEPS,
@@ -129,6 +132,15 @@ def _rotting(machines: Machines) -> Sequence[str]:
     return machines.controllers[: (len(machines.controllers) - 1) // 2]
 
 
+def _opened(machines: Machines) -> Sequence[str]:
+    """What is opened in this cluster."""
+    return (
+        *OPENINGS,
+        *(OPENINGS_IN_BUCKETS if machines.has_bucket else ()),
+        *(OPENINGS_OF_COMPACTORS if machines.compactors else ()),
+    )
+
+
 def _parted(machines: Machines) -> Sequence[str]:
     return (LEADER, *machines.controllers) if len(machines.controllers) > 1 else ()
 
@@ -182,6 +194,9 @@ LATER_DICE: Final[dict[FaultKind, _Dice]] = {
     FaultKind.PAUSE_IN_TASK: _Dice(
         lambda m: m.compactors, _below(1.0, 3.0, 6.0), lambda c: c.choice((0.05, 0.5)) * c.random()
     ),
+    FaultKind.CRASH_AT_OPEN: _Dice(_opened, DOWN_S),
+    FaultKind.LOST_AT_OPEN: _Dice(_opened, _one_of(0.0)),
+    FaultKind.PAUSE_AT_OPEN: _Dice(_opened, _below(1.0, 3.0, 6.0)),
 }
 """Kinds that came later, and are added to schedules with dice of their own: the others mean what they always meant."""
 

@@ -1,4 +1,4 @@
-"""What must hold of streams and keys when a cluster has come to rest: each belongs to a partition that is there and whose leader holds it open."""
+"""What must hold of rows when a cluster has come to rest: each stream and key belongs to a partition that is there and whose leader holds it open, and each object is committed or on its way."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from ponor_metadata.rows import ObjectState
 from ponor_metadata.tables import PARTITION_TAG, TOPIC_TAG
-from ponor_metadata.view import View
+from ponor_metadata.view import View, is_current
 
 KEY_PREFIX: Final = "partition/"
 KIND_TAG: Final = "kind"
@@ -16,6 +17,20 @@ KIND_TAG: Final = "kind"
 def unexplained(view: View) -> list[str]:
     """Streams and keys that no row explains, in words; none once the leaders of all partitions serve and have deleted what they do not know."""
     return [*_streams(view), *_keys(view)]
+
+
+def abandoned_objects(view: View) -> list[str]:
+    """Objects that nobody will commit or use again, in words; none once the collector has been around."""
+    found = []
+    for row in view.objects:
+        if row.state is ObjectState.PREPARED:
+            if row.expires_at_ms < view.cluster_time_ms:
+                found.append(f"object {row.object_id}, whose lease is over, is prepared")
+            elif not is_current(view, row.node_id, row.node_epoch):
+                found.append(f"object {row.object_id} is prepared for a former life of node {row.node_id}")
+        elif row.state is not ObjectState.COMMITTED:
+            found.append(f"object {row.object_id} is destroyed, and its row stays")
+    return found
 
 
 def _streams(view: View) -> Iterator[str]:

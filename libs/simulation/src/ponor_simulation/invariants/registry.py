@@ -70,7 +70,11 @@ INVARIANTS: Final = (
     Invariant(22, "a committed object is in the store, with its size", "ledger"),
     Invariant(23, "what a stream refers to is committed", "ledger"),
     Invariant(24, "nothing that is referred to, or was until less than the delay ago, is deleted", "ledger"),
-    Invariant(25, "everything in the store is known; orphans come to zero", "judgement"),
+    Invariant(
+        25,
+        "everything in the store is known; orphans and rows of objects that nobody will commit or use come to zero",
+        "judgement",
+    ),
     Invariant(26, "compaction keeps every stream's bytes", "ledger, histories"),
     Invariant(
         27,
@@ -110,7 +114,9 @@ INVARIANTS: Final = (
     ),
     Invariant(37, "a compacted log keeps each key's latest record, and every record its offset", "histories"),
     Invariant(
-        38, "healed, compaction comes to rest, and no upload in parts and no lease is left", "judgement"
+        38,
+        "healed, compaction comes to rest, no lease is left, and no upload in parts that whoever began it could end",
+        "judgement",
     ),
     Invariant(
         39,
@@ -123,6 +129,7 @@ INVARIANTS: Final = (
         "histories",
     ),
     Invariant(45, "no living broker is fenced for the absence of another process", "run"),
+    Invariant(46, "whoever connects closes the connection, however the conversation ends", "judgement"),
 )
 
 
