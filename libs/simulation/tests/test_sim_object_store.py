@@ -118,3 +118,23 @@ def test_what_is_under_way_when_a_process_dies_may_land_afterwards() -> None:
 
         landed.add(simulation.run(run()))
     assert {"0->1", "1->1"} <= landed
+
+
+def test_a_listing_has_pages_between_which_objects_come_and_go() -> None:
+    simulation = Simulation(9)
+    store = simulation.object_store()
+    store.listing_page_keys = 2
+
+    async def story() -> None:
+        for number in range(5):
+            await store.put(f"k/{number}", [b"x"])
+        seen = []
+        async for info in store.list("k/"):
+            seen.append(info.key)
+            if info.key == "k/1":
+                await store.delete(["k/2"])
+                await store.put("k/30", [b"x"])
+        assert seen == ["k/0", "k/1", "k/3", "k/30", "k/4"]
+        assert store.bucket.listing_pages == 2
+
+    simulation.run(story())

@@ -35,6 +35,7 @@ def count_effects(run: ClusterRun) -> None:
         bucket = run.cluster.store.bucket
         effects["calls of the store that were applied and not answered"] += bucket.unanswered
         effects["calls of the store that failed"] += bucket.calls.total() - bucket.applied.total()
+        states["pages of listings behind the first"] += bucket.listing_pages
         effects["reads of the store that came back short"] += bucket.short_reads
     effects["processes ended by a fault"] += run.injector.crashes if run.injector is not None else 0
     told = run.history.acknowledged.values()

@@ -12,7 +12,8 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from ponor_runtime.disk import Buffer
 from ponor_runtime.object_store import (
@@ -28,6 +29,7 @@ from ponor_simulation.loop import INCARNATION, Incarnation, VirtualTimeLoop
 from ponor_simulation.trace import Trace
 
 _T = TypeVar("_T")
+LISTING_PAGE_KEYS: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -83,6 +85,8 @@ class SimBucket:
         self.unanswered = 0
         """Calls that were applied and failed all the same."""
         self.short_reads = 0
+        self.listing_pages = 0
+        """Pages behind the first one of a listing."""
         self.read_bytes = 0
         self.written_bytes = 0
         self.on_delete: Callable[[str], None] | None = None
@@ -104,6 +108,7 @@ class SimObjectStore:
         self._trace = trace
         self.bucket = bucket or SimBucket()
         self.faults = StoreFaults()
+        self.listing_page_keys = LISTING_PAGE_KEYS
 
     async def put(self, key: str, buffers: Sequence[Buffer]) -> None:
         data = b"".join(buffers)
@@ -153,13 +158,22 @@ class SimObjectStore:
         await self.call("delete", f"{len(keys)} keys", applied)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        def applied() -> list[ObjectInfo]:
-            objects, put_at_ms = self.bucket.objects, self.bucket.put_at_ms
-            found = sorted(key for key in objects if key.startswith(prefix))
-            return [ObjectInfo(key, len(objects[key]), put_at_ms.get(key)) for key in found]
+        """Page by page, as S3 has it: what comes and goes between two pages may be seen or not."""
+        behind = ""
+        while True:
+            page = await self.call("list", prefix, partial(self._page, prefix, behind))
+            for row in page:
+                yield row
+            if len(page) < self.listing_page_keys:
+                return
+            behind = page[-1].key
 
-        for row in await self.call("list", prefix, applied):
-            yield row
+    def _page(self, prefix: str, behind: str) -> Sequence[ObjectInfo]:
+        objects, put_at_ms = self.bucket.objects, self.bucket.put_at_ms
+        found = sorted(key for key in objects if key.startswith(prefix) and key > behind)
+        page = found[: self.listing_page_keys]
+        self.bucket.listing_pages += bool(behind)
+        return [ObjectInfo(key, len(objects[key]), put_at_ms.get(key)) for key in page]
 
     async def close(self) -> None:
         """Nothing to release: a simulated connection costs nothing."""

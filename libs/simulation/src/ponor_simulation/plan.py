@@ -23,6 +23,7 @@ from ponor_simulation.cluster import ClusterSettings, broker_names, compactor_na
 from ponor_simulation.compaction_plan import CompactionPlan, draw_compaction
 from ponor_simulation.faults.fault import FaultKind
 from ponor_simulation.faults.swarm import Machines, Schedule, draw_schedule
+from ponor_simulation.object_store import LISTING_PAGE_KEYS
 
 CONTROLLERS: Final = (1, 3, 3)
 """What a seed chooses from."""
@@ -50,6 +51,8 @@ PAUSES_IN_TASKS_MAX: Final = 3
 OPEN_FAULTS_SHARE: Final = 0.35
 OPEN_FAULTS_MAX: Final = 3
 """Of each kind."""
+SMALL_PAGES_SHARE: Final = 0.3
+"""A listing has several pages, between which objects come and go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class RunPlan:
         broker_readers: one for each broker, if there are any.
         mover_pause_s_max: between what somebody does who moves partitions; None: nobody does.
         pause_s_max: between what a producer or consumer does.
+        listing_page_keys: of the bucket.
     """
 
     seed: int
@@ -85,6 +89,7 @@ class RunPlan:
     mover_pause_s_max: float | None
     pause_s_max: float
     compaction: CompactionPlan
+    listing_page_keys: int
     settings: ClusterSettings
     schedule: Schedule
 
@@ -133,11 +138,17 @@ def draw_plan(seed: int) -> RunPlan:
         mover_pause_s_max=chance.choice((0.3, 1.0, 3.0, None)) if brokers > 1 else None,
         pause_s_max=chance.choice((0.03, 0.06, 0.12)),
         compaction=compaction,
+        listing_page_keys=_draw_listing_page(seed),
         settings=draw_settings(chance, compaction),
         schedule=_with_later_faults(
             seed, draw_schedule(chance, machines), machines, is_loyal=is_loyal, has_readers=has_readers
         ),
     )
+
+
+def _draw_listing_page(seed: int) -> int:
+    chance = random.Random(f"listings {seed}")
+    return chance.choice((2, 7)) if chance.random() < SMALL_PAGES_SHARE else LISTING_PAGE_KEYS
 
 
 def _with_later_faults(

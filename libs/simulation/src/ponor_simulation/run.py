@@ -242,7 +242,7 @@ class ClusterRun:
 
     def _make_cluster(self) -> SimCluster:
         plan = self.plan
-        return SimCluster(
+        cluster = SimCluster(
             self.simulation,
             plan.settings,
             store_in_directory=not plan.has_bucket,
@@ -252,6 +252,9 @@ class ClusterRun:
             compactors=plan.compaction.compactors,
             part_size_bytes_min=plan.compaction.part_size_bytes_min,
         )
+        if cluster.store is not None:
+            cluster.store.listing_page_keys = plan.listing_page_keys
+        return cluster
 
     def _make_ledger(self, checks: Checks) -> Ledger:
         """What the invariants remember; of a bucket it hears every put and every deletion."""
