@@ -6,6 +6,7 @@ bug instead: then the first ones are looked through, those that have what it tak
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 
@@ -15,6 +16,10 @@ from ponor_simulation.plan import draw_plan
 from ponor_simulation.seeds import run_seed
 from ponor_simulation.simulation import SimulationFailedError
 
+from libs.s3stream.tests.interruptions import Kind
+from libs.s3stream.tests.test_nothing_left_behind import (
+    test_an_interrupted_compaction_leaves_no_upload_and_no_memory as interrupted_compaction,
+)
 from services.controller.tests.ledger import Ledger
 from services.controller.tests.test_reclaiming import test_orphans_are_found_and_deleted as orphans
 from services.controller.tests.test_refusals_are_confirmed import (
@@ -23,6 +28,9 @@ from services.controller.tests.test_refusals_are_confirmed import (
 from tests.scenarios import test_fenced_brokers as fenced_brokers
 from tests.scenarios.test_absent_observers import (
     test_a_controller_that_was_paused_does_not_take_the_source_of_a_move_for_stuck as move_under_pause,
+)
+from tests.scenarios.test_connections_are_closed import (
+    test_nobody_leaves_a_connection_to_a_silent_controller_open as silent_controller,
 )
 from tests.simulation.catching_seeds import planted
 
@@ -69,8 +77,9 @@ def could_show(mutant: str, seed: int) -> bool:
         ("raft_reads_without_heartbeats", 1, r"invariant 11"),
         ("reclaim_forgets_set_objects", 1, r"holds nothing live"),
         ("reclaim_destroys_what_other_streams_need", 0, r"invariant 24"),
-        ("open_for_absent_topics", 167, r"invariant 39"),
-        ("compaction_never_given_back", 143, r"invariant 38"),
+        ("open_for_absent_topics", 21, r"invariant 39"),
+        ("gc_claim_never_over", 99, r"invariant 25"),
+        ("compaction_never_given_back", 11, r"invariant 38"),
         ("permission_never_withdrawn", 276, r"invariant 40"),
         ("permission_not_asked_by_sessions", 438, r"invariant 40"),
     ],
@@ -93,14 +102,16 @@ def reclaim_orphans() -> None:
 
 
 STORIES: dict[str, Callable[[], object]] = {
+    "compaction_keeps_uploads_open": lambda: asyncio.run(interrupted_compaction(Kind.NOT_APPLIED)),
     "permission_not_asked_by_groups": lambda: (
         fenced_brokers.test_a_broker_that_is_cut_off_and_replaced_answers_no_reader_and_no_group(14)
     ),
     "purge_forgets_keys": reclaim_orphans,
+    "session_keeps_refused_connections": silent_controller,
     "silence_counts_own_absence": lambda: move_under_pause(1),
     "refused_hello_not_confirmed": lambda: deposed_leader(7, isolated=False),
 }
-"""Bugs that the swarm meets too rarely: they need a group whose coordinator is cut off from the controllers alone, a sole controller that is paused at the right moment, a node that asks the wrong controller, or a key that its broker left behind when the topic was deleted."""
+"""Bugs that the swarm meets too rarely: they need a group whose coordinator is cut off from the controllers alone, a sole controller that is paused at the right moment, a node that asks the wrong controller or a silent one, a store that fails for good while parts are uploaded, or a key that its broker left behind when the topic was deleted."""
 
 
 @pytest.mark.parametrize("mutant", STORIES)

@@ -172,7 +172,7 @@ def _with_later_faults(
     if machines.compactors and chance.random() < PAUSES_IN_TASKS_SHARE:
         count = chance.randint(1, PAUSES_IN_TASKS_MAX)
         schedule = schedule.with_more(chance, FaultKind.PAUSE_IN_TASK, machines, count)
-    chance = random.Random(f"open faults {seed}")
+    chance = random.Random(f"owned open {seed}")
     if chance.random() < OPEN_FAULTS_SHARE:
         for kind in (FaultKind.CRASH_AT_OPEN, FaultKind.LOST_AT_OPEN, FaultKind.PAUSE_AT_OPEN):
             schedule = schedule.with_more(chance, kind, machines, chance.randint(0, OPEN_FAULTS_MAX))
