@@ -16,6 +16,9 @@ Rules, none of which can be switched off (mixed settings wedged real clusters: e
 6. Votes are given even by those who do not know yet that they are voters, or do not know the candidate: the candidate's own configuration decides
    who counts. A learner that was promoted may be needed for the majority before it hears of it. Likewise, who is removed campaigns until the removal
    is committed, without counting itself.
+7. A voter that learned from a leader of a committed entry which its own log lacks votes for nobody who lacks it too, and does not campaign until it has it
+   (`HardState.floor`). It may have acknowledged that entry before its disk lost it: an older copy of the directory was put back, or the end of the log rotted.
+   Correct replicas elect the same leaders with and without this rule.
 """
 
 from __future__ import annotations
@@ -169,10 +172,9 @@ class Election:
     def answer(self, request: VoteRequest) -> None:
         """Grant or refuse. The lease and the terms were looked at already; the term of a vote asked for is this replica's."""
         replica = self._replica
-        log = replica.log
         free = replica.voted_for == request.sender or (replica.voted_for is None and replica.leader is None)
         asked_ahead = request.pre_vote and request.term > replica.term
-        complete = (request.last_term, request.last_index) >= (log.last_term, log.last_index)
+        complete = (request.last_term, request.last_index) >= replica.required
         if not (complete and (free or asked_ahead)):
             self.refuse(request)
         elif request.pre_vote:

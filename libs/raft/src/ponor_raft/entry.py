@@ -22,10 +22,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a replica must not forget: its term, and whom it voted for in it."""
+    """What a replica must not forget: its term, whom it voted for in it, and what a candidate must have.
+
+    `floor` is the (term, index) of a committed entry: no vote goes to a log that ends before it, also when the own log ends before it. It never falls.
+    """
 
     term: int = 0
     voted_for: ReplicaId | None = None
+    floor: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

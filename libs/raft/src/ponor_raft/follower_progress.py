@@ -26,7 +26,8 @@ class ProgressState(Enum):
 class FollowerProgress:
     """Attributes to read:
 
-    match_index: everything up to it is durable at the follower, and the same as here. Never goes back.
+    match_index: everything up to it is durable at the follower, and the same as here. Never goes back, except on a new stream.
+    acknowledged_index: the highest match_index before the newest stream began.
     next_index: what is sent next; always above match_index (etcd-io/raft PR #149).
     state: see the module.
     heard_ticks_ago: since any answer of this term.
@@ -37,6 +38,7 @@ class FollowerProgress:
 
     __slots__ = (
         "_in_flight",
+        "acknowledged_index",
         "echoed_round",
         "heard_ticks_ago",
         "in_flight_bytes",
@@ -53,8 +55,9 @@ class FollowerProgress:
         "state",
     )
 
-    def __init__(self, next_index: int) -> None:
+    def __init__(self, next_index: int, acknowledged_index: int = 0) -> None:
         self.match_index = 0
+        self.acknowledged_index = acknowledged_index
         self.next_index = next_index
         self.state = ProgressState.PROBE
         self.heard_ticks_ago = 0

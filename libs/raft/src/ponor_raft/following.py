@@ -17,6 +17,7 @@ from ponor_raft.messages import (
     HeartbeatResponse,
     SnapshotChunk,
 )
+from ponor_raft.ready import LostEntries
 from ponor_raft.replica import Replica
 
 _index = attrgetter("index")
@@ -28,15 +29,25 @@ class Following:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
+        self._told_lost = 0
 
     def on_append(self, request: AppendRequest) -> None:
         """Take over what is new, and acknowledge it once it is durable."""
         replica = self._replica
-        log = replica.log
-        entries = request.entries
-        if entries and not _is_well_formed(request):
+        if not _is_well_formed(request):
             replica.drop("malformed append")
             return
+        if request.acknowledged > max(replica.log.last_index, self._told_lost):
+            # True however late the message comes: nothing that was acknowledged in a term leaves the log in that term.
+            self._told_lost = request.acknowledged
+            replica.outbox.lost = LostEntries(replica.log.last_index, request.acknowledged)
+        self._follow(request)
+        replica.raise_floor(request.commit_term, request.commit)
+
+    def _follow(self, request: AppendRequest) -> None:
+        replica = self._replica
+        log = replica.log
+        entries = request.entries
         last = request.prev_index + len(entries)
         if request.prev_index < log.commit:
             # What is committed agrees with every later leader; the window may begin behind prev_index, so do not look there.
@@ -134,7 +145,11 @@ class Following:
 
 
 def _is_well_formed(request: AppendRequest) -> bool:
-    """The entries follow `prev_index` without a hole, and their terms rise from `prev_term` to the sender's at most."""
+    """The entries follow `prev_index` without a hole, and no term is above the sender's; those of the entries rise from `prev_term`."""
+    if request.commit_term > request.term:
+        return False
+    if not request.entries:
+        return True
     terms = [request.prev_term, *map(_term, request.entries), request.term]
     return all(map(eq, map(_index, request.entries), count(request.prev_index + 1))) and all(
         map(le, terms, terms[1:])

@@ -42,12 +42,17 @@ class VoteResponse(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest(Envelope):
-    """Entries after (`prev_index`, `prev_term`), and how far the leader has committed."""
+    """Entries after (`prev_index`, `prev_term`), and how far the leader has committed; `commit_term` is the term of that entry.
+
+    `acknowledged`: the receiver acknowledged entries up to here in this term. If its log ends before, its disk lost them.
+    """
 
     prev_index: int
     prev_term: int
     entries: tuple[Entry, ...]
     commit: int
+    commit_term: int = 0
+    acknowledged: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,6 +192,21 @@ class RaftNode:
     # --- inputs ---
 
     @property
+    def required(self) -> tuple[int, int]:
+        """(term, index) at which the log of a candidate must end, or behind it: the end of the own log, unless a committed entry is known that it lacks."""
+        return self._replica.required
+
+    @property
+    def newest_round(self) -> int:
+        """The newest round of heartbeats that this leader began; 0 at others, and before the first of its term."""
+        return self._leading.reads.newest_round if self._leading is not None else 0
+
+    @property
+    def confirmed_round(self) -> int:
+        """The newest round that a majority of the voters echoed: when it began, nobody led in a later term. 0 as above."""
+        return self._leading.reads.confirmed_round if self._leading is not None else 0
+
+    @property
     def hears_leader(self) -> bool:
         """Whether another replica leads and was heard since the last tick."""
         return self._leading is None and self._election.hears_leader
@@ -253,8 +268,8 @@ class RaftNode:
             self._leading.unreachable(peer)
 
     def began_anew(self, peer: ReplicaId) -> None:
-        """`peer` opened a new stream, and nothing of an older one will come any more: its process may be another, and its log shorter than it once said, if what its last write left
-        was damaged and looked torn. Without this the leader would take its refusals for old ones for ever.
+        """`peer` opened a new stream, and nothing of an older one will come any more: its process may be another, and its log shorter than it once said, because the end of it was
+        damaged and looked torn, or because its directory is an older copy. Without this the leader would take its refusals for old ones for ever.
         """
         if self._leading is not None:
             self._leading.replication.begin_anew(peer)
@@ -323,6 +338,7 @@ class RaftNode:
             reads=outbox.take_reads(),
             chunks=outbox.take_chunks(),
             snapshots=outbox.take_snapshots(),
+            lost=outbox.take_lost(),
         )
 
     def _news(self) -> Leadership | None:
@@ -377,6 +393,8 @@ class RaftNode:
             return False
         if replica.leader is None:
             self._follow(replica.term, sender)
+        # Whoever voted in this term and lost that vote with its disk must not vote for another candidate after its next restart.
+        replica.voted_for = replica.voted_for or sender
         self._election.heard_leader()
         return True
 

@@ -14,7 +14,7 @@ from collections import deque
 from ponor_raft.entry import HardState
 from ponor_raft.log_window import LogWindow
 from ponor_raft.messages import AppendResponse, Message, SnapshotChunk
-from ponor_raft.ready import Persist, ReadReady, SendSnapshot
+from ponor_raft.ready import LostEntries, Persist, ReadReady, SendSnapshot
 
 
 class _Writing:
@@ -36,6 +36,7 @@ class Outbox:
         self.chunks: list[SnapshotChunk] = []
         self.snapshots: list[SendSnapshot] = []
         self.reads: list[ReadReady] = []
+        self.lost: LostEntries | None = None
         self.durable_hard_state = hard_state
         self._held: list[Message] = []
         self._writing: deque[_Writing] = deque()
@@ -87,7 +88,7 @@ class Outbox:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to take but what `persist` gives."""
-        return not (self.messages or self.reads or self.chunks or self.snapshots)
+        return not (self.messages or self.reads or self.chunks or self.snapshots or self.lost)
 
     def take_messages(self) -> tuple[Message, ...]:
         messages, self.messages = tuple(self.messages), []
@@ -104,6 +105,10 @@ class Outbox:
     def take_reads(self) -> tuple[ReadReady, ...]:
         reads, self.reads = tuple(self.reads), []
         return reads
+
+    def take_lost(self) -> LostEntries | None:
+        lost, self.lost = self.lost, None
+        return lost
 
 
 def _hold(held: list[Message], message: Message) -> None:

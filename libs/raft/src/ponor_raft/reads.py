@@ -45,6 +45,26 @@ class ReadRounds:
         self._rounds: deque[_Round] = deque()
         self._waiting = 0
 
+    @property
+    def newest_round(self) -> int:
+        """The number of the newest round that began; 0 before the first."""
+        return self._number
+
+    @property
+    def confirmed_round(self) -> int:
+        """The newest round that a majority echoed: it proves that this replica led when the round began."""
+        replica = self._replica
+        progress = self._replication.progress
+        membership = replica.membership
+        echoed = sorted(
+            (
+                self._number if voter == replica.own else progress[voter].echoed_round
+                for voter in membership.voters
+            ),
+            reverse=True,
+        )
+        return echoed[membership.quorum - 1]
+
     def add(self, origin: ReplicaId | None, context: int) -> None:
         """A read arrived. At the bound it is refused at once."""
         read = _Read(origin, context)
@@ -92,25 +112,12 @@ class ReadRounds:
             self._answer(read, None)
 
     def _confirm(self) -> None:
-        proven = self._round_of_majority()
+        proven = self.confirmed_round
         while self._rounds and self._rounds[0].number <= proven:
             group = self._rounds.popleft()
             self._waiting -= len(group.reads)
             for read in group.reads:
                 self._answer(read, group.commit)
-
-    def _round_of_majority(self) -> int:
-        replica = self._replica
-        progress = self._replication.progress
-        membership = replica.membership
-        echoed = sorted(
-            (
-                self._number if voter == replica.own else progress[voter].echoed_round
-                for voter in membership.voters
-            ),
-            reverse=True,
-        )
-        return echoed[membership.quorum - 1]
 
     def _answer(self, read: _Read, index: int | None) -> None:
         replica = self._replica

@@ -70,6 +70,14 @@ class ReadReady:
 
 
 @dataclass(frozen=True, slots=True)
+class LostEntries:
+    """This replica acknowledged entries up to `acknowledged_index`, and its log ends at `last_index`: its disk lost what was synced."""
+
+    last_index: int
+    acknowledged_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """Everything since the last call. `committed` entries are durable here, given once each, in order."""
 
@@ -80,3 +88,4 @@ class Ready:
     reads: tuple[ReadReady, ...] = ()
     chunks: tuple[SnapshotChunk, ...] = ()
     snapshots: tuple[SendSnapshot, ...] = ()
+    lost: LostEntries | None = None

@@ -25,6 +25,7 @@ class Replica:
         "configurations",
         "draw",
         "dropped",
+        "floor",
         "leader",
         "limits",
         "log",
@@ -50,6 +51,7 @@ class Replica:
         # A snapshot may be durable while the term in which it was received is not: no vote left in that term.
         self.term = max(hard_state.term, log.last_term)
         self.voted_for = hard_state.voted_for if self.term == hard_state.term else None
+        self.floor = hard_state.floor
         self.role = Role.FOLLOWER
         self.leader: ReplicaId | None = None
         self.log = log
@@ -69,13 +71,28 @@ class Replica:
     def may_campaign(self) -> bool:
         """A voter may, and so may one whose removal is not committed: it may be the only one that has the entry of its removal, and then nobody else wins.
 
-        It does not count its own vote (Ongaro's dissertation, section 4.2.2).
+        It does not count its own vote (Ongaro's dissertation, section 4.2.2). A replica whose own log ends before the floor may not.
         """
-        return self.configurations.may_decide(self.own, self.log.commit)
+        is_complete = (self.log.last_term, self.log.last_index) >= self.floor
+        return is_complete and self.configurations.may_decide(self.own, self.log.commit)
+
+    @property
+    def required(self) -> tuple[int, int]:
+        """(term, index) at which the log of a candidate must end, or behind it."""
+        return max((self.log.last_term, self.log.last_index), self.floor)
+
+    def raise_floor(self, term: int, index: int) -> None:
+        """The entry of this term and index is committed. A log that ends before it says too little about what candidates must have.
+
+        The log of a correct follower that lags says too little as well, and then the floor changes nothing: of any majority, the longest log has every committed entry.
+        It matters when this replica had acknowledged the entry, and its disk lost it.
+        """
+        if self.required < (term, index):
+            self.floor = (term, index)
 
     @property
     def hard_state(self) -> HardState:
-        return HardState(self.term, self.voted_for)
+        return HardState(self.term, self.voted_for, self.floor)
 
     def drop(self, reason: str) -> None:
         """Count something that was ignored."""

@@ -54,10 +54,17 @@ class Replication:
         }
 
     def begin_anew(self, peer: ReplicaId) -> None:
-        """Forget how far `peer` was. A commit index never goes back, so this costs a probe and no more."""
+        """Forget how far `peer` was, but tell it. A commit index never goes back, so this costs a probe and no more."""
         progress = self._progress.get(peer)
-        if progress is not None and progress.state is not ProgressState.SNAPSHOT:
-            self._progress[peer] = FollowerProgress(self._replica.log.last_index + 1)
+        if progress is None:
+            return
+        log = self._replica.log
+        progress.acknowledged_index = max(progress.acknowledged_index, progress.match_index)
+        if progress.state is ProgressState.SNAPSHOT:
+            # The transfer goes on where it was. This message tells the peer what is committed, as the probe does in the other case.
+            self._append(peer, progress, log.last_index, log.last_term, ())
+            return
+        self._progress[peer] = FollowerProgress(log.last_index + 1, progress.acknowledged_index)
 
     # --- sending ---
 
@@ -105,11 +112,27 @@ class Replication:
             last_index = entries[-1].index
             progress.sent(last_index, log.bytes_after(prev_index) - log.bytes_after(last_index))
         progress.probe_round = self._round
-        replica.outbox.send(
-            AppendRequest(replica.own, peer, replica.term, prev_index, prev_term, entries, log.commit)
-        )
+        self._append(peer, progress, prev_index, prev_term, entries)
         progress.sent_commit = max(progress.sent_commit, min(log.commit, prev_index + len(entries)))
         return True
+
+    def _append(
+        self,
+        peer: ReplicaId,
+        progress: FollowerProgress,
+        prev_index: int,
+        prev_term: int,
+        entries: tuple[Entry, ...],
+    ) -> None:
+        replica, commit = self._replica, self._replica.log.commit
+        commit_term = replica.log.term_at(commit)
+        assert commit_term is not None, "the newest committed entry, or its term, is in memory"
+        acknowledged = max(progress.acknowledged_index, progress.match_index)
+        replica.outbox.send(
+            AppendRequest(
+                replica.own, peer, replica.term, prev_index, prev_term, entries, commit, commit_term, acknowledged
+            )
+        )  # fmt: skip
 
     # --- answers ---
 

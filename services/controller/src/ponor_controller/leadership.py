@@ -63,8 +63,6 @@ class ControllerLeadership:
 
     @property
     def commit_age_ms(self) -> int:
-        if self._consensus.is_leader:
-            return 0
         return self._consensus.leaderless_ns // 1_000_000
 
     def on_change(self, listener: Callable[[], None]) -> None:

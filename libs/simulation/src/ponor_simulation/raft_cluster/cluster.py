@@ -21,6 +21,7 @@ from ponor_raft.ready import Leadership, ReadReady, Role
 
 from ponor_simulation.histories.linearizability import find_anomalies
 from ponor_simulation.raft_cluster.clients import Clients
+from ponor_simulation.raft_cluster.disk import RaftDisk
 from ponor_simulation.raft_cluster.faults import Faults
 from ponor_simulation.raft_cluster.invariants import RaftInvariants
 from ponor_simulation.raft_cluster.network import RaftNetwork
@@ -64,6 +65,8 @@ class RaftCluster:
         self._tick_ms: dict[ReplicaId, float] = {}
         self._retired: set[ReplicaId] = set()
         self._removed: dict[ReplicaId, None] = {}
+        self._meets: tuple[ReplicaId, ReplicaId] | None = None
+        """A leader, and a voter that hears it at once and writes at once."""
         self.invariants = RaftInvariants(lambda: ((each.own, each.disk) for each in self._replicas.values()))
         self.network = RaftNetwork(self.timeline, self._chance, self.swarm, self._deliver, self._unreachable)
         self.clients = Clients(
@@ -217,6 +220,35 @@ class RaftCluster:
         self._disk_free_ms[replica.own] = max(self._disk_free_ms[replica.own], self.timeline.now_ms)
         self._tick_later(replica, replica.life)
 
+    def leads_alone(self, leader: Replica, follower: Replica) -> bool:
+        node = leader.node
+        assert node is not None
+        others = [each for each in self._replicas.values() if each is not leader]
+        return (
+            leader.own not in self._paused
+            and node.commit_index == self.invariants.commit_index
+            and follower.own in node.membership.voters
+            and self.network.connects(leader.own, follower.own)
+            and all(each.disk.hard_state.term <= node.term for each in others)
+            and not any(each.node is not None and each.node.is_leader for each in others)
+        )
+
+    def put_back(self, leader: Replica, victim: Replica, copy: RaftDisk) -> None:
+        self.crash(victim)
+        self.network.break_streams(victim.own)
+        victim.disk.put_back(copy)
+        self.coverage["lost committed entries"] += copy.last_index < self.invariants.commit_index
+        self._note(victim, "is put back to", copy.last_index, "of", self.invariants.commit_index)
+        self.invariants.owes(victim.own)
+        self._meets = (leader.own, victim.own)
+        try:
+            self.restart(victim)
+            leader.call(lambda node: node.began_anew(victim.own))
+            while victim.disk.writes:
+                victim.disk.end_oldest()
+        finally:
+            self._meets = None
+
     def pause(self, replica: Replica, length_ms: float) -> None:
         if replica.node is None or replica.own in self._paused:
             return
@@ -294,6 +326,8 @@ class RaftCluster:
         self.timeline.after(self._tick_ms[replica.own], tick)
 
     def write_begun(self, replica: Replica) -> None:
+        if self._meets is not None and replica.own == self._meets[1]:
+            return
         delay_ms = DISK_MS[0] + (DISK_MS[1] - DISK_MS[0]) * self._chance.random()
         at_ms = max(self._disk_free_ms[replica.own], self.timeline.now_ms) + delay_ms
         self._disk_free_ms[replica.own] = at_ms
@@ -318,7 +352,10 @@ class RaftCluster:
 
     def send(self, replica: Replica, message: Message) -> None:
         self.invariants.sends(replica, message)
-        self.network.send(message)
+        if (message.sender, message.to) == self._meets:
+            self._step(self._replicas[message.to], message)
+        else:
+            self.network.send(message)
 
     def leadership_changed(self, replica: Replica, leadership: Leadership) -> None:
         if leadership.role is Role.LEADER and replica.node is not None:

@@ -92,6 +92,16 @@ class RaftDisk:
                 kept = torn.entries[: chance.randrange(len(torn.entries) + 1)]
                 self._keep(Persist(torn.sequence, torn.hard_state, kept, ()))
 
+    def copy(self) -> RaftDisk:
+        """What is durable now, on another disk."""
+        return RaftDisk(self.snapshot, self.hard_state, list(self.entries), self.before)
+
+    def put_back(self, copy: RaftDisk) -> None:
+        """What is durable is again what it was when the copy was made. No write is under way."""
+        assert not self._writes
+        self.snapshot, self.hard_state = copy.snapshot, copy.hard_state
+        self.entries, self.before = list(copy.entries), copy.before
+
     def forget_before(self, index: int) -> None:
         """Drop entries up to `index`, which the snapshot holds."""
         assert index <= self.snapshot.meta.index

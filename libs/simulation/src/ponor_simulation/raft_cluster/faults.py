@@ -15,6 +15,7 @@ from ponor_raft.errors import MembershipChangeError, NotLeaderError, ProposalsFu
 from ponor_raft.membership import Membership, ReplicaId
 from ponor_raft.node import RaftNode
 
+from ponor_simulation.raft_cluster.disk import RaftDisk
 from ponor_simulation.raft_cluster.replica import Replica
 from ponor_simulation.raft_cluster.swarm import Swarm
 from ponor_simulation.raft_cluster.timeline import Timeline
@@ -25,6 +26,8 @@ PAUSE_MS_MAX = 4_000.0
 CUT_MS_MAX = 4_000.0
 SLOW_MS_MAX = 2_500.0
 FULL_MS_MAX = 15_000.0
+COUP_MS_MAX = 50.0
+OLDER_MS = (100.0, 1_000.0)
 
 
 class Group(Protocol):
@@ -51,6 +54,12 @@ class Group(Protocol):
 
     def cut(self, links: list[tuple[ReplicaId, ReplicaId]], length_ms: float) -> None:
         """Links are down."""
+
+    def leads_alone(self, leader: Replica, follower: Replica) -> bool:
+        """Whether the newest leader hears and is heard, knows everything that is committed, and nobody else takes itself for a leader."""
+
+    def put_back(self, leader: Replica, victim: Replica, copy: RaftDisk) -> None:
+        """A running voter stops, gets an older copy of its disk, starts, and hears the leader."""
 
     def add_blank(self, avoid: frozenset[int]) -> ReplicaId:
         """A machine with a blank disk, running, under none of these node ids."""
@@ -84,6 +93,7 @@ class Faults:
             "blackout": self._blackout,
             "seclusion": self._seclusion,
             "full disk": self._full_disk,
+            "older copy": self._older_copy,
         }
 
     def start(self) -> None:
@@ -176,6 +186,38 @@ class Faults:
         self._group.cut(links, self._length_ms(CUT_MS_MAX))
 
     # --- operators ---
+
+    def _older_copy(self) -> None:
+        """A minority of the voters hears the leader no more; what is committed meanwhile is on the disks of the others, and then one of these is an older copy of itself."""
+        leader = self._leader()
+        if leader is None or leader.node is None:
+            return
+        membership = leader.node.membership
+        others = [each for each in self._running() if each.own in membership.voters and each is not leader]
+        if len(others) < 2:
+            return
+        victim, *rest = self._chance.sample(others, len(others))
+        deaf = rest[: max(1, len(membership.voters) - membership.quorum)]
+        links = [link for each in deaf for link in ((leader.own, each.own), (each.own, leader.own))]
+        length_ms = self._chance.uniform(*OLDER_MS)
+        self._group.cut(links, length_ms)
+        self._timeline.after(length_ms * 0.9, partial(self._put_back, victim, victim.disk.copy()))
+
+    def _put_back(self, victim: Replica, copy: RaftDisk) -> None:
+        """Often the leader dies soon.
+
+        A voter that lost what it acknowledged can know it only from a leader, so there is one, it is the only one, and the voter hears it first.
+        """
+        leader = self._leader()
+        if self.ended or leader is None or leader is victim or not self._group.leads_alone(leader, victim):
+            return
+        self._group.put_back(leader, victim, copy)
+        if self._chance.random() < 0.7:
+            self._timeline.after(self._length_ms(COUP_MS_MAX), partial(self._group.crash, leader))
+            self._timeline.after(DOWN_MS_MAX, partial(self._group.restart, leader))
+            if self._chance.random() < 0.5:
+                self._group.crash(victim)
+                self._group.restart(victim)
 
     def _leader(self) -> Replica | None:
         leaders = [each for each in self._running() if each.node is not None and each.node.is_leader]

@@ -1,6 +1,6 @@
 """What must hold of a Raft group at every moment, seen from above all of its members.
 
-What lives here: the eleven invariants of Raft that the project checks, by number. They look at disks and messages, not at what a replica says of itself, and
+What lives here: the twelve invariants of Raft that the project checks, by number. They look at disks and messages, not at what a replica says of itself, and
 share nothing with the core's own asserts.
 
  1. One leader per term.
@@ -10,10 +10,11 @@ share nothing with the core's own asserts.
  5. A leader has everything that was committed in terms before its own; what it commits ends with an entry of its own term (Figure 8 of the paper).
  6. Applied <= committed <= last.
  7. A vote or an acknowledgement never leaves before what it promises is durable; what a leader commits is durable at a majority.
- 8. Term and vote on a disk only move forward.
+ 8. Term, vote and floor on a disk only move forward.
  9. Configurations change by one voter, and never before the one before, and an entry of the leader's term, are committed.
 10. Snapshots hold committed entries only, and every replica has the same digest at an index.
 11. A linearizable read waits for everything that was acknowledged before it was asked for.
+12. A voter whose disk lost committed entries, and that heard a leader since, votes for nobody who lacks them, itself included.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class RaftInvariants:
         self._seen: dict[tuple[ReplicaId, int], tuple[int, int]] = {}
         """By life: its commit index, and the term that it led when it was last looked at (0: none)."""
         self.acknowledged_index = 0
+        self._owed: dict[ReplicaId, int] = {}
 
     @property
     def commit_index(self) -> int:
@@ -172,8 +174,9 @@ class RaftInvariants:
 
     def hard_state(self, name: str, before: HardState, after: HardState) -> None:
         """A new hard state is on a disk."""
-        forward = after.term > before.term or (
-            after.term == before.term and before.voted_for in {None, after.voted_for}
+        forward = after.floor >= before.floor and (
+            after.term > before.term
+            or (after.term == before.term and before.voted_for in {None, after.voted_for})
         )
         _require(forward, 8, f"the disk of {name} had {before}, and now {after}")
 
@@ -205,6 +208,10 @@ class RaftInvariants:
                 7,
                 f"{replica.name} acknowledges a snapshot at {message.index}; durable is {disk.last_index}",
             )
+
+    def owes(self, own: ReplicaId) -> None:
+        """The disk of a voter is an older copy of itself; the voter hears of everything that is committed now before it votes."""
+        self._owed[own] = self.commit_index
 
     def snapshot(self, replica: Replica, meta: SnapshotMeta) -> None:
         """A snapshot is durable."""
@@ -239,6 +246,15 @@ class RaftInvariants:
         )
 
     def _promised(self, replica: Replica, term: int, candidate: ReplicaId) -> None:
+        owed = self._owed.get(replica.own, 0)
+        if owed and (candidate == replica.own or candidate not in self._owed):
+            # The log of a candidate is durable before it asks.
+            disks = dict(self._disks())
+            _require(
+                disks[candidate].holds(owed, self.committed[owed - 1][0]),
+                12,
+                f"{replica.name} lost committed entries up to {owed} and votes for {candidate.node_id}, which lacks {owed}",
+            )
         durable = replica.disk.hard_state
         kept = durable.term > term or (durable.term == term and durable.voted_for == candidate)
         _require(

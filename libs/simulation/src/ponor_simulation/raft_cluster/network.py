@@ -40,6 +40,9 @@ class RaftNetwork:
         self._unreachable = unreachable
         self._cut: set[tuple[ReplicaId, ReplicaId]] = set()
         self._arrived: dict[tuple[ReplicaId, ReplicaId], float] = {}
+        self._sent = 0
+        self._broken: dict[ReplicaId, int] = {}
+        """How many messages were sent before the streams of a replica broke."""
         self.calm = False
         self.counts: Counter[str] = Counter()
 
@@ -47,9 +50,17 @@ class RaftNetwork:
         """Nothing passes from one to the other; the way back is another link."""
         self._cut.add((sender, to))
 
+    def connects(self, one: ReplicaId, other: ReplicaId) -> bool:
+        """Whether messages pass in both directions."""
+        return not {(one, other), (other, one)} & self._cut
+
     def heal(self) -> None:
         """All links work."""
         self._cut.clear()
+
+    def break_streams(self, own: ReplicaId) -> None:
+        """Nothing arrives any more that is under way from one replica, or to it."""
+        self._broken[own] = self._sent
 
     def send(self, message: Message) -> None:
         """Take a message over."""
@@ -67,6 +78,7 @@ class RaftNetwork:
 
     def _carry(self, link: tuple[ReplicaId, ReplicaId], message: Message) -> None:
         chance = self._chance
+        self._sent += 1
         arrives = self._timeline.now_ms + DELAY_MS[0] + (DELAY_MS[1] - DELAY_MS[0]) * chance.random()
         if not self.calm and chance.random() < self._swarm.stray:
             self.counts["stray"] += 1
@@ -75,10 +87,11 @@ class RaftNetwork:
             # One stream per ordered pair: what does not stray does not overtake.
             arrives = max(arrives, self._arrived.get(link, 0.0))
             self._arrived[link] = arrives
-        self._timeline.at(arrives, partial(self._arrive, link, message))
+        self._timeline.at(arrives, partial(self._arrive, link, message, self._sent))
 
-    def _arrive(self, link: tuple[ReplicaId, ReplicaId], message: Message) -> None:
-        if link in self._cut:
+    def _arrive(self, link: tuple[ReplicaId, ReplicaId], message: Message, number: int) -> None:
+        broken = max(self._broken.get(link[0], 0), self._broken.get(link[1], 0))
+        if link in self._cut or number <= broken:
             self.counts["lost"] += 1
         else:
             self._deliver(message)

@@ -23,6 +23,7 @@ FAULT_KINDS = (
     "blackout",
     "seclusion",
     "full disk",
+    "older copy",
 )
 
 

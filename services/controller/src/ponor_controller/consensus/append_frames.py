@@ -19,6 +19,8 @@ PREV_INDEX: Final = wire.PeerAppendRequest.PREV_INDEX_FIELD_NUMBER
 PREV_TERM: Final = wire.PeerAppendRequest.PREV_TERM_FIELD_NUMBER
 ENTRIES: Final = wire.PeerAppendRequest.ENTRIES_FIELD_NUMBER
 COMMIT: Final = wire.PeerAppendRequest.COMMIT_FIELD_NUMBER
+COMMIT_TERM: Final = wire.PeerAppendRequest.COMMIT_TERM_FIELD_NUMBER
+ACKNOWLEDGED: Final = wire.PeerAppendRequest.ACKNOWLEDGED_FIELD_NUMBER
 INDEX: Final = wire.PeerEntry.INDEX_FIELD_NUMBER
 ENTRY_TERM: Final = wire.PeerEntry.TERM_FIELD_NUMBER
 DATA: Final = wire.PeerEntry.DATA_FIELD_NUMBER
@@ -30,7 +32,11 @@ def append_parts(message: AppendRequest) -> list[bytes]:
     parts = [number_field(PREV_INDEX, message.prev_index) + number_field(PREV_TERM, message.prev_term)]
     for entry in message.entries:
         _add(parts, entry)
-    parts.append(number_field(COMMIT, message.commit))
+    parts.append(
+        number_field(COMMIT, message.commit)
+        + number_field(COMMIT_TERM, message.commit_term)
+        + number_field(ACKNOWLEDGED, message.acknowledged)
+    )
     return [number_field(TERM, message.term) + message_head(APPEND, sum(map(len, parts))), *parts]
 
 

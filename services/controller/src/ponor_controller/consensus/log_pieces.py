@@ -21,8 +21,8 @@ KIND_HARD_STATE: Final = 1
 KIND_ENTRY: Final = 2
 KIND_BEGIN: Final = 3
 FLAG_MEMBERSHIP: Final = 1
-HARD_STATE: Final = Struct(f">BQBi{DIRECTORY_ID_BYTES}s")
-"""kind, term, whether there is a vote, node id and directory id of whom it went to."""
+HARD_STATE: Final = Struct(f">BQBi{DIRECTORY_ID_BYTES}sQQ")
+"""kind, term, whether there is a vote, node id and directory id of whom it went to, term and index of the floor."""
 ENTRY: Final = Struct(">BQQBI")
 """kind, index, term, flags, bytes of the record batch that follows."""
 BEGIN: Final = Struct(">BQQ")
@@ -46,9 +46,9 @@ Piece: TypeAlias = HardState | Entry | Begin
 
 
 def encode_hard_state(state: HardState) -> bytes:
-    """Term and vote."""
+    """Term, vote and floor."""
     to = state.voted_for
-    return HARD_STATE.pack(KIND_HARD_STATE, state.term, to is not None, *(to or NOBODY))
+    return HARD_STATE.pack(KIND_HARD_STATE, state.term, to is not None, *(to or NOBODY), *state.floor)
 
 
 def encode_entry(entry: Entry) -> tuple[bytes, bytes]:
@@ -83,8 +83,9 @@ def _decode(data: bytes, position: int) -> tuple[Piece, int]:
     if end > len(data):
         raise PieceError("ends within a piece")
     if kind == KIND_HARD_STATE:
-        _, term, voted, node_id, directory_id = HARD_STATE.unpack_from(data, position)
-        return HardState(term, ReplicaId(node_id, directory_id) if voted else None), end
+        _, term, voted, node_id, directory_id, *floor = HARD_STATE.unpack_from(data, position)
+        voted_for = ReplicaId(node_id, directory_id) if voted else None
+        return HardState(term, voted_for, (floor[0], floor[1])), end
     if kind == KIND_BEGIN:
         _, index, term = BEGIN.unpack_from(data, position)
         return Begin(index, term), end

@@ -47,7 +47,7 @@ def stored_state(
     if (
         base.term > hard_state.term
     ):  # a received snapshot was durable before the term in which it was received
-        hard_state = HardState(base.term, None)
+        hard_state = HardState(base.term, None, hard_state.floor)
     known = _known_terms(assembly, newest, older)
     before = known.get(entries[0].index - 1) if entries else base.term
     if before is None:  # the entry before was given back, and its term with it

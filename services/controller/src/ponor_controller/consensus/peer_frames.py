@@ -98,7 +98,17 @@ def _decode_append(each: wire.PeerMessage, sender: ReplicaId, to: ReplicaId) -> 
         Entry(entry.index, entry.term, entry.data, membership_in(entry.data) if entry.membership else None)
         for entry in body.entries
     )
-    return raft.AppendRequest(sender, to, each.term, body.prev_index, body.prev_term, entries, body.commit)
+    return raft.AppendRequest(
+        sender,
+        to,
+        each.term,
+        body.prev_index,
+        body.prev_term,
+        entries,
+        body.commit,
+        body.commit_term,
+        body.acknowledged,
+    )
 
 
 def _decode_chunk(each: wire.PeerMessage, sender: ReplicaId, to: ReplicaId) -> raft.SnapshotChunk:

@@ -250,6 +250,8 @@ class Peers:
     async def _receive(self, connection: Connection, sender: ReplicaId) -> None:
         while True:
             request = wire.ExchangeRequest.FromString(await connection.receive())
+            if self._callers.get(sender) is not connection:
+                return  # a newer stream is open: what was said before it may be untrue by now
             if request.WhichOneof("frame") != "messages":
                 raise PeerFrameError("only messages follow a hello")
             if self._core is None:

@@ -7,6 +7,7 @@ what a record means.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from ponor_raft.entry import Entry, SnapshotMeta
 from ponor_raft.membership import Membership, ReplicaId
 from ponor_raft.messages import AppendRequest, Message, SnapshotChunk
 from ponor_raft.node import RaftNode
-from ponor_raft.ready import Leadership, Persist, Ready, Role, SendSnapshot
+from ponor_raft.ready import Leadership, LostEntries, Persist, Ready, Role, SendSnapshot
 from ponor_runtime.late_ticks import LateTicks
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
@@ -29,10 +30,13 @@ from ponor_controller.consensus.ports import CommitListener, LeadershipListener,
 from ponor_controller.consensus.record_log import RecordLog
 from ponor_controller.consensus.window_compaction import WindowCompaction
 
+LOG: Final = logging.getLogger("ponor.controller")
 TICK_SECONDS: Final = 0.05
 HURRIED_TICK_SECONDS: Final = 0.01
 HURRY_NS: Final = 3_000_000_000
 """How long a controller without a leader is in a hurry."""
+ROUNDS_MAX: Final = 64
+"""Rounds of heartbeats that wait for a majority, at most one for each tick. A leader that hears no majority steps down before; without the oldest its commit index only looks older."""
 SLICE_NS: Final = 10_000_000
 """How long committed entries are applied before others on the event loop have their turn."""
 
@@ -107,14 +111,16 @@ class RaftDriver:
         self._writes: deque[_Write] = deque()
         self._committed: deque[Entry] = deque()
         self._proposed: deque[LogEntry] = deque()
-        self._opening: tuple[int, int] | None = None
-        """Term and index of the opening entry of the own leadership."""
+        self._opening: tuple[int, int, int] | None = None
+        """Of the opening entry of the own leadership: term, index, and when it was proposed."""
         self._linked: Membership | None = None
         self._delivered_index = node.commit_index
         self.heard_commit_index = node.commit_index
         """How far a leader has committed, as far as this replica was told; its own log may end before."""
         self._hurry_until_ns = 0
         self._led_ns = self._hurry()
+        self._rounds: deque[tuple[int, int]] = deque(maxlen=ROUNDS_MAX)
+        """(round, time): this round of the own heartbeats, and later ones, began at this time or later. Not confirmed yet; both rising."""
         self._scheduled = self._delivering = self._closed = False
         self.leadership, self.leading = Leadership(node.role, node.term, node.leader), False
         self.applied_index = node.commit_index
@@ -136,7 +142,8 @@ class RaftDriver:
 
     @property
     def leaderless_ns(self) -> int:
-        """How long ago a leader was last heard here, or this replica last ticked as the leader."""
+        """How long ago this replica was last known to have the newest commit index: a leader was heard here, or a majority confirmed a round of heartbeats that this replica began then."""
+        self._note_confirmed()
         return self._clock.monotonic_ns() - self._led_ns
 
     def attach(self, traffic: SnapshotTraffic) -> None:
@@ -255,17 +262,29 @@ class RaftDriver:
 
     async def _tick(self) -> None:
         while True:
+            self._note_round()
             self._node.tick()
             self._watch_disk()
             self._advance()
-            if (
-                self._node.is_leader
-            ):  # behind the opening entry of the term, which asks how long there was no leader
-                self._led_ns = self._clock.monotonic_ns()
+            self._note_confirmed()
             pause_s = self._tick_seconds()
             self._late_ticks.due_in(pause_s)
             await self._clock.sleep(pause_s)
             self._late_ticks.came()
+
+    def _note_round(self) -> None:
+        """The next round of heartbeats has not begun. A later note of the same round takes the place of an earlier one."""
+        if not self.leading:  # before its opening entry is applied, a leader may lack what former leaders committed
+            return
+        following = self._node.newest_round + 1
+        if self._rounds and self._rounds[-1][0] == following:
+            self._rounds.pop()
+        self._rounds.append((following, self._clock.monotonic_ns()))
+
+    def _note_confirmed(self) -> None:
+        confirmed = self._node.confirmed_round
+        while self._rounds and self._rounds[0][0] <= confirmed:
+            self._led_ns = self._rounds.popleft()[1]
 
     def _tick_seconds(self) -> float:
         """Ticks come faster for a while when no leader is known: at a start, when one was lost, when somebody who could vote is there again. Waiting brings nothing then, and a
@@ -318,6 +337,8 @@ class RaftDriver:
             self._outgoing.send(last_words)
         if ready.reads:
             self.reads.answered(ready.reads)
+        if ready.lost is not None:
+            self._warn(ready.lost)
         if self._traffic is not None:
             for chunk in ready.chunks:
                 self._traffic.receive(chunk)
@@ -327,8 +348,19 @@ class RaftDriver:
             self._linked = self._node.membership
             self._peers.keep_links(self._linked.members)
 
+    def _warn(self, lost: LostEntries) -> None:
+        LOG.warning(
+            "%s has the log up to index %d, and this controller had acknowledged index %d to the leader: the directory lost acknowledged entries. It is likely an older copy of itself, or "
+            "its disk is failing. The leader sends the entries again; until then this controller votes only for controllers that have them. Look at the disk, or replace this controller "
+            "with an empty directory (docs/operations/quorum.md)",
+            self._log.directory,
+            lost.last_index,
+            lost.acknowledged_index,
+        )
+
     def _change(self, leadership: Leadership) -> None:
         self.leadership = leadership
+        self._rounds.clear()
         if leadership.leader is None:
             self._hurry()
         if not self._node.is_leader or self._opening is None or self._opening[0] != self._node.term:
@@ -338,7 +370,7 @@ class RaftDriver:
         if self._node.is_leader and self._opening is None:
             index, term = self._node.last_index + 1, self._node.term
             self._node.propose(self._open_term(index, term))
-            self._opening = (term, index)
+            self._opening = (term, index, self._clock.monotonic_ns())
 
     def _set_not_leading(self) -> None:
         self._opening = None
@@ -399,6 +431,7 @@ class RaftDriver:
             listener(decoded)
         if self._opening is not None and not self.leading and self.applied_index >= self._opening[1]:
             self.leading = True
+            self._led_ns = self._opening[2]  # a majority has the entry, so nobody led in a later term before
             for begin in self._leading_listeners:
                 begin()
 

@@ -70,6 +70,7 @@ class RecordLog:
         newest: its header, or that of a newer one.
         tail_begin: the older snapshot, from which on entries are still there.
         snapshots: the files.
+        directory: of the controller.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class RecordLog:
         journal: Journal,
         settings: RecordLogSettings,
     ) -> None:
-        self._directory = directory
+        self.directory = directory
         self._journal = journal
         self._settings = settings
         self._piece_bytes = min(JOURNAL_ENTRY_BYTES, settings.segment_bytes // 4)
@@ -170,7 +171,7 @@ class RecordLog:
             raise RecordLogCorruptError(error.file, error.position, error.rule, RESTORE_REMEDY) from error
         except PieceError as error:
             raise RecordLogCorruptError(
-                self._directory / LOG_DIRECTORY, sequence, f"entry {sequence} {error}", RESTORE_REMEDY
+                self.directory / LOG_DIRECTORY, sequence, f"entry {sequence} {error}", RESTORE_REMEDY
             ) from error
         self._hard_state = stored.hard_state
         self._recovered = True

@@ -42,7 +42,8 @@ class Leading(Protocol):
     def commit_age_ms(self) -> int:
         """How long ago the own commit index was known to be the newest.
 
-        0 at the leader; at others the time since they last heard one, or since their start. A leader that was replaced meanwhile is heard no more.
+        At the leader the time since the beginning of the newest round of heartbeats that a majority answered, so it rises when the leader is cut off or was replaced; at others the time since
+        they last heard a leader, or since their start.
         """
         ...
 
