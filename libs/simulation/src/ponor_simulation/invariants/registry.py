@@ -130,6 +130,11 @@ INVARIANTS: Final = (
     ),
     Invariant(45, "no living broker is fenced for the absence of another process", "run"),
     Invariant(46, "whoever connects closes the connection, however the conversation ends", "judgement"),
+    Invariant(
+        47,
+        "a voter whose disk lost committed entries, and that heard a leader since, votes for nobody who lacks them",
+        elsewhere=RAFT_SIMULATION,
+    ),
 )
 
 

@@ -96,9 +96,7 @@ class RaftDriver:
         self.compaction = WindowCompaction(node, log)
         self._peers = peers
         self._outgoing = CommitNotices(peers.send)
-        self._clock = runtime.clock
-        self._fail_stop = runtime.fail_stop
-        self._tasks = tasks
+        self._clock, self._fail_stop, self._tasks = runtime.clock, runtime.fail_stop, tasks
         self._loop = asyncio.get_running_loop()
         self._slow_disk_ns = slow_disk_ms * 1_000_000
         self._late_ticks = _late_ticks(runtime)
@@ -274,7 +272,9 @@ class RaftDriver:
 
     def _note_round(self) -> None:
         """The next round of heartbeats has not begun. A later note of the same round takes the place of an earlier one."""
-        if not self.leading:  # before its opening entry is applied, a leader may lack what former leaders committed
+        if (
+            not self.leading
+        ):  # before its opening entry is applied, a leader may lack what former leaders committed
             return
         following = self._node.newest_round + 1
         if self._rounds and self._rounds[-1][0] == following:
