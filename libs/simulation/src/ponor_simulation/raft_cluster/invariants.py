@@ -14,7 +14,7 @@ share nothing with the core's own asserts.
  9. Configurations change by one voter, and never before the one before, and an entry of the leader's term, are committed.
 10. Snapshots hold committed entries only, and every replica has the same digest at an index.
 11. A linearizable read waits for everything that was acknowledged before it was asked for.
-46. A voter whose disk lost committed entries, and that heard a leader since, votes for nobody who lacks them, itself included.
+47. A voter whose disk lost committed entries, and that heard a leader since, votes for nobody who lacks them, itself included.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class RaftInvariants:
             disks = dict(self._disks())
             _require(
                 disks[candidate].holds(owed, self.committed[owed - 1][0]),
-                46,
+                47,
                 f"{replica.name} lost committed entries up to {owed} and votes for {candidate.node_id}, which lacks {owed}",
             )
         durable = replica.disk.hard_state
