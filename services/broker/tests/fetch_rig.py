@@ -106,6 +106,7 @@ class FetchRig:
     """Who waits for a partition waits for the story, however long the machine takes over it."""
     session_bytes_max: int = 1 << 20
     sessions_bytes_max: int = 1 << 22
+    tasks_max: int = 10_000
     image: MetadataImage = field(default_factory=MetadataImage)
     streams: MemoryStreams = field(default_factory=MemoryStreams)
     clock: SteppedClock = field(default_factory=SteppedClock)
@@ -132,7 +133,7 @@ class FetchRig:
                 NodeRow(node_id, NodeEpoch(1), NodeRole.BROKER, b"", f"host{node_id}", 9092, 0, False, 0)
             )
         self._failed: list[BaseException] = []
-        self.tasks = BackgroundTasks(lambda _, error: self._failed.append(error))
+        self.tasks = BackgroundTasks(lambda _, error: self._failed.append(error), tasks_max=self.tasks_max)
         self.departures = Departures(
             self.streams,
             self.controller,

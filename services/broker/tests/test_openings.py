@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from ponor_broker.partitions.arrivals import RELEASES_IN_FLIGHT_MAX
 from ponor_broker.partitions.identity import PartitionId
 from ponor_broker.partitions.opening import Opening, OpenRequest, Stage
-from ponor_metadata.rows import StreamRow
+from ponor_metadata.rows import MoveCause, MoveRow, PartitionRow, StreamRow
 from ponor_runtime.identity import NodeEpoch, StreamEpoch, StreamId
 from s3stream.errors import ReadTimeoutError, StreamFencedError
 from s3stream.records import StreamRecord
 
-from services.broker.tests.fetch_rig import NODE, FetchRig
+from services.broker.tests.fetch_rig import NODE, OTHER_NODE, FetchRig, no_topic_id
 from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
 from services.broker.tests.partition_rig import TOPIC_ID, PartitionRig
+
+MOVE_MS = 10_000
 
 
 class SlowStreams(MemoryStreams):
@@ -108,6 +111,46 @@ async def test_a_read_that_hangs_is_interrupted_without_its_batch() -> None:
     assert told == [opening]
     assert opening.stage is Stage.WAITING
     assert opening.stream_ids, "what was opened for it is still known"
+
+
+async def test_moves_of_many_partitions_that_wait_for_their_streams_share_a_task() -> None:
+    async with FetchRig(tasks_max=20) as rig:
+        topic_id = no_topic_id("t")
+        await rig.create("t", 0)
+        for index in range(40):
+            tags = ("partition", str(index), "topic", topic_id.hex())
+            stream = (StreamId(index), StreamEpoch(0), True, 0, 0, OTHER_NODE, NodeEpoch(1))
+            rig.image.streams.put(StreamRow(*stream, (0, OTHER_NODE, 0), tags))
+            rig.image.partitions.put(PartitionRow(topic_id, index, NODE, 1, (NODE,)))
+            await_move(rig, topic_id, index)
+        await rig.follow()
+        assert rig.controller.cancelled == []
+        rig.clock.now_ms += MOVE_MS
+        await rig.follow()
+        assert [one.key for one in rig.controller.cancelled] == [(topic_id, index) for index in range(40)]
+
+
+async def test_many_partitions_that_are_to_move_before_they_are_open_share_tasks() -> None:
+    async with FetchRig(tasks_max=RELEASES_IN_FLIGHT_MAX + 10) as rig:
+        topic_id = no_topic_id("t")
+        await rig.create("t", 0)
+        for index in range(200):
+            rig.image.partitions.put(PartitionRow(topic_id, index, NODE, 1, (NODE,)))
+            await_move(rig, topic_id, index)
+        await rig.follow()
+        assert len(rig.controller.left) >= RELEASES_IN_FLIGHT_MAX
+        for index in range(200):
+            rig.image.moves.delete((topic_id, index))
+            rig.image.partitions.put(PartitionRow(topic_id, index, OTHER_NODE, 2, (NODE,)))
+        for _ in range(10):
+            await rig.follow()
+        assert {one.name.key for one in rig.controller.left} <= {(topic_id, index) for index in range(200)}
+        assert list(rig.partitions._arrivals.waiting) == []
+
+
+def await_move(rig: FetchRig, topic_id: bytes, index: int) -> None:
+    row = MoveRow(topic_id, index, NODE, OTHER_NODE, 0, MOVE_MS, MoveCause.REQUEST, "a story", "")
+    rig.image.moves.put(row)
 
 
 def test_a_stream_that_was_closed_at_the_epoch_is_left_out() -> None:

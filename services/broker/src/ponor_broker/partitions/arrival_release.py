@@ -98,14 +98,18 @@ class ArrivalRelease:
         shown = {row.stream_id: (row.stream_epoch, row.end_offset) for row in self._open_here(opening.key)}
         return all(shown.get(state.stream_id) == (state.epoch, state.end_offset) for state in told)
 
-    async def cancel_move(self, partition: LedPartition, reason: str) -> None:
-        """The partition stays: its streams cannot be closed now."""
+    async def cancel_moves(self, partitions: Sequence[LedPartition], reason: str) -> None:
+        """The partitions stay: their streams cannot be closed now."""
         try:
-            await self._controller.cancel([partition], reason)
+            await self._controller.cancel(partitions, reason)
         except (OperationError, SessionClosedError, NodeFencedError, MetadataLagError) as error:
-            (topic_id, index), _ = partition
+            (topic_id, index), _ = partitions[0]
             LOG.warning(
-                "the move of partition %d of topic %s was not cancelled: %s", index, topic_id.hex(), error
+                "moves of %d partitions, the first is %d of topic %s, were not cancelled: %s",
+                len(partitions),
+                index,
+                topic_id.hex(),
+                error,
             )
 
     def abandon(self, opening: Opening) -> None:

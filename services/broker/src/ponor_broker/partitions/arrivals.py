@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -41,6 +42,8 @@ RETRY_S_MAX: Final = 5.0
 FENCED_TRIES_MAX: Final = 2
 """After so many refusals because of an older epoch a new one is asked for: the first may only mean that the image is behind."""
 RELEASES_IN_FLIGHT_MAX: Final = 64
+WATCH_S: Final = 0.5
+"""How late a move of a partition that waits for its streams may be cancelled."""
 STOP_S_MAX: Final = 5.0
 STOP_LOOK_S: Final = 0.05
 
@@ -50,6 +53,13 @@ class _Election(NamedTuple):
 
     heard_ns: int
     origin: TraceContext | None
+
+
+class _WatchedMove(NamedTuple):
+    """A move of a partition that waits for its streams, and until when it may wait."""
+
+    move: MoveRow
+    until_ns: int
 
 
 class Arrivals:
@@ -75,10 +85,13 @@ class Arrivals:
         self._telemetry = telemetry
         self._openings: dict[PartitionKey, Opening] = {}
         self._awaited = AwaitedStreams(topics, node_id)
-        self._watched_moves: dict[PartitionKey, MoveRow] = {}
+        self._watched_moves: dict[PartitionKey, _WatchedMove] = {}
+        self._watcher: asyncio.Task[None] | None = None
+        self._again: dict[Opening, None] = {}
+        self._leaving: deque[Opening] = deque()
+        self._releases = 0
         self._elections: dict[PartitionKey, _Election] = {}
         self._slots = asyncio.Semaphore(OPENS_IN_FLIGHT_MAX)
-        self._release_slots = asyncio.Semaphore(RELEASES_IN_FLIGHT_MAX)
         self._settled = asyncio.Event()
         self._stopping = False
         self.on_opened: Callable[[Sequence[Partition]], None] = _ignore
@@ -206,6 +219,19 @@ class Arrivals:
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
         self._note_settled()
 
+    def _open_again(self, opening: Opening) -> None:
+        """Begin a batch anew, with all that ask for it meanwhile: one task for each of ten thousand would be too many."""
+        if not self._again:
+            self._tasks.spawn(self._open_those_again(), "open partitions")
+        self._again[opening] = None
+
+    async def _open_those_again(self) -> None:
+        await self._clock.sleep(RETRY_S)
+        again, self._again = list(self._again), {}
+        for at in range(OPEN_BATCH_MAX, len(again), OPEN_BATCH_MAX):
+            self._tasks.spawn(self._open_batch(again[at : at + OPEN_BATCH_MAX]), "open partitions")
+        await self._open_batch(again[:OPEN_BATCH_MAX])
+
     async def _attempt(self, openings: Sequence[Opening]) -> list[Refusal]:
         """One try for all. Where an operation for several was refused, each half is tried by itself, so that a bad partition holds up no other."""
         final: list[Refusal] = []
@@ -226,7 +252,7 @@ class Arrivals:
     def _interrupted(self, opening: Opening) -> None:
         """Its attempt goes on without it."""
         if not self._stopping and self._goes_on(opening):
-            self._tasks.spawn(self._open_batch([opening]), "open partitions")  # there is no reason any more
+            self._open_again(opening)  # there is no reason any more
 
     def _goes_on(self, opening: Opening) -> bool:
         """Whether to try again. Where not, the partition serves, or it is dropped or given up here."""
@@ -282,39 +308,60 @@ class Arrivals:
 
     def _watch_move(self, key: PartitionKey) -> None:
         """A partition that waits for its streams is to move again: it leaves as soon as they are closed, and stays if that takes long."""
-        move = self._topics.image.moves.get(key)
-        if move is not None and self._watched_moves.get(key) != move:
-            self._watched_moves[key] = move
-            self._tasks.spawn(self._cancel_unless_closed(key, move), "cancel moves of awaited partitions")
+        move, watched = self._topics.image.moves.get(key), self._watched_moves.get(key)
+        if move is None or (watched is not None and watched.move == move):
+            return
+        until_ns = self._clock.monotonic_ns() + (move.elect_at_ms - move.begun_at_ms) * 1_000_000
+        self._watched_moves[key] = _WatchedMove(move, until_ns)
+        if self._watcher is None or self._watcher.done():
+            self._watcher = self._tasks.spawn(self._cancel_long_moves(), "cancel moves of awaited partitions")
 
-    async def _cancel_unless_closed(self, key: PartitionKey, move: MoveRow) -> None:
-        await self._clock.sleep((move.elect_at_ms - move.begun_at_ms) / 1000)
-        if self._watched_moves.get(key) == move:  # else the partition is watched for another move by now
+    async def _cancel_long_moves(self) -> None:
+        while self._watched_moves and not self._stopping:
+            await self._clock.sleep(WATCH_S)
+            if staying := list(self._take_long_moves()):
+                reason = (
+                    "its streams are still open at a broker whose log is being recovered; try again later"
+                )
+                await self._release.cancel_moves(staying, reason)
+
+    def _take_long_moves(self) -> Iterator[LedPartition]:
+        """Partitions that still wait for their streams although the time of their move is over."""
+        now_ns = self._clock.monotonic_ns()
+        for key, (move, until_ns) in list(self._watched_moves.items()):
+            if now_ns < until_ns:
+                continue
             del self._watched_moves[key]
-        is_same = self._topics.image.moves.get(key) == move and key in self._awaited.partitions
-        row = self._topics.partition(*key)
-        if is_same and row is not None and not self._stopping:
-            reason = "its streams are still open at a broker whose log is being recovered; try again later"
-            await self._release.cancel_move(LedPartition(key, row.leader_epoch), reason)
+            is_same = self._topics.image.moves.get(key) == move and key in self._awaited.partitions
+            row = self._topics.partition(*key)
+            if is_same and row is not None:
+                yield LedPartition(key, row.leader_epoch)
 
     def _begin_release(self, opening: Opening) -> None:
         opening.stage = Stage.LEAVING
-        self._tasks.spawn(self._give_up(opening), "give up partitions")
+        self._leaving.append(opening)
+        if self._releases < RELEASES_IN_FLIGHT_MAX:
+            self._releases += 1
+            self._tasks.spawn(self._give_up_leaving(), "give up partitions")
+
+    async def _give_up_leaving(self) -> None:
+        try:
+            while self._leaving and not self._stopping:
+                await self._give_up(self._leaving.popleft())
+        finally:
+            self._releases -= 1
 
     async def _give_up(self, opening: Opening) -> None:
-        async with self._release_slots:
-            try:
-                await self._release.upload(opening)
-            except (TimeoutError, S3StreamError) as error:
-                reason = str(error) or "the object store does not take what has to be uploaded before a move"
-                LOG.warning("%s is not given up: %s", opening.request.identity, reason)
-                await self._release.cancel_move(opening.name, reason)
-                opening.stage, opening.failures = Stage.WAITING, 0
-                self._tasks.spawn(self._open_batch([opening]), "open partitions")
-                return
-            await self._release.close_and_elect(
-                opening, lambda: self._stopping or not self._is_wanted(opening)
-            )
+        try:
+            await self._release.upload(opening)
+        except (TimeoutError, S3StreamError) as error:
+            reason = str(error) or "the object store does not take what has to be uploaded before a move"
+            LOG.warning("%s is not given up: %s", opening.request.identity, reason)
+            await self._release.cancel_moves([opening.name], reason)
+            opening.stage, opening.failures = Stage.WAITING, 0
+            self._open_again(opening)
+            return
+        await self._release.close_and_elect(opening, lambda: self._stopping or not self._is_wanted(opening))
         if not self._stopping:
             self._drop(opening)
 
