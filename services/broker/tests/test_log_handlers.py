@@ -24,7 +24,10 @@ from ponor_kafka.messages.describe_log_dirs import DescribableLogDirTopic, Descr
 from ponor_kafka.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ponor_kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ponor_kafka.record_builder import build_batch
+from ponor_partition.segment import DATA
+from s3stream.records import StreamRecord
 
+from services.broker.tests.memory_streams import MemoryStream
 from services.broker.tests.partition_rig import PartitionRig
 
 NONE, UNSUPPORTED = ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION
@@ -97,6 +100,33 @@ async def test_every_special_timestamp_in_every_version(
         assert (row.error_code, row.offset, row.timestamp) == (NONE, offset, found_timestamp)
         knows_epoch = version >= 4 and offset >= 0
         assert row.leader_epoch == (0 if knows_epoch else -1)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "new_start", "found"),
+    [(20, 3, (3, 20)), (20, 5, (-1, -1)), (-3, 3, (4, 40)), (-3, 5, (-1, -1))],
+)
+async def test_a_search_goes_on_where_the_log_begins_by_then(
+    timestamp: int, new_start: int, found: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = await manager()
+    partition = partitions.find("t", 0)
+    stream = cast("MemoryStream", partition.log.streams[DATA])
+    stream.is_cold = True
+    fetch = stream.fetch
+
+    async def fetch_late(start_offset: int, max_bytes: int) -> list[StreamRecord]:
+        """Retention and its trim come first."""
+        if partition.log_start_offset < new_start:
+            await partition.delete_records(new_start)
+            await stream.trim(new_start)
+        return await fetch(start_offset, max_bytes)
+
+    monkeypatch.setattr(stream, "fetch", fetch_late)
+    wanted = ListOffsetsTopic("t", partitions=[ListOffsetsPartition(0, timestamp=timestamp)])
+    answer = await ListOffsetsHandler(partitions).handle(ListOffsetsRequest(topics=[wanted]), context(9))
+    (row,) = answer.topics[0].partitions
+    assert (row.error_code, (row.offset, row.timestamp)) == (NONE, found)
 
 
 @pytest.mark.parametrize(

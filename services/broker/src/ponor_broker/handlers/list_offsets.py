@@ -20,7 +20,7 @@ from ponor_kafka.messages.list_offsets import (
     ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
-from s3stream.errors import S3StreamError
+from s3stream.errors import OffsetOutOfRangeError, S3StreamError
 
 from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 from ponor_broker.partitions import offset_lookup
@@ -111,13 +111,23 @@ class ListOffsetsHandler:
         if timestamp in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
             return NOWHERE, UNKNOWN_EPOCH
         async with self._searches:
-            if timestamp == MAX_TIMESTAMP:
-                found = await offset_lookup.largest(partition)
-            else:
-                found = await offset_lookup.first_at_or_after(partition, timestamp)
+            found = await self._search(partition, timestamp)
         if found is None:
             return NOWHERE, UNKNOWN_EPOCH
         return found, self._epoch_at(partition, found.offset)
+
+    async def _search(self, partition: Partition, timestamp: int) -> TimestampOffset | None:
+        while True:
+            start = partition.log_start_offset
+            try:
+                if timestamp == MAX_TIMESTAMP:
+                    return await offset_lookup.largest(partition)
+                return await offset_lookup.first_at_or_after(partition, timestamp)
+            except (PartitionError, OffsetOutOfRangeError) as error:
+                is_outside = storage_error(error).code == ErrorCode.OFFSET_OUT_OF_RANGE
+                if not is_outside or partition.log_start_offset == start:
+                    raise
+                # Retention moved the log start past what was being read: what is left is searched.
 
     def _epoch_at(self, partition: Partition, offset: int) -> int:
         epoch = partition.epochs.epoch_at(offset)

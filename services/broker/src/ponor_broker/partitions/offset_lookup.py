@@ -63,6 +63,8 @@ async def largest(partition: Partition) -> TimestampOffset | None:
         if batch_offset < 0:
             return None
     records = await partition.read(max(batch_offset, partition.log_start_offset), 1)
+    if not records:  # all was deleted during the search
+        return None
     return _largest_record(BatchView(memoryview(records[0].payload)), timestamp, partition.log_start_offset)
 
 
