@@ -1,7 +1,7 @@
-"""Writes the reference pages that follow from code: settings, metrics, Kafka APIs.
+"""Generate the reference pages from code: settings, metrics, budgets, Kafka APIs.
 
-`python -m tools.reference` writes them; tests/tidy/test_reference.py fails when they are not what the code says. So a name of a metric or a
-default of a setting cannot change without showing in a diff of the documentation.
+tests/tidy/test_reference.py fails when a page differs from the code, so a change of a metric name or a default appears in the diff of
+the documentation.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ GENERATED = "<!-- Written by `python -m tools.reference`; change the code and ru
 
 
 def settings_page() -> str:
-    """docs/operations/settings.md."""
+    """Return docs/operations/settings.md."""
     lines = [
         "# Settings",
         "",
         GENERATED,
         "Set with `ponor up --set NAME=VALUE` (sizes may end in KiB, MiB, GiB), or in the `settings` of a process's configuration file. An unknown name is",
-        "refused with the nearest known one, a value out of bounds with the bounds.",
+        "refused with the nearest known name, an out-of-range value with its bounds.",
         "",
     ]
     for role, settings in SETTINGS_OF_ROLE.items():
@@ -39,7 +39,7 @@ def settings_page() -> str:
 
 
 def setting_row(row: SettingRow) -> str:
-    """One setting as a table row."""
+    """Return one setting as a table row."""
     low = "" if row.minimum is None else f"{row.minimum:,}"
     high = "" if row.maximum is None else f"{row.maximum:,}"
     bounds = f"{low} – {high}" if low or high else ""
@@ -47,7 +47,7 @@ def setting_row(row: SettingRow) -> str:
 
 
 def amount(value: Any, unit: str) -> str:
-    """A default as people read it."""
+    """Format a default with its unit."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
@@ -60,12 +60,12 @@ def amount(value: Any, unit: str) -> str:
 
 
 def metrics_page() -> str:
-    """docs/operations/metrics.md."""
+    """Return docs/operations/metrics.md."""
     lines = [
         "# Metrics and spans",
         "",
         GENERATED,
-        "Every process serves them for Prometheus at `/metrics` of its metrics port: 9404 in containers, and with `ponor up` ports that follow from `--kafka-port`",
+        "Every process serves Prometheus metrics at `/metrics` of its metrics port: 9404 in containers; with `ponor up` the ports derive from `--kafka-port`",
         "([ports](README.md#ports-of-ponor-up)), 9132 (controller 0), 9142 (broker 0), 9158 (gc 0) and 9174 (compactor 0) by default. `ponor cluster info` lists them.",
         "",
         "| metric | kind | unit | labels | meaning |",
@@ -81,16 +81,16 @@ def metrics_page() -> str:
 
 
 def budgets_page() -> str:
-    """docs/operations/budgets.md."""
+    """Return docs/operations/budgets.md."""
     rows = {row.name: row for row in describe(SETTINGS_OF_ROLE["broker"])}
     lines = [
         "# Budgets of a broker",
         "",
         GENERATED,
-        "Everything that could grow has a bound. Reaching one gives backpressure or an error that clients repeat by themselves, never a lost record. The limit of each is",
-        "also a metric, `ponor_budget_limit{budget=SETTING}`: what is used, divided by it, is the share that an alarm looks at.",
+        "Every resource that can grow has a bound. Reaching a bound causes backpressure or a retriable error, never a lost record. Each limit is",
+        "also a metric, `ponor_budget_limit{budget=SETTING}`: alert on the ratio of the use to the limit.",
         "",
-        "| of what | bound (setting) | default | shown by | at the bound |",
+        "| resource | setting | default | metric | at the bound |",
         "|---|---|---|---|---|",
     ]
     for budget in BUDGETS:
@@ -102,15 +102,15 @@ def budgets_page() -> str:
     names = ", ".join(f"`{name}`" for name in MEMORY)
     lines += [
         "",
-        f"All bounds of memory together are {amount(memory_bytes(BrokerSettings()), 'bytes')} by default: {names}. The process itself and its image of the metadata",
-        "come on top, some hundred MiB: a container needs a limit above the sum.",
+        f"The memory bounds add up to {amount(memory_bytes(BrokerSettings()), 'bytes')} by default: {names}. The process itself and its metadata image",
+        "need a few hundred MiB more: set a container's memory limit above the sum.",
         "",
     ]
     return "\n".join(lines)
 
 
 def pages() -> dict[Path, str]:
-    """Every generated page."""
+    """Return every generated page by path."""
     operations = ROOT / "docs" / "operations"
     return {
         operations / "settings.md": settings_page(),

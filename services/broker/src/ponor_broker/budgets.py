@@ -1,7 +1,6 @@
-"""Everything of a broker that could grow, with what bounds it, what shows it, and what a client feels at the bound.
+"""Table of the broker's resource bounds, and the metric of their limits.
 
-What lives here: the table, from which docs/operations/budgets.md is written, and the metric of the limits. The budgets themselves are
-kept where they are spent.
+docs/operations/budgets.md is generated from this table. The modules that use a budget enforce it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ponor_broker.settings import BrokerSettings
 
 
 class Budget(NamedTuple):
-    """One bound: the setting that holds it, the metric that shows what is used of it, and what happens when it is reached."""
+    """One bound: its setting, the metric of its use, and the behaviour when it is reached."""
 
     what: str
     setting: str
@@ -29,31 +28,31 @@ BUDGETS: Final = (
         "client connections",
         "connections_max",
         "ponor_kafka_connections",
-        "a new connection is closed at once; `ponor_kafka_connections_refused_total{reason=connections_max}`",
+        "a new connection is closed immediately; `ponor_kafka_connections_refused_total{reason=connections_max}`",
     ),
     Budget(
         "client connections of one address",
         "connections_per_address_max",
         "ponor_kafka_connections",
-        "likewise, for that address alone; `{reason=connections_per_address_max}`",
+        "the same, for that address only; `{reason=connections_per_address_max}`",
     ),
     Budget(
-        "keys that the log cleaner knows at a time",
+        "keys in the log cleaner's map",
         "cleaner_map_bytes_max",
         "ponor_cleaner_map_bytes",
         "a partition is cleaned in several passes",
     ),
     Budget(
-        "requests that are arriving",
+        "requests being received",
         "receive_bytes_max",
         "ponor_kafka_receiving_bytes",
-        "a request waits before its first byte is read: backpressure by TCP",
+        "a request waits before its first byte is read: TCP backpressure",
     ),
     Budget(
         "requests in process",
         "in_flight_bytes_max",
         "ponor_kafka_inflight_bytes",
-        "connections are not read until answers have left: backpressure by TCP",
+        "connections are not read until answers have been sent: TCP backpressure",
     ),
     Budget(
         "one request",
@@ -62,25 +61,25 @@ BUDGETS: Final = (
         "the connection is closed, as Kafka does",
     ),
     Budget(
-        "one request that is no Produce",
+        "one request other than Produce",
         "control_request_bytes_max",
         "ponor_kafka_connections_refused_total",
-        "the connection is closed: its many small elements would cost far more memory than bytes",
+        "the connection is closed: its many small elements would need far more memory than bytes on the wire",
     ),
     Budget(
-        "what a compressed batch may unpack to while it is checked",
+        "decompressed size of a batch during validation",
         "decompressed_batch_bytes_max",
         "ponor_kafka_errors_total",
         "the batch is refused: MESSAGE_TOO_LARGE",
     ),
     Budget(
-        "appended records in memory, un-uploaded ones first",
+        "appended records in memory",
         "log_cache_bytes_max",
         "ponor_log_cache_bytes",
-        "appends wait, then are refused with a retriable error; uploaded records are dropped for room",
+        "appends wait, then are refused with a retriable error; uploaded records are evicted first",
     ),
     Budget(
-        "appends that wait for room in memory",
+        "appends waiting for memory",
         "append_waiting_bytes_max",
         "ponor_log_cache_bytes",
         "a retriable error: KAFKA_STORAGE_ERROR",
@@ -92,7 +91,7 @@ BUDGETS: Final = (
         "uploads are forced; appends wait, then are refused with a retriable error",
     ),
     Budget(
-        "entries on their way to the disk",
+        "entries queued for the disk",
         "wal_queue_bytes_max",
         "ponor_journal_queued_bytes",
         "appends wait",
@@ -101,19 +100,19 @@ BUDGETS: Final = (
         "blocks read from objects",
         "block_cache_bytes_max",
         "ponor_block_cache_bytes",
-        "the least used blocks are dropped; reads wait for room in their turn",
+        "the least used blocks are evicted; reads wait for space in order",
     ),
     Budget(
         "indexes read from objects",
         "index_cache_bytes_max",
         "ponor_block_cache_bytes",
-        "the least used indexes are dropped",
+        "the least used indexes are evicted",
     ),
     Budget(
-        "fetches that wait for data",
+        "fetches waiting for data",
         "parked_fetches_max",
         "ponor_fetches_parked",
-        "further fetches are answered at once, empty",
+        "further fetches get an empty answer immediately",
     ),
     Budget(
         "fetch answers in memory",
@@ -125,7 +124,7 @@ BUDGETS: Final = (
         "incremental fetch sessions",
         "fetch_session_slots_max",
         "ponor_fetch_sessions",
-        "the stalest session leaves, or the client gets none: full fetches, which are legal",
+        "the stalest session is evicted, or the client gets none and sends full fetches",
     ),
     Budget(
         "memory of fetch sessions",
@@ -134,22 +133,22 @@ BUDGETS: Final = (
         "as above",
     ),
     Budget(
-        "reads of old data at a time",
+        "concurrent reads of old data",
         "cold_reads_in_flight_max",
         "ponor_cold_reads",
-        "reads wait in turn",
+        "reads wait in order",
     ),
     Budget(
-        "reads of old data that wait",
+        "waiting reads of old data",
         "cold_reads_waiting_max",
         "ponor_cold_reads",
         "a retriable error: KAFKA_STORAGE_ERROR",
     ),
     Budget(
-        "speed of reads of old data",
+        "rate of reads of old data",
         "cold_read_bytes_per_s_max",
         "ponor_cold_read_bytes_total",
-        "reads wait for their tokens",
+        "reads wait for tokens",
     ),
     Budget(
         "consumer groups",
@@ -170,13 +169,13 @@ BUDGETS: Final = (
         "joins and commits that would need more are refused with a retriable error",
     ),
     Budget(
-        "producers remembered per partition",
+        "producer states per partition",
         "producers_per_partition_max",
         "ponor_partitions_open",
-        "the most silent one is forgotten",
+        "the least recently used one is dropped",
     ),
 )
-"""In the order of the page: from the socket inwards."""
+"""In the order of the page: from the socket inward."""
 
 
 MEMORY: Final = (
@@ -195,17 +194,17 @@ MEMORY: Final = (
     "index_cache_bytes_max",
     "groups_memory_bytes_max",
 )
-"""Bounds of memory that can all be reached at the same time."""
+"""Memory bounds that can all be reached at the same time."""
 
 
 def memory_bytes(settings: BrokerSettings) -> int:
-    """What a broker needs when every budget is used up; the process itself and its image of the metadata come on top."""
+    """Return the memory that all budgets together allow, without the process itself and its metadata image."""
     values = {row.name: value for row, value in describe_values(settings)}
     return int(sum(_number(values[name]) for name in MEMORY))
 
 
 def export_limits(telemetry: Telemetry, settings: BrokerSettings) -> None:
-    """One gauge per budget, so that what is used can be shown as a share of what there is."""
+    """Export one gauge per budget, so that dashboards can show use as a share of the limit."""
     values = {row.name: value for row, value in describe_values(settings)}
     for budget in BUDGETS:
         telemetry.gauge("ponor_budget_limit", partial(_number, values[budget.setting]), budget=budget.setting)
