@@ -120,7 +120,7 @@ def later_in_all(cluster: LocalCluster) -> int:
 def stalls(cluster: LocalCluster) -> list[list[str]]:
     """What each controller said of stalls in its log so far; at most a line in five seconds."""
     logs = [cluster.log("controller", number).splitlines() for number in range(CONTROLLERS)]
-    return [[line for line in log if "event loop stood still" in line] for log in logs]
+    return [[line for line in log if "event loop stalled" in line] for log in logs]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What every disk must do: scenarios that run on the real disk and on the simulated one.
+"""Conformance scenarios for `Disk`; they run on the real disk and on the simulated one.
 
 Each scenario is given a disk and an empty directory on it.
 """
@@ -47,7 +47,8 @@ async def many_buffers_are_one_write(disk: Disk, root: PurePath) -> None:
 
 
 async def an_uncached_file_is_like_any_other(disk: Disk, root: PurePath) -> None:
-    """Whole sectors, halves of them, small and large, at the end and over it: the same bytes as through the cache."""
+    """Sector-aligned and unaligned writes, small and large, at and across the end: the same bytes as with the
+    cache."""
     file = await disk.open(root / "f", create=True, uncached=True)
     expected = bytearray()
     writes: list[tuple[int, list[Buffer]]] = [
@@ -85,9 +86,9 @@ async def a_synced_write_can_be_told_without_a_task(disk: Disk, root: PurePath) 
 
     for number in range(20):
         file.write_sync_then(number, [b"%c" % (65 + number)], partial(tell, number))
-        assert len(told) <= number, "never from within the call"
+        assert len(told) <= number, "callback ran within the call"
     await everything.wait()
-    assert told == [(number, None) for number in range(20)], "in the order called"
+    assert told == [(number, None) for number in range(20)], "callbacks out of call order"
     assert await file.read(0, 100) == bytes(range(65, 85))
     await file.close()
 
@@ -95,7 +96,7 @@ async def a_synced_write_can_be_told_without_a_task(disk: Disk, root: PurePath) 
 async def operations_on_a_file_run_in_the_order_called(disk: Disk, root: PurePath) -> None:
     file = await disk.open(root / "f", create=True)
     writes = [asyncio.ensure_future(file.write(0, [bytes([number])])) for number in range(50)]
-    # Tasks start in any order; a read that is called after all of them have started sees the last of them.
+    # Tasks start in any order. A read called after all of them have started sees the last write.
     await asyncio.gather(*writes)
     await file.write(0, [b"first"])
     later = file.write(0, [b"later"])

@@ -1,4 +1,5 @@
-"""A tiny service for test_lifecycle.py: says "serving", then does what its argument says. Run as a program."""
+"""A small service for test_lifecycle.py, run as a program: prints "serving", then does what its argument
+says."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class NoNetwork:
 async def main(runtime: Runtime, stop: asyncio.Event) -> None:
     wish = sys.argv[1]
     if wish in CLOSES_AT_ONCE:
-        # Nothing keeps it; a machine that does not let it run for seconds is no reason to end it.
+        # Do not end the process by deadline on a slow machine.
         lifecycle.STOP_SECONDS_MAX = lifecycle.ORPHAN_SECONDS_MAX = 600.0  # type: ignore[misc]
     if wish == "refuse":
         raise StartRefusedError("the directory x is in use: stop the other process")
@@ -47,7 +48,7 @@ async def main(runtime: Runtime, stop: asyncio.Event) -> None:
         print("said", flush=True)
     await stop.wait()
     if wish == "long":
-        # Longer than a service has that says nothing; each wait alone is shorter.
+        # Longer in total than the default deadline; each wait alone is shorter.
         for _ in range(2):
             runtime.process.postpone_end(600.0)
             await runtime.clock.sleep(2.5)

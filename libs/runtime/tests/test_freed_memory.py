@@ -1,4 +1,4 @@
-"""Freed memory is used again: a process that reads and forgets does not ask the kernel for pages each time."""
+"""Freed memory is reused: a process that allocates and frees buffers causes no page faults each time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def faults(wanted: str) -> int:
         [sys.executable, "-c", PROGRAM, wanted], capture_output=True, text=True, check=False
     )
     if done.returncode == 3:
-        pytest.skip("this system's allocator has no such settings")
+        pytest.skip("this allocator does not support the settings")
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
 
-def test_blocks_that_come_and_go_take_no_new_pages() -> None:
+def test_reallocated_blocks_cause_no_page_faults() -> None:
     blocks = 10 * 40
     assert faults("yes") < blocks, "less than one fault a block of 122 pages"
-    assert faults("no") > 10 * blocks, "what the settings are for"
+    assert faults("no") > 10 * blocks, "faults without the settings"

@@ -1,4 +1,4 @@
-"""Health: conditions of readiness, the age of the loop's last look, the probes and the ready file that tell them."""
+"""Readiness conditions, the age of the last evaluation, probes and ready file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def runtime() -> Runtime:
     return Runtime(SystemClock(), SystemRandomness(), SystemDisk(), NoNetwork(), Telemetry())
 
 
-def test_a_process_is_ready_from_its_announcement_to_its_stop() -> None:
+def test_process_is_ready_between_announce_and_stop() -> None:
     health = Health()
     assert [each.condition for each in health.unmet()] == ["start"]
     health.announce()
@@ -32,7 +32,7 @@ def test_a_process_is_ready_from_its_announcement_to_its_stop() -> None:
     assert [each.condition for each in health.unmet()] == ["stop"]
 
 
-def test_every_unmet_condition_is_named_with_its_reason() -> None:
+def test_verdict_lists_every_unmet_condition_with_its_reason() -> None:
     health, reason = Health(), {"session": "", "fence": ""}
     health.require("session", lambda: reason["session"])
     health.require("fence", lambda: reason["fence"])
@@ -46,7 +46,7 @@ def test_every_unmet_condition_is_named_with_its_reason() -> None:
     assert health.live(1).is_good
 
 
-def test_a_loop_that_stands_still_is_first_not_ready_and_then_not_live() -> None:
+def test_stalled_loop_is_first_not_ready_and_then_not_live() -> None:
     health = Health()
     health.announce()
     health.look(1_000)
@@ -57,7 +57,7 @@ def test_a_loop_that_stands_still_is_first_not_ready_and_then_not_live() -> None
     assert verdict == (False, ("loop: the event loop has not run for 15.0 s",))
 
 
-def test_a_grpc_service_with_a_check_of_its_own_does_not_follow_the_process() -> None:
+def test_grpc_service_with_its_own_check_ignores_the_process_conditions() -> None:
     health = Health()
     health.require_for("ponor.Peer", lambda: "")
     assert health.serves("ponor.Peer")
@@ -67,7 +67,7 @@ def test_a_grpc_service_with_a_check_of_its_own_does_not_follow_the_process() ->
     assert health.serves("")
 
 
-def test_the_ready_file_follows_the_conditions(tmp_path: Path) -> None:
+def test_ready_file_follows_the_conditions(tmp_path: Path) -> None:
     world, path, reason = runtime(), tmp_path / "ready.json", [""]
     world.health.require("session", lambda: reason[0])
     announce(world, path, {"kafka": "127.0.0.1:9092"})
@@ -82,7 +82,7 @@ def test_the_ready_file_follows_the_conditions(tmp_path: Path) -> None:
     assert content.unmet == {"session": "silent"}
 
 
-def test_a_ready_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+def test_ready_file_of_an_earlier_version_is_readable(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     write_ready_file(path, {})
     path.write_text('{"pid": 1, "addresses": {}}')
@@ -102,7 +102,7 @@ def ask(address: str, path: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_the_endpoint_serves_metrics_and_probes_and_nothing_else(host: str) -> None:
+def test_endpoint_serves_only_metrics_and_probes(host: str) -> None:
     world = runtime()
     try:
         address = start_metrics(world, f"{host}:0")["metrics"]
@@ -120,6 +120,6 @@ def test_the_endpoint_serves_metrics_and_probes_and_nothing_else(host: str) -> N
         assert "known are /metrics, /livez, /readyz" in text
 
 
-def test_a_metrics_address_without_a_port_is_refused() -> None:
+def test_metrics_address_without_port_is_refused() -> None:
     with pytest.raises(StartRefusedError, match="HOST:PORT"):
         start_metrics(runtime(), "localhost")

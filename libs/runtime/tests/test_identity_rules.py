@@ -1,4 +1,4 @@
-"""Identity rules in the bits: what makes ids of two clusters differ for ever. The rules in rows stand beside ponor_metadata."""
+"""Bit layout of ids that makes ids of different clusters distinct. ponor_metadata tests rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ numbers = st.integers(0, NODE_NUMBER_MAX)
 
 
 @given(ordinals, sequences)
-def test_an_id_is_a_positive_int64_and_gives_its_parts_back(ordinal: ClusterOrdinal, sequence: int) -> None:
+def test_id_is_a_positive_int64_and_round_trips(ordinal: ClusterOrdinal, sequence: int) -> None:
     composed = compose_id(ordinal, sequence)
     assert 0 <= composed < 1 << 63
     assert composed.to_bytes(8, "big")[0] < 0x80, "the sign bit is never set"
@@ -31,7 +31,7 @@ def test_an_id_is_a_positive_int64_and_gives_its_parts_back(ordinal: ClusterOrdi
 
 
 @given(ordinals, sequences, ordinals, sequences)
-def test_ids_are_equal_only_if_cluster_and_sequence_are(
+def test_ids_are_equal_only_if_cluster_and_sequence_are_equal(
     ordinal: ClusterOrdinal, sequence: int, other_ordinal: ClusterOrdinal, other_sequence: int
 ) -> None:
     same = compose_id(ordinal, sequence) == compose_id(other_ordinal, other_sequence)
@@ -39,9 +39,7 @@ def test_ids_are_equal_only_if_cluster_and_sequence_are(
 
 
 @given(ordinals, sequences, sequences)
-def test_ids_of_one_cluster_are_in_the_order_of_their_sequences(
-    ordinal: ClusterOrdinal, sequence: int, later: int
-) -> None:
+def test_ids_of_one_cluster_sort_by_sequence(ordinal: ClusterOrdinal, sequence: int, later: int) -> None:
     assert (compose_id(ordinal, sequence) < compose_id(ordinal, later)) == (sequence < later)
 
 
@@ -57,7 +55,7 @@ def test_node_ids_are_below_2_to_the_30_and_unique_across_clusters(
     assert same == ((ordinal, number) == (other_ordinal, other_number))
 
 
-def test_the_bounds_are_exact() -> None:
+def test_bounds_are_exact() -> None:
     assert compose_id(ClusterOrdinal(CLUSTER_ORDINAL_MAX), SEQUENCE_MAX) == (1 << 63) - 1
     assert compose_node_id(ClusterOrdinal(CLUSTER_ORDINAL_MAX), NODE_NUMBER_MAX) == (1 << 30) - 1
     assert (CLUSTER_ORDINAL_MAX, SEQUENCE_MAX, NODE_NUMBER_MAX) == (16_383, (1 << 49) - 1, 65_535)
@@ -66,7 +64,7 @@ def test_the_bounds_are_exact() -> None:
 @given(
     st.one_of(st.integers(max_value=-1), st.integers(min_value=CLUSTER_ORDINAL_MAX + 1)), sequences, numbers
 )
-def test_a_wrong_ordinal_is_named(ordinal: int, sequence: int, number: int) -> None:
+def test_invalid_ordinal_is_named(ordinal: int, sequence: int, number: int) -> None:
     with pytest.raises(ValueError, match=f"cluster ordinal {ordinal} "):
         compose_id(ClusterOrdinal(ordinal), sequence)
     with pytest.raises(ValueError, match=f"cluster ordinal {ordinal} "):
@@ -78,7 +76,7 @@ def test_a_wrong_ordinal_is_named(ordinal: int, sequence: int, number: int) -> N
     st.one_of(st.integers(max_value=-1), st.integers(min_value=SEQUENCE_MAX + 1)),
     st.one_of(st.integers(max_value=-1), st.integers(min_value=NODE_NUMBER_MAX + 1)),
 )
-def test_a_wrong_sequence_or_number_is_named(ordinal: ClusterOrdinal, sequence: int, number: int) -> None:
+def test_invalid_sequence_or_number_is_named(ordinal: ClusterOrdinal, sequence: int, number: int) -> None:
     with pytest.raises(ValueError, match=f"sequence {sequence} "):
         compose_id(ordinal, sequence)
     with pytest.raises(ValueError, match=f"node number {number} "):

@@ -1,4 +1,4 @@
-"""Synced writes without a thread: what goes that way, what does not, and that nobody sees a difference."""
+"""AIO writes: which writes qualify, the fallback to the thread, and identical results."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ async def disk() -> AsyncIterator[SystemDisk]:
 
 @pytest.fixture
 async def file(disk: SystemDisk, tmp_path: Path) -> AsyncIterator[SystemFile]:
-    """An uncached file of 64 sectors, all synced: the next synced write needs nothing else."""
+    """Return an uncached file of 64 synced sectors, so that the next synced write qualifies for AIO."""
     file = await disk.open(tmp_path / "f", create=True, uncached=True)
     await file.write_sync(0, [bytes(64 * SECTOR_BYTES)])
     if file._kernel_writes is None or file._calls._direct is None:
-        pytest.skip("this machine has no direct asynchronous writes")
+        pytest.skip("this machine does not support O_DIRECT with AIO")
     yield file
     await file.close()
 
 
 def write(file: SystemFile, position: int, buffers: list[Buffer]) -> asyncio.Future[None]:
-    """The future of `write_sync_then`."""
+    """Run `write_sync_then` and return a future of its result."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: BaseException | None) -> None:
@@ -53,7 +53,7 @@ def write(file: SystemFile, position: int, buffers: list[Buffer]) -> asyncio.Fut
 
 
 @pytest.mark.parametrize("scenario", conformance.SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_conformance_where_the_kernel_has_no_such_calls(
+async def test_conformance_without_kernel_support(
     scenario: conformance.Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_writes, "_CALLS", {})
@@ -63,9 +63,9 @@ async def test_conformance_where_the_kernel_has_no_such_calls(
     disk.close()
 
 
-async def test_a_group_needs_no_thread(file: SystemFile, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_group_commit_needs_no_thread(file: SystemFile, monkeypatch: pytest.MonkeyPatch) -> None:
     def on_a_thread(*_: object) -> None:
-        raise AssertionError("this write needs no thread")
+        raise AssertionError("this write must not use the thread")
 
     with monkeypatch.context() as patched:
         patched.setattr(FileCalls, "write_sync", on_a_thread)
@@ -75,7 +75,7 @@ async def test_a_group_needs_no_thread(file: SystemFile, monkeypatch: pytest.Mon
     assert await file.read(0, 40 * SECTOR_BYTES) == expected
 
 
-async def test_what_is_called_meanwhile_comes_after_it(file: SystemFile) -> None:
+async def test_later_calls_run_after_the_write(file: SystemFile) -> None:
     order: list[int] = []
 
     def note(number: int, _: object) -> None:
@@ -91,7 +91,7 @@ async def test_what_is_called_meanwhile_comes_after_it(file: SystemFile) -> None
     assert order == [0, 1, 2]
 
 
-async def test_a_file_that_is_closed_meanwhile_is_closed_afterwards(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_close_during_a_write_runs_after_it(disk: SystemDisk, tmp_path: Path) -> None:
     file = await disk.open(tmp_path / "f", create=True, uncached=True)
     await file.write_sync(0, [bytes(SECTOR_BYTES)])
     writing = write(file, 0, [b"x" * SECTOR_BYTES])
@@ -100,7 +100,7 @@ async def test_a_file_that_is_closed_meanwhile_is_closed_afterwards(disk: System
     assert (tmp_path / "f").read_bytes() == b"x" * SECTOR_BYTES
 
 
-async def test_after_an_unsynced_write_the_thread_syncs_all(
+async def test_thread_syncs_everything_after_an_unsynced_write(
     file: SystemFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -120,7 +120,7 @@ async def test_after_an_unsynced_write_the_thread_syncs_all(
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.EINVAL, errno.EOPNOTSUPP])
-async def test_what_the_kernel_refuses_the_thread_writes(
+async def test_thread_writes_what_the_kernel_refuses(
     file: SystemFile, monkeypatch: pytest.MonkeyPatch, number: int, *, at_once: bool
 ) -> None:
     begun: list[int] = []
@@ -137,11 +137,13 @@ async def test_what_the_kernel_refuses_the_thread_writes(
     await asyncio.gather(*futures)
     assert await file.read(0, 3 * SECTOR_BYTES) == b"".join(bytes([n]) * SECTOR_BYTES for n in range(3))
     await write(file, 0, [b"q" * SECTOR_BYTES])
-    assert begun == ([0, 0] if number == errno.EAGAIN else [0]), "only what may pass is asked for again"
+    assert begun == ([0, 0] if number == errno.EAGAIN else [0]), (
+        "AIO is retried only after a temporary refusal"
+    )
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-async def test_an_error_is_the_callers_and_is_never_repeated(
+async def test_error_reaches_the_caller_without_a_retry(
     file: SystemFile, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def begin(_: KernelWrites, descriptor: int, position: int, buffers: Any, ended: Any) -> int:
@@ -155,7 +157,7 @@ async def test_an_error_is_the_callers_and_is_never_repeated(
     assert await file.read(0, 1) == b"\0"
 
 
-async def test_a_real_error_of_the_kernel_has_its_number(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_kernel_error_keeps_its_errno(disk: SystemDisk, tmp_path: Path) -> None:
     writes = KernelWrites(asyncio.get_running_loop())
     (tmp_path / "r").write_bytes(bytes(SECTOR_BYTES))
     descriptor = os.open(tmp_path / "r", os.O_RDONLY)
@@ -166,9 +168,7 @@ async def test_a_real_error_of_the_kernel_has_its_number(disk: SystemDisk, tmp_p
         writes.close()
 
 
-async def test_writes_in_flight_are_bounded_and_their_memory_is_used_again(
-    disk: SystemDisk, tmp_path: Path
-) -> None:
+async def test_writes_in_flight_are_bounded_and_reuse_their_memory(disk: SystemDisk, tmp_path: Path) -> None:
     bound = kernel_writes.WRITES_IN_FLIGHT_MAX
     files = [
         await disk.open(tmp_path / str(number), create=True, uncached=True) for number in range(bound + 4)
@@ -184,7 +184,7 @@ async def test_writes_in_flight_are_bounded_and_their_memory_is_used_again(
     await asyncio.gather(*map(SystemFile.close, files))
 
 
-async def test_one_callers_mistake_does_not_keep_others_from_their_result(
+async def test_failing_callback_does_not_stop_the_other_callbacks(
     disk: SystemDisk, file: SystemFile, tmp_path: Path
 ) -> None:
     reported: list[Any] = []
@@ -198,10 +198,10 @@ async def test_one_callers_mistake_does_not_keep_others_from_their_result(
     assert [type(error) for error in reported] == [LookupError]
 
 
-async def test_where_python_does_not_know_synced_writes_nothing_goes_this_way(
+async def test_aio_is_disabled_without_rwf_dsync(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A write without the flag would be told as durable and be in the page cache alone."""
+    """Without the flag a write would be reported as durable while only the page cache holds it."""
     monkeypatch.delattr(os, "RWF_DSYNC", raising=False)
     with pytest.raises(OSError, match="no asynchronous writes"):
         KernelWrites(asyncio.get_running_loop())

@@ -1,4 +1,5 @@
-"""Late ticks and their causes: what a real thread did between two readings, how a lateness is divided, what is recorded and told of."""
+"""Late ticks and their causes: thread times of a real thread, division of a lateness, histograms and log
+lines."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ CAUSES = ("ran", "waited", "blocked")
 BURN_NS = 60_000_000
 
 needs_linux = pytest.mark.skipif(
-    not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waited for a processor"
+    not Path("/proc/self/schedstat").exists(), reason="this kernel does not report CPU wait times"
 )
 
 
 class SetClock:
-    """Stands where it was set."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_ns = 1
@@ -44,8 +45,8 @@ class SetClock:
         self.now_ns += int(seconds * 1e9)
 
 
-class Told(UnwatchedProcess):
-    """A process whose thread did what it is told, and how often it was asked."""
+class ScriptedProcess(UnwatchedProcess):
+    """A process whose thread times the test sets; counts the reads."""
 
     __slots__ = ("asked", "times", "when_asked")
 
@@ -63,7 +64,7 @@ class Told(UnwatchedProcess):
 
 
 class Measured(UnwatchedProcess):
-    """The process that this test runs in."""
+    """The process of this test."""
 
     __slots__ = ("_thread",)
 
@@ -75,18 +76,18 @@ class Measured(UnwatchedProcess):
 
 
 class Rig:
-    """A watch on a clock that stands still."""
+    """Create a watch on a stopped clock."""
 
     def __init__(self, process: Process | None = None) -> None:
         self.clock = SetClock()
-        self.told = Told()
+        self.process = ScriptedProcess()
         self.telemetry = Telemetry()
-        self.ticks = watch(self.clock, process or self.told, self.telemetry)
+        self.ticks = watch(self.clock, process or self.process, self.telemetry)
 
     def pass_time(self, ms: float, *, ran_ms: float = 0.0, waited_ms: float = 0.0) -> None:
         self.clock.now_ns += int(ms * 1e6)
-        ran_ns, waited_ns = self.told.times
-        self.told.times = ThreadTimes(ran_ns + int(ran_ms * 1e6), waited_ns + int(waited_ms * 1e6))
+        ran_ns, waited_ns = self.process.times
+        self.process.times = ThreadTimes(ran_ns + int(ran_ms * 1e6), waited_ns + int(waited_ms * 1e6))
 
     def one_tick(self, late_ms: float, *, ran_ms: float = 0.0) -> None:
         self.ticks.due_in(0.05)
@@ -104,7 +105,7 @@ def totals_us(telemetry: Telemetry) -> dict[str, int]:
 
 
 def during(work: Callable[[], object]) -> tuple[int, ThreadTimes, ThreadTimes]:
-    """How long it took (ns), and the own times of a new thread that does it, before and after."""
+    """Run `work` in a new thread; return its duration (ns) and the thread's times before and after."""
     found: list[tuple[int, ThreadTimes, ThreadTimes]] = []
 
     def run() -> None:
@@ -121,37 +122,37 @@ def during(work: Callable[[], object]) -> tuple[int, ThreadTimes, ThreadTimes]:
 
 
 def burn() -> None:
-    """Use so much of a processor, however long that takes."""
+    """Use the given CPU time, however long that takes."""
     until_ns = time.thread_time_ns() + BURN_NS
     while time.thread_time_ns() < until_ns:
         pass
 
 
-def test_a_thread_that_burns_ran() -> None:
+def test_busy_thread_ran() -> None:
     _, before, after = during(burn)
     assert after.ran_ns - before.ran_ns >= BURN_NS
 
 
-def test_a_thread_that_sleeps_was_blocked() -> None:
+def test_sleeping_thread_was_blocked() -> None:
     took_ns, before, after = during(lambda: time.sleep(0.2))
     found = shares(took_ns, before, after)
-    assert found.ran_ns < STALL_NS, "it takes a thousandth of that, with what a slow machine adds"
+    assert found.ran_ns < STALL_NS, "a sleep needs a thousandth of that, plus the noise of a slow machine"
     assert found.blocked_ns + found.waited_ns >= 150_000_000
 
 
 @needs_linux
-def test_a_thread_that_shares_its_processor_waited() -> None:
-    """Beside a process that has the same processor and never rests: neither has it all the time."""
+def test_thread_that_shares_its_cpu_waited() -> None:
+    """A busy process is pinned to the same CPU, so neither has it all the time."""
     allowed = os.sched_getaffinity(0)
     ended = threading.Event()
 
     def work() -> None:
         os.sched_setaffinity(threading.get_native_id(), {min(allowed)})
-        # The other one inherits the processor of this thread.
+        # The other process inherits the CPU affinity of this thread.
         pid = os.posix_spawn(sys.executable, [sys.executable, "-c", "while True: pass"], os.environ)
         try:
             times = OwnThreadTimes()
-            # The other may take its time to start: until it was there, nobody waited.
+            # The other process may start late; there is no CPU wait before.
             while times.read().waited_ns < STALL_NS and not ended.is_set():
                 burn()
         finally:
@@ -167,7 +168,7 @@ def test_a_thread_that_shares_its_processor_waited() -> None:
     assert sum(found) == took_ns
 
 
-def test_shares_are_the_lateness_together_and_own_time_comes_first() -> None:
+def test_shares_add_up_to_the_lateness_with_run_time_first() -> None:
     nothing = ThreadTimes(0, 0)
     assert shares(100, nothing, nothing) == Shares(0, 0, 100)
     assert shares(100, nothing, ThreadTimes(30, 20)) == Shares(30, 20, 50)
@@ -175,7 +176,7 @@ def test_shares_are_the_lateness_together_and_own_time_comes_first() -> None:
     assert shares(100, nothing, ThreadTimes(170, 60)) == Shares(100, 0, 0)
 
 
-def test_what_the_loop_did_before_it_went_round_is_no_part_of_a_lateness() -> None:
+def test_time_before_the_last_mark_is_not_part_of_a_lateness() -> None:
     rig = Rig()
     rig.ticks.due_in(0.05)
     rig.pass_time(40, ran_ms=40)
@@ -185,7 +186,7 @@ def test_what_the_loop_did_before_it_went_round_is_no_part_of_a_lateness() -> No
     assert totals_us(rig.telemetry) == {"ran": 0, "waited": 60_000, "blocked": 0}
 
 
-def test_once_a_tick_is_due_a_mark_forgets_nothing() -> None:
+def test_mark_after_the_due_time_takes_no_sample() -> None:
     rig = Rig()
     rig.ticks.due_in(0.05)
     rig.pass_time(49)
@@ -197,32 +198,32 @@ def test_once_a_tick_is_due_a_mark_forgets_nothing() -> None:
     assert totals_us(rig.telemetry) == {"ran": 46_000, "waited": 5_000, "blocked": 9_000}
 
 
-def test_a_processor_that_is_lost_while_the_times_are_read_is_not_forgotten() -> None:
+def test_preemption_while_sampling_is_counted() -> None:
     rig = Rig()
-    rig.told.when_asked = lambda: rig.pass_time(30, waited_ms=30)
+    rig.process.when_asked = lambda: rig.pass_time(30, waited_ms=30)
     rig.ticks.due_in(0.05)
     rig.pass_time(49)
-    rig.told.when_asked = lambda: rig.pass_time(81, waited_ms=81)
+    rig.process.when_asked = lambda: rig.pass_time(81, waited_ms=81)
     rig.ticks.mark()
     rig.ticks.came()
     assert totals_us(rig.telemetry) == {"ran": 0, "waited": 80_000, "blocked": 0}
 
 
-def test_a_busy_loop_is_measured_now_and_then_and_a_tick_in_time_not_at_all() -> None:
+def test_busy_loop_is_sampled_at_intervals_and_a_punctual_tick_is_not() -> None:
     rig = Rig()
     rig.ticks.due_in(0.05)
-    asked = rig.told.asked
+    asked = rig.process.asked
     for _ in range(1000):
         rig.pass_time(0.05)
         rig.ticks.mark()
-    assert rig.told.asked - asked <= 50_000_000 // MARK_NS
-    asked = rig.told.asked
+    assert rig.process.asked - asked <= 50_000_000 // MARK_NS
+    asked = rig.process.asked
     rig.ticks.came()
-    assert rig.told.asked == asked
+    assert rig.process.asked == asked
     assert totals_us(rig.telemetry) == dict.fromkeys(CAUSES, 0)
 
 
-def test_where_nothing_is_measured_lateness_alone_is_recorded(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_lateness_is_recorded_without_thread_times(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(UnwatchedProcess())
     rig.one_tick(300)
     assert [histogram.total for _, histogram in rig.telemetry.histograms(LATE)] == [300_000]
@@ -230,7 +231,7 @@ def test_where_nothing_is_measured_lateness_alone_is_recorded(caplog: pytest.Log
     assert not caplog.records
 
 
-def test_a_stall_is_told_of_with_its_shares_and_many_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_stalls_are_logged_with_their_shares_and_rate_limited(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     with caplog.at_level(logging.WARNING):
         rig.one_tick(49)
@@ -247,7 +248,7 @@ def test_a_stall_is_told_of_with_its_shares_and_many_in_one_line(caplog: pytest.
     assert "3 more" in second
 
 
-async def test_a_step_that_holds_a_real_loop_is_its_own() -> None:
+async def test_long_step_of_a_real_loop_counts_as_run_time() -> None:
     telemetry = Telemetry()
     ticks = watch(SystemClock(), Measured(), telemetry)
     ticks.due_in(0.0)

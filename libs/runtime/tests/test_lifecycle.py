@@ -1,4 +1,4 @@
-"""Service processes as the operating system sees them: signals, a parent that dies, fail-stop, exit codes."""
+"""Service processes in the operating system: signals, exit of the parent, fail-stop, exit codes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ponor_runtime.lifecycle import EXIT_FAIL_STOP, EXIT_REFUSED, PARENT_FD_VARI
 from ponor_runtime.log_lines import LINES_MAX
 
 PROGRAM = Path(__file__).with_name("service_program.py")
-LOST = re.compile(r"(\d+) lines were lost: the log's file is too slow for them")
+LOST = re.compile(r"(\d+) log lines dropped: the log file is too slow")
 
 
 class Service:
-    """One started process."""
+    """A started process."""
 
     def __init__(self, wish: str) -> None:
         read_end, self.life_line = os.pipe()
@@ -58,33 +58,33 @@ def service(request: pytest.FixtureRequest) -> Iterator[Service]:
 
 @pytest.mark.parametrize("service", ["serve"], indirect=True)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_in_order(service: Service, number: signal.Signals) -> None:
+def test_signal_stops_the_service_cleanly(service: Service, number: signal.Signals) -> None:
     service.serving().process.send_signal(number)
     assert service.ended() == (0, "closed\n", "")
 
 
 @pytest.mark.parametrize("service", ["serve"], indirect=True)
-def test_it_stops_when_its_parent_is_gone(service: Service) -> None:
+def test_service_stops_when_its_parent_exits(service: Service) -> None:
     service.serving()
     os.close(service.life_line)
     service.life_line = os.open(os.devnull, os.O_RDONLY)
     code, out, errors = service.ended()
     assert (code, out) == (0, "closed\n")
-    assert "the process that started this one is gone" in errors
+    assert "parent process exited" in errors
 
 
 @pytest.mark.parametrize("service", ["hang", "long"], indirect=True)
-def test_without_a_parent_it_has_a_moment_and_is_given_no_more(service: Service) -> None:
+def test_deadline_without_a_parent_is_not_postponable(service: Service) -> None:
     service.serving()
     os.close(service.life_line)
     service.life_line = os.open(os.devnull, os.O_RDONLY)
     code, out, errors = service.ended()
     assert (code, out) == (EXIT_REFUSED, "")
-    assert "tiny: not closed 1 s after it was told to stop" in errors
+    assert "tiny: still open 1 s after the stop request" in errors
 
 
 @pytest.mark.parametrize("service", ["long"], indirect=True)
-def test_a_stop_under_way_is_hurried_when_the_parent_goes(service: Service) -> None:
+def test_exit_of_the_parent_shortens_a_running_stop(service: Service) -> None:
     service.serving().process.terminate()
     os.close(service.life_line)
     service.life_line = os.open(os.devnull, os.O_RDONLY)
@@ -93,21 +93,21 @@ def test_a_stop_under_way_is_hurried_when_the_parent_goes(service: Service) -> N
 
 
 @pytest.mark.parametrize("service", ["hang"], indirect=True)
-def test_one_that_does_not_close_is_ended(service: Service) -> None:
+def test_service_that_does_not_close_is_ended(service: Service) -> None:
     service.serving().process.terminate()
     code, out, errors = service.ended()
     assert (code, out) == (EXIT_REFUSED, "")
-    assert "tiny: not closed 4 s after it was told to stop" in errors
+    assert "tiny: still open 4 s after the stop request" in errors
 
 
 @pytest.mark.parametrize("service", ["long"], indirect=True)
-def test_one_that_asks_for_time_has_it(service: Service) -> None:
+def test_stop_deadline_is_postponable(service: Service) -> None:
     service.serving().process.terminate()
     assert service.ended() == (0, "closed\n", "")
 
 
 @pytest.mark.parametrize("service", ["refuse"], indirect=True)
-def test_what_a_person_can_remedy_is_one_line(service: Service) -> None:
+def test_remediable_error_is_one_line(service: Service) -> None:
     assert service.ended() == (EXIT_REFUSED, "", "tiny: the directory x is in use: stop the other process\n")
 
 
@@ -120,7 +120,7 @@ def test_what_a_person_can_remedy_is_one_line(service: Service) -> None:
     ],
     indirect=["service"],
 )
-def test_what_nobody_expected_ends_it_loudly(service: Service, told: str) -> None:
+def test_unexpected_error_is_a_fail_stop(service: Service, told: str) -> None:
     code, out, errors = service.ended()
     assert code == EXIT_FAIL_STOP
     assert "closed" not in out
@@ -129,11 +129,12 @@ def test_what_nobody_expected_ends_it_loudly(service: Service, told: str) -> Non
 
 
 @pytest.mark.parametrize("service", ["talk"], indirect=True)
-def test_a_log_that_nobody_takes_holds_up_no_service(service: Service) -> None:
+def test_blocked_log_reader_does_not_block_the_service(service: Service) -> None:
     process = service.serving().process
     assert process.stdout is not None
-    assert process.stdout.readline() == "said\n", "what is logged waits for nobody"
-    # A third is in the hands of a writer that waits for the pipe, a third in its queue. Where lines were lost depends on when the writer had its turn; that each is there or counted, on nothing.
+    assert process.stdout.readline() == "said\n", "logging must not block"
+    # A third of the lines is with the writer, which blocks on the pipe, a third in its queue. Which lines are
+    # dropped depends on scheduling; every line is written or counted.
     assert process.stderr is not None
     written: list[int] = []
     lost = 0

@@ -1,4 +1,4 @@
-"""Observed time: what passes while the process does not run is left out."""
+"""Observed time excludes the time in which the process did not run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HandClock:
         await asyncio.sleep(seconds)
 
 
-def test_time_between_ticks_counts_up_to_the_bound() -> None:
+def test_time_between_ticks_counts_up_to_the_limit() -> None:
     clock = HandClock()
     observed = ObserverClock(clock, absence_s=1.0)
     began_ns = observed.monotonic_ns()
@@ -38,7 +38,7 @@ def test_time_between_ticks_counts_up_to_the_bound() -> None:
     assert observed.wall_ms() == 7
 
 
-def test_an_absence_is_reported_once_with_its_length() -> None:
+def test_absence_is_reported_once_with_its_length() -> None:
     clock, absences = HandClock(), list[int]()
     observed = ObserverClock(clock, absence_s=1.0)
     observed.on_return(absences.append)
@@ -50,7 +50,7 @@ def test_an_absence_is_reported_once_with_its_length() -> None:
     assert absences == [12_500_000_000]
 
 
-async def test_a_timeout_waits_for_observed_time() -> None:
+async def test_timeout_waits_for_observed_time() -> None:
     clock = HandClock()
     observed = ObserverClock(clock, absence_s=0.02)
     looks = 0
@@ -70,7 +70,7 @@ async def test_a_timeout_waits_for_observed_time() -> None:
     assert looks >= 5, "five absences of 5 s count as 20 ms each"
 
 
-async def test_what_is_done_in_time_is_not_disturbed() -> None:
+async def test_timeout_does_not_affect_work_that_finishes_in_time() -> None:
     observed = ObserverClock(SystemClock())
     ticking = asyncio.create_task(observed.run())
     async with observed.timeout(3_600.0):
@@ -81,7 +81,7 @@ async def test_what_is_done_in_time_is_not_disturbed() -> None:
     ticking.cancel()
 
 
-async def test_a_far_time_is_waited_for_in_few_steps() -> None:
+async def test_distant_deadline_needs_few_sleeps() -> None:
     class Sleeper(HandClock):
         sleeps = 0
 

@@ -1,4 +1,4 @@
-"""Settings: what is accepted, and what a person is told about the rest."""
+"""Settings: accepted values and error messages."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_text_and_json_values_become_typed_fields() -> None:
         ("mode", "hot", "must be one of warm, cold"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_accepted(name: str, value: object, told: str) -> None:
+def test_invalid_value_is_named_with_the_accepted_values(name: str, value: object, told: str) -> None:
     with pytest.raises(SettingError) as raised:
         load(ServiceSettings, {name: value})
     assert told in str(raised.value)
     assert name in str(raised.value)
 
 
-def test_names_of_other_services_can_be_let_through() -> None:
+def test_names_of_other_services_can_be_ignored() -> None:
     assert load(CacheSettings, {"port": "1", "mode": "cold"}, accept_others=True).mode == "cold"
 
 
@@ -74,7 +74,7 @@ KNOWN = [row.name for row in describe(ServiceSettings)]
 
 
 @given(st.dictionaries(st.sampled_from(KNOWN) | st.text(max_size=20), st.text(max_size=20), max_size=3))
-def test_any_text_is_read_or_refused_by_name(values: dict[str, str]) -> None:
+def test_any_text_is_parsed_or_refused_by_name(values: dict[str, str]) -> None:
     told = ""
     try:
         load(ServiceSettings, values)
@@ -87,7 +87,7 @@ def test_any_text_is_read_or_refused_by_name(values: dict[str, str]) -> None:
 
 
 @given(st.integers(1024, 1 << 40))
-def test_numbers_survive_as_text(number: int) -> None:
+def test_numbers_round_trip_as_text(number: int) -> None:
     assert load(CacheSettings, {"cache_bytes_max": str(number)}).cache_bytes_max == number
 
 

@@ -1,4 +1,4 @@
-"""The real disk: conformance, threads, and what the simulator cannot show."""
+"""The real disk: conformance, threads and system call behaviour that the simulator cannot show."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_conformance(scenario: conformance.Scenario, disk: SystemDisk, tmp
     await scenario(disk, tmp_path)
 
 
-async def test_a_slow_sync_of_one_file_holds_up_no_other(
+async def test_slow_sync_of_one_file_does_not_block_another(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, quick = (
@@ -42,7 +42,7 @@ async def test_a_slow_sync_of_one_file_holds_up_no_other(
     calls: list[int] = []
 
     def sync(descriptor: int) -> None:
-        # The first sync waits for a byte that is only written after the second file was synced.
+        # The first sync waits for a byte that is written only after the second file was synced.
         calls.append(descriptor)
         if len(calls) == 1:
             os.read(read_end, 1)
@@ -62,7 +62,7 @@ async def test_a_slow_sync_of_one_file_holds_up_no_other(
     await quick.close()
 
 
-async def test_a_short_write_is_finished(
+async def test_short_write_is_completed(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.pwritev
@@ -79,10 +79,10 @@ async def test_a_short_write_is_finished(
 
 @pytest.mark.parametrize("refused", [errno.EINVAL, errno.EOPNOTSUPP])
 @pytest.mark.parametrize("uncached", [False, True])
-async def test_a_file_system_without_special_writes_gets_ordinary_ones(
+async def test_fallback_without_direct_and_dsync_writes(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int, *, uncached: bool
 ) -> None:
-    """O_DIRECT may be refused by the device's sectors, RWF_DSYNC by the file system."""
+    """The device may refuse O_DIRECT because of its sector size, the file system RWF_DSYNC."""
     file = await disk.open(tmp_path / "f", create=True, uncached=uncached)
     direct = file._calls._direct
     real, real_sync = os.pwritev, os.fdatasync
@@ -107,7 +107,7 @@ async def test_a_file_system_without_special_writes_gets_ordinary_ones(
     await file.close()
 
 
-async def test_a_write_and_its_sync_are_one_call_unless_something_else_is_unsynced(
+async def test_write_and_sync_are_one_call_without_other_unsynced_data(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -121,17 +121,17 @@ async def test_a_write_and_its_sync_are_one_call_unless_something_else_is_unsync
     for uncached in (False, True):
         file = await disk.open(tmp_path / f"f{uncached}", create=True, uncached=uncached)
         await file.write_sync(0, [bytes(4096)])
-        assert len(synced) == 1, "what was written before it was opened is unknown"
+        assert len(synced) == 1, "data from before the open may be unsynced"
         await file.write_sync(4096, [bytes(4096)])
         assert len(synced) == 1
         await file.write(8192, [bytes(512)])
         await file.write_sync(8704, [bytes(512)])
-        assert len(synced) == 2, "the write before it becomes durable too"
+        assert len(synced) == 2, "the earlier write must become durable too"
         await file.close()
         synced.clear()
 
 
-async def test_an_error_of_the_disk_reaches_the_caller(
+async def test_disk_error_reaches_the_caller(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(descriptor: int) -> None:
@@ -172,7 +172,7 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_a_cancelled_open_leaks_nothing(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_cancelled_open_leaks_no_descriptor(disk: SystemDisk, tmp_path: Path) -> None:
     before = open_descriptors()
     for number in range(10):
         opening = asyncio.ensure_future(disk.open(tmp_path / str(number), create=True))
@@ -180,11 +180,11 @@ async def test_a_cancelled_open_leaks_nothing(disk: SystemDisk, tmp_path: Path) 
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-    while open_descriptors() != before:  # a thread that has no turn closes its file later
+    while open_descriptors() != before:  # the thread may close its file later
         await disk.list(tmp_path)
 
 
-async def test_a_lock_holds_between_processes(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_lock_excludes_other_processes(disk: SystemDisk, tmp_path: Path) -> None:
     lock = disk.lock(tmp_path)
     child = await asyncio.create_subprocess_exec(
         "flock", "--nonblock", str(tmp_path), "true", stderr=asyncio.subprocess.DEVNULL

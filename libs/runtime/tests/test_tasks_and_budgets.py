@@ -1,4 +1,4 @@
-"""Background tasks that lose no exception; byte budgets that keep order; ready files that are never half written."""
+"""Background tasks report every exception; byte budgets keep order; ready files are replaced atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ponor_runtime.ready_file import ReadyFile, read_ready_file, write_ready_fil
 from ponor_runtime.tasks import BackgroundTasks
 
 
-async def test_an_exception_of_a_task_reaches_the_fail_stop_handler() -> None:
+async def test_task_exception_reaches_the_fail_stop_handler() -> None:
     failures: list[tuple[str, BaseException]] = []
     tasks = BackgroundTasks(lambda what, error: failures.append((what, error)))
     error = ValueError("no")
@@ -28,7 +28,7 @@ async def test_an_exception_of_a_task_reaches_the_fail_stop_handler() -> None:
     assert len(tasks) == 0
 
 
-async def test_closing_cancels_waits_and_refuses_more() -> None:
+async def test_close_cancels_tasks_and_refuses_new_ones() -> None:
     failures: list[str] = []
     tasks = BackgroundTasks(lambda what, _: failures.append(what), tasks_max=2)
     ended = []
@@ -52,7 +52,7 @@ async def test_closing_cancels_waits_and_refuses_more() -> None:
         tasks.spawn(waits(4), "four")
 
 
-async def test_a_budget_lets_waiters_in_by_order_of_arrival() -> None:
+async def test_budget_grants_waiters_in_arrival_order() -> None:
     budget = ByteBudget("appends", 100, waiters_max=3)
     await budget.acquire(80)
     order = []
@@ -63,7 +63,7 @@ async def test_a_budget_lets_waiters_in_by_order_of_arrival() -> None:
 
     waiters = [asyncio.ensure_future(wait(size)) for size in (50, 10, 11)]
     await asyncio.sleep(0)
-    assert not budget.try_acquire(1)  # would fit, but others came first
+    assert not budget.try_acquire(1)  # would fit, but earlier callers wait
     with pytest.raises(BudgetExceededError, match="appends: 80 of 100 bytes"):
         await budget.acquire(1)
     waiters[0].cancel()
@@ -82,7 +82,7 @@ async def test_a_budget_lets_waiters_in_by_order_of_arrival() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 120), st.booleans()), max_size=40))
-def test_a_budget_never_holds_more_than_it_may(requests: list[tuple[int, bool]]) -> None:
+def test_budget_never_exceeds_its_limit(requests: list[tuple[int, bool]]) -> None:
     async def run() -> None:
         budget = ByteBudget("any", 100)
         held: list[int] = []
@@ -113,7 +113,7 @@ def test_a_budget_never_holds_more_than_it_may(requests: list[tuple[int, bool]])
     asyncio.run(run())
 
 
-async def test_what_is_held_already_is_charged_above_the_bound_and_keeps_others_out() -> None:
+async def test_charge_may_exceed_the_limit_and_blocks_later_callers() -> None:
     budget = ByteBudget("bytes", 10)
     budget.charge(15)
     assert budget.is_full
@@ -121,13 +121,13 @@ async def test_what_is_held_already_is_charged_above_the_bound_and_keeps_others_
     waiting = asyncio.ensure_future(budget.acquire(4))
     await asyncio.sleep(0)
     budget.release(6)
-    assert budget.is_full  # somebody waits, and 9 + 4 do not fit
+    assert budget.is_full  # a caller waits, and 9 + 4 do not fit
     budget.release(5)
     await waiting
     assert (budget.held_bytes, budget.is_full) == (8, False)
 
 
-def test_a_ready_file_says_who_serves_where(tmp_path: Path) -> None:
+def test_ready_file_holds_the_addresses(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     assert read_ready_file(path) is None
     write_ready_file(path, {"kafka": "127.0.0.1:9092"})

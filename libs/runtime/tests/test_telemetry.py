@@ -1,4 +1,4 @@
-"""Telemetry: instruments, and what a scrape of the endpoint really shows."""
+"""Telemetry instruments and the output of a real scrape."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def scrape(url: str) -> list[str]:
     return (await asyncio.to_thread(read)).splitlines()
 
 
-async def test_a_scrape_shows_every_kind_under_its_exact_name() -> None:
+async def test_scrape_shows_every_kind_under_its_exact_name() -> None:
     telemetry = Telemetry()
     puts = telemetry.counter("ponor_object_store_requests_total", **{"op": "put", "class": "put"})
     puts.add()
@@ -55,7 +55,7 @@ async def test_a_scrape_shows_every_kind_under_its_exact_name() -> None:
         endpoint.close()
 
 
-async def test_every_name_of_the_registry_arrives_letter_by_letter() -> None:
+async def test_scrape_shows_every_name_of_the_registry_unchanged() -> None:
     telemetry = Telemetry()
     for name, metric in METRICS.items():
         labels = dict.fromkeys(metric.labels, "x")
@@ -75,7 +75,7 @@ async def test_every_name_of_the_registry_arrives_letter_by_letter() -> None:
         assert (f"{name}_count" if metric.kind is MetricKind.HISTOGRAM else name) in shown
 
 
-def test_the_registry_keeps_its_own_rules() -> None:
+def test_registry_follows_its_naming_rules() -> None:
     for name, metric in METRICS.items():
         assert re.fullmatch(r"ponor(_[a-z0-9]+)+", name)
         assert name.endswith("_total") == (metric.kind is MetricKind.COUNTER), name
@@ -97,7 +97,7 @@ def test_unknown_names_and_labels_are_refused() -> None:
     assert telemetry.counter("ponor_object_store_bytes_total", direction="up") is one
 
 
-async def test_a_taken_port_is_named() -> None:
+async def test_taken_port_is_named_in_the_error() -> None:
     endpoint = serve_prometheus(Telemetry(), "127.0.0.1", 0)
     try:
         with pytest.raises(OSError, match=f"metrics cannot be served on 127.0.0.1:{endpoint.port}"):
@@ -115,7 +115,7 @@ class Collected(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-def test_spans_go_nowhere_until_somebody_wants_them() -> None:
+def test_spans_are_no_ops_without_tracing() -> None:
     telemetry = Telemetry()
     with telemetry.span("ponor.upload", {"ponor.upload.objects": 1}) as span:
         assert span is None

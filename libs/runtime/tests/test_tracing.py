@@ -1,4 +1,4 @@
-"""Traces: contexts on the wire, who is whose parent, and what an unsampled request costs."""
+"""Traces: propagation, parents and links, and the cost of an unsampled request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parent_of(span: ReadableSpan) -> int | None:
     return None if span.parent is None else span.parent.span_id
 
 
-def test_steps_links_and_kinds_arrive_as_they_were_said() -> None:
+def test_steps_links_and_kinds_are_exported() -> None:
     telemetry, kept = Telemetry(), Kept()
     stop = export_spans(telemetry, kept, Resource.get_empty(), ALWAYS_ON)
     tracing, began = telemetry.tracing, time.monotonic_ns()
@@ -86,7 +86,7 @@ async def test_tasks_inherit_the_span_and_the_synchronous_path_does_not_leak_it(
     assert parent_of(kept.named("ponor.fetch.find")) == request.context.span_id
 
 
-def test_an_error_is_the_spans_own() -> None:
+def test_error_is_recorded_on_its_span_only() -> None:
     telemetry, kept = Telemetry(), Kept()
     stop = export_spans(telemetry, kept, Resource.get_empty(), ALWAYS_ON)
     with pytest.raises(ZeroDivisionError), telemetry.span("ponor.fetch.objects"):
@@ -98,7 +98,7 @@ def test_an_error_is_the_spans_own() -> None:
     assert span.status.status_code.name == "ERROR"
 
 
-def test_what_is_not_sampled_has_no_span_and_no_children() -> None:
+def test_unsampled_trace_has_no_span_and_no_children() -> None:
     telemetry, kept = Telemetry(), Kept()
     stop = export_spans(telemetry, kept, Resource.get_empty(), ALWAYS_OFF)
     assert telemetry.tracing is not None
@@ -112,7 +112,7 @@ def test_what_is_not_sampled_has_no_span_and_no_children() -> None:
 
 
 @given(st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1))
-def test_a_context_survives_the_wire(trace_id: int, span_id: int) -> None:
+def test_context_round_trips_as_traceparent(trace_id: int, span_id: int) -> None:
     context = TraceContext(trace_id, span_id)
     assert TraceContext.parse(context.traceparent) == context
     assert TraceContext.parse(context.traceparent.removesuffix("01") + "00") is None
@@ -122,11 +122,11 @@ def test_a_context_survives_the_wire(trace_id: int, span_id: int) -> None:
     "text",
     ["", "00-1-2-01", f"00-{'0' * 32}-{'1' * 16}-01", f"00-{'1' * 32}-{'0' * 16}-01", "00-" + "g" * 52],
 )
-def test_a_broken_context_is_none(text: str) -> None:
+def test_malformed_traceparent_is_none(text: str) -> None:
     assert TraceContext.parse(text) is None
 
 
-def test_nothing_is_exported_unless_somebody_is_named() -> None:
+def test_nothing_is_exported_without_an_endpoint() -> None:
     assert not is_asked_for({})
     assert not is_asked_for({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_SDK_DISABLED": "true"})
     assert is_asked_for({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/v1/traces"})
@@ -138,7 +138,7 @@ def test_nothing_is_exported_unless_somebody_is_named() -> None:
     )
 
 
-def test_the_share_of_traced_requests_is_ours_until_the_environment_says_otherwise() -> None:
+def test_default_sampling_ratio_applies_unless_the_environment_overrides_it() -> None:
     assert sampler_argument({}) == RATIO_DEFAULT
     assert sampler_argument({"OTEL_TRACES_SAMPLER_ARG": "0.5"}) == 0.5
     assert sampler_argument({"OTEL_TRACES_SAMPLER": "always_on"}) is None
@@ -147,7 +147,7 @@ def test_the_share_of_traced_requests_is_ours_until_the_environment_says_otherwi
             sampler_argument({"OTEL_TRACES_SAMPLER_ARG": wrong})
 
 
-def test_what_there_is_not_is_refused_by_name() -> None:
+def test_unsupported_protocol_or_exporter_is_refused_by_name() -> None:
     endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}
     with pytest.raises(StartRefusedError, match="http/protobuf"):
         exports({**endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
@@ -155,8 +155,8 @@ def test_what_there_is_not_is_refused_by_name() -> None:
         exports({**endpoint, "OTEL_METRICS_EXPORTER": "console"})
 
 
-def test_the_port_is_fulfilled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recorded span is what the port says it is: services hold nothing else."""
+def test_recorded_span_implements_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the runtime behaviour against the protocol that services use."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
     telemetry, kept = Telemetry(), Kept()
     stop = export_spans(telemetry, kept, Resource.get_empty())

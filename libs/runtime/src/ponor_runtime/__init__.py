@@ -1,5 +1,5 @@
-"""The door to the outside world.
+"""Ports to the outside world: time, randomness, disks, networks and object stores.
 
-Service logic touches time, chance, disks, networks and object stores only through the ports of this package, so that the same
-code runs on a real machine and under the simulator. Nothing of Ponor is imported here.
+Service logic uses only these ports, so the same code runs on a real machine and in the simulator. This
+package imports no other Ponor package.
 """

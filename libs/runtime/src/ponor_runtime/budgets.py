@@ -1,7 +1,7 @@
-"""Byte budgets: the bound on everything that a service holds in memory.
+"""Byte budgets: a counter with a bounded queue of waiters.
 
-What lives here: one counter with a queue of waiters, used for backpressure wherever bytes are kept (receive buffers, in-flight
-appends, parked fetches). The queue is bounded too: beyond it callers get a named error.
+Services use them for backpressure wherever they hold bytes in memory (receive buffers, in-flight appends,
+parked fetches).
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections import deque
 
 
 class BudgetExceededError(Exception):
-    """The budget is used up and its waiting room is full. Retriable: try again once others have released."""
+    """The budget is used up and its queue of waiters is full. Retriable after other callers release bytes."""
 
 
 class ByteBudget:
-    """At most `bytes_max` held at a time, first come, first served.
+    """Grant at most `bytes_max` at a time, first come, first served.
 
-    A request for more than `bytes_max` is granted when nothing else is held: one oversized thing must pass, and only one at a time.
+    A request larger than `bytes_max` is granted only when nothing else is held, so oversized requests pass
+    one at a time.
     """
 
     def __init__(self, name: str, bytes_max: int, *, waiters_max: int = 1024) -> None:
@@ -30,21 +31,21 @@ class ByteBudget:
 
     @property
     def held_bytes(self) -> int:
-        """What is granted now."""
+        """Bytes granted now."""
         return self._held
 
     @property
     def waiting(self) -> int:
-        """How many callers wait."""
+        """Number of waiting callers."""
         return len(self._waiters)
 
     @property
     def is_full(self) -> bool:
-        """Whether somebody waits, or nothing more fits."""
+        """Whether a caller waits or all bytes are held."""
         return bool(self._waiters) or self._held >= self._bytes_max
 
     def try_acquire(self, size_bytes: int) -> bool:
-        """Take bytes if nobody waits and they fit."""
+        """Acquire bytes if no caller waits and they fit."""
         held = self._held + size_bytes
         if self._waiters or (held > self._bytes_max and self._held):
             return False
@@ -52,14 +53,14 @@ class ByteBudget:
         return True
 
     def charge(self, size_bytes: int) -> None:
-        """Take bytes that are held already, whether they fit or not: what comes after them waits the longer."""
+        """Count bytes that the caller already holds, even beyond the limit. Later requests wait longer."""
         self._held += size_bytes
 
     async def acquire(self, size_bytes: int) -> None:
-        """Take bytes, waiting for them behind all earlier callers.
+        """Acquire bytes; wait behind all earlier callers.
 
         Raises:
-            BudgetExceededError: `waiters_max` callers wait already.
+            BudgetExceededError: `waiters_max` callers already wait.
         """
         if self.try_acquire(size_bytes):
             return
@@ -74,14 +75,14 @@ class ByteBudget:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
-                self.release(size_bytes)  # granted and cancelled in the same turn of the loop
+                self.release(size_bytes)  # granted and cancelled in the same iteration of the loop
             else:
                 self._waiters.remove(waiter)
                 self._grant()
             raise
 
     def release(self, size_bytes: int) -> None:
-        """Give bytes back and let waiters in."""
+        """Release bytes and grant waiting requests that now fit."""
         self._held -= size_bytes
         assert self._held >= 0, f"{self._name}: more was released than acquired"
         if self._waiters:
@@ -93,7 +94,7 @@ class ByteBudget:
     def _grant(self) -> None:
         while self._waiters:
             size_bytes, granted = self._waiters[0]
-            if granted.done():  # cancelled; its `acquire` takes it out of the queue
+            if granted.done():  # cancelled; its `acquire` removes it from the queue
                 break
             if not self._fits(size_bytes):
                 break

@@ -1,7 +1,6 @@
-"""The command line of a service: `python -m ponor_ROLE --config FILE`, the same for all services.
+"""Command line of a service: `python -m ponor_ROLE --config FILE`, the same for all services.
 
-What lives here: from the words on the command line to a running service, and the metrics endpoint beside it. Which keys a configuration file
-has is each service's own; how a process lives and ends is `lifecycle`.
+Each service defines the keys of its own configuration file.
 """
 
 from __future__ import annotations
@@ -33,7 +32,10 @@ def run_from_command_line(
     network: NetworkOf,
     remediable: tuple[type[BaseException], ...] = (),
 ) -> int:
-    """Parse `--config FILE`, read the file, run the service; returns the exit code (see `lifecycle`)."""
+    """Parse `--config FILE`, read the file and run the service.
+
+    Return the exit code (listed in `lifecycle`).
+    """
     parser = argparse.ArgumentParser(prog=name, description=description)
     parser.add_argument("--config", type=Path, required=True, help=f"JSON file, see {name}.configuration")
     try:
@@ -46,11 +48,13 @@ def run_from_command_line(
 
 
 def start_metrics(runtime: Runtime, address: str | None) -> dict[str, str]:
-    """Serve Prometheus metrics and the probes on HOST:PORT, if an address is given; the bound address under "metrics".
+    """Serve Prometheus metrics and the probes on HOST:PORT.
+
+    Return the bound address under "metrics", or {} without an address.
 
     Raises:
-        StartRefusedError: the address is none.
-        OSError: it cannot be bound.
+        StartRefusedError: the address is not HOST:PORT.
+        OSError: the address cannot be bound.
     """
     if address is None:
         return {}
@@ -74,7 +78,10 @@ def start_metrics(runtime: Runtime, address: str | None) -> dict[str, str]:
 
 
 def announce(runtime: Runtime, ready_file: Path | None, addresses: ServiceAddresses) -> None:
-    """Say that the service serves, under these addresses: from now on its conditions decide whether it is ready, and the ready file, if there is one, says so."""
+    """Mark the service as started and write the ready file, if configured.
+
+    From now on the health conditions decide readiness; the ready file is rewritten whenever they change.
+    """
     runtime.health.announce()
     if ready_file is not None:
         runtime.health.on_change(lambda unmet: write_ready_file(ready_file, addresses, unmet))

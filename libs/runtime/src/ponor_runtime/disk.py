@@ -1,10 +1,14 @@
 """The disk port: files whose durability is explicit.
 
-Rules that every implementation keeps (libs/runtime/tests/disk_conformance.py checks them):
-- What `write` was given may be lost or torn at 512-byte sectors by a crash until `sync` returned; then it stays.
-- A created, linked, renamed or removed name may be undone by a crash until `sync_directory` returned.
-- An error from `sync` or `write` is fatal for the caller: nobody may retry it (fsync semantics lost in 2018's "fsyncgate").
-Paths are absolute. A file has one user at a time per operation kind; operations on one file are executed in the order called.
+Rules for every implementation (checked by libs/runtime/tests/disk_conformance.py):
+- Before `sync` returns, a crash may lose written bytes or tear them at 512-byte sectors. After it returns
+  they are durable.
+- Before `sync_directory` returns, a crash may undo a created, linked, renamed or removed name.
+- An error from `sync` or `write` is fatal: the caller must not retry it (the kernel may have dropped the
+  dirty pages and cleared the error; see "fsyncgate", PostgreSQL, 2018).
+
+Paths are absolute. A file has one user at a time per operation kind. Operations on one file run in call
+order.
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ from pathlib import PurePath
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""A memoryview is one of bytes."""
+"""A memoryview must have byte items."""
 
 SECTOR_BYTES = 512
-"""Writes are atomic at this size and alignment, and at no other."""
+"""Writes are atomic only at this size and alignment."""
 
 
 class DiskFile(Protocol):
@@ -28,7 +32,7 @@ class DiskFile(Protocol):
         ...
 
     async def modified_at_ms(self) -> int:
-        """When it was written last, by the machine's wall clock. Only to tell the old from the new."""
+        """Time of the last write, by the machine's wall clock. Use it only to compare the ages of files."""
         ...
 
     async def read(self, position: int, length: int) -> bytes:
@@ -36,23 +40,24 @@ class DiskFile(Protocol):
         ...
 
     async def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write all buffers one after the other from `position` on. Not durable yet."""
+        """Write all buffers consecutively from `position`. Not durable before `sync`."""
         ...
 
     async def sync(self) -> None:
-        """Make every write that was completed before this call durable (fdatasync)."""
+        """Make every write that completed before this call durable (fdatasync)."""
         ...
 
     async def write_sync(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """`write`, then `sync`, in one step: one thread hop on a real disk."""
+        """Run `write`, then `sync`, with one thread hop on a real disk."""
         ...
 
     def write_sync_then(
         self, position: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
     ) -> None:
-        """`write_sync` without a task: `done` is called in the loop's thread, never from within this call, with None or the error.
+        """Run `write_sync` without a task and call `done` with None or the error.
 
-        The buffers must not change before that.
+        `done` runs on the loop's thread, never from within this call. The buffers must not change before it
+        runs.
         """
         ...
 
@@ -65,21 +70,21 @@ class DiskLock(Protocol):
     """A lock on a directory, held until released or until the process ends."""
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         ...
 
 
 class Disk(Protocol):
     """A tree of files.
 
-    Raises (all operations): `FileNotFoundError`, `FileExistsError`, and `OSError` with ENOSPC or EIO where they apply.
+    Raises (all operations): `FileNotFoundError`, `FileExistsError`, and `OSError` with ENOSPC or EIO.
     """
 
     async def open(self, path: PurePath, *, create: bool = False, uncached: bool = False) -> DiskFile:
         """Open for reading and writing. With `create` the file must not exist yet.
 
-        `uncached` is a hint and changes no rule: what is written will not be read soon, and should pass by the machine's cache where
-        it can (writes that begin at a sector).
+        `uncached` is a hint that the data will not be read soon: sector-aligned writes bypass the page cache
+        where possible. It does not change durability.
         """
         ...
 
@@ -92,15 +97,18 @@ class Disk(Protocol):
         ...
 
     async def make_directories(self, directory: PurePath) -> None:
-        """Make a directory and its parents durable; no error if it is there."""
+        """Create a directory and its parents durably; no error if it exists."""
         ...
 
     async def rename(self, source: PurePath, target: PurePath) -> None:
-        """Give a file another name, replacing what has that name."""
+        """Rename a file, replacing the target."""
         ...
 
     async def link(self, source: PurePath, target: PurePath) -> None:
-        """Give a file a second name; `FileExistsError` if it is taken: the create-only step of the directory store."""
+        """Give a file a second name.
+
+        Raises `FileExistsError` if the name is taken (create-only step of the directory store).
+        """
         ...
 
     async def remove(self, path: PurePath) -> None:
@@ -112,9 +120,9 @@ class Disk(Protocol):
         ...
 
     def lock(self, directory: PurePath) -> DiskLock:
-        """Take the directory for this process.
+        """Lock the directory for this process.
 
         Raises:
-            BlockingIOError: another process has it.
+            BlockingIOError: another process holds the lock.
         """
         ...

@@ -1,8 +1,7 @@
-"""Threads that run disk calls, one after the other, and bring the results back to the event loop.
+"""Worker threads that run disk calls in order and deliver the results to the event loop.
 
-What lives here: the hop between the loop and a thread, and the pool from which `SystemDisk` takes a thread for as long as a file is
-open. A hop is one put into a C-level queue and one `call_soon_threadsafe`; nothing in between takes a Python lock, because a group
-commit pays for the hop with every sync.
+`SystemDisk` binds a worker from the pool to each open file. A hop is one put into a C-level queue and one
+`call_soon_threadsafe`, without a Python lock, because every group commit pays for it.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from typing import Any, Final, TypeAlias, TypeVar
 _T = TypeVar("_T")
 
 Tell: TypeAlias = Callable[[BaseException | None, Any], None]
-"""Called from the loop with the error or the result of a call."""
+"""Completion callback, called from the loop with the error or the result of a call."""
 _Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], asyncio.AbstractEventLoop, Tell]
 
 
 class DiskWorker:
-    """One thread that executes calls in the order given.
+    """One thread that executes calls in submission order.
 
-    The thread is a daemon: a process that stops on an error must not wait for a disk that hangs.
+    The thread is a daemon: a process that stops on an error must not wait for a hung disk.
     """
 
     __slots__ = ("_jobs",)
@@ -36,18 +35,20 @@ class DiskWorker:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, function: Callable[..., _T], *arguments: Any) -> asyncio.Future[_T]:
-        """Run `function(*arguments)` after all earlier calls; must be called on a running event loop."""
+        """Run `function(*arguments)` after all earlier calls. Requires a running event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
         self._jobs.put((function, arguments, loop, partial(settle, future)))
         return future
 
     def submit_then(self, tell: Tell, function: Callable[..., Any], *arguments: Any) -> None:
-        """`submit`, but `tell(error, result)` is called from the loop: no future, and no further turn of the loop behind it."""
+        """Like `submit`, but call `tell(error, result)` from the loop: no future and no further iteration of
+        the loop.
+        """
         self._jobs.put((function, arguments, asyncio.get_running_loop(), tell))
 
     def stop(self) -> None:
-        """End the thread once everything submitted has run."""
+        """End the thread after all submitted calls."""
         self._jobs.put(None)
 
     def _run(self) -> None:
@@ -57,17 +58,17 @@ class DiskWorker:
             error = result = None
             try:
                 result = function(*arguments)
-            except BaseException as raised:  # noqa: BLE001 - it is raised where the call is awaited
+            except BaseException as raised:  # noqa: BLE001 - re-raised where the call is awaited
                 error = raised
-            # The loop may have been closed meanwhile: then nobody waits for the result.
+            # RuntimeError: the loop is closed, so there is no receiver for the result.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(tell, error, result)
-            # A thread that waits for its next job must not keep the buffers of the last one alive.
+            # Do not keep the buffers of the last job alive while waiting for the next one.
             del job, function, arguments, loop, tell, error, result
 
 
 def settle(future: asyncio.Future[Any], error: BaseException | None, result: object) -> None:
-    """`Tell` for those who wait with a future."""
+    """Complete a future from a `Tell` callback."""
     if future.done():
         return
     if error is None:
@@ -77,9 +78,9 @@ def settle(future: asyncio.Future[Any], error: BaseException | None, result: obj
 
 
 class DiskWorkerPool:
-    """Workers that are bound to one open file each, and kept for the next file afterwards.
+    """Workers bound to one open file each and reused for later files.
 
-    All methods run on the event loop's thread.
+    Not thread-safe: call all methods on the event loop's thread.
     """
 
     WORKERS_MAX: Final = 512
@@ -90,20 +91,18 @@ class DiskWorkerPool:
         self._bound = 0
 
     def bind(self) -> DiskWorker:
-        """A worker for one file.
+        """Return a worker for one file.
 
         Raises:
-            OSError: EMFILE, `WORKERS_MAX` files are open.
+            OSError: EMFILE, `WORKERS_MAX` files are already open.
         """
         if self._bound >= self.WORKERS_MAX:
-            raise OSError(
-                errno.EMFILE, f"{self.WORKERS_MAX} files are open on this disk, and that is its limit"
-            )
+            raise OSError(errno.EMFILE, f"{self.WORKERS_MAX} files are open on this disk, which is the limit")
         self._bound += 1
         return self._idle.pop() if self._idle else DiskWorker("ponor-disk")
 
     def give_back(self, worker: DiskWorker) -> None:
-        """The file of this worker is closed."""
+        """Return the worker of a closed file to the pool."""
         self._bound -= 1
         assert self._bound >= 0
         if len(self._idle) < self.IDLE_MAX:
@@ -112,6 +111,6 @@ class DiskWorkerPool:
             worker.stop()
 
     def stop_idle(self) -> None:
-        """End the threads that no file uses."""
+        """End the threads that are not bound to a file."""
         while self._idle:
             self._idle.pop().stop()

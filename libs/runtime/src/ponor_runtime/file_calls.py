@@ -1,12 +1,4 @@
-"""The system calls on one open file; they run on the file's thread, one at a time.
-
-What lives here: how bytes get to the disk with little work.
-- A synced write is one call, `pwritev` with RWF_DSYNC, where nothing else of the file is unsynced: the thread takes Python's lock once less,
-  and the kernel searches the written range for dirty pages instead of the whole file.
-- An uncached file bypasses the page cache (O_DIRECT). A page that the kernel has to find, clear and fill costs several times what the bytes
-  cost that are copied into it, and what is written once and read from memory is not worth one. The device wants aligned memory, so the
-  bytes pass through a chunk that is used again and again.
-"""
+"""System calls on one open file. They run on the file's thread, one at a time."""
 
 from __future__ import annotations
 
@@ -21,68 +13,72 @@ from typing import Final
 from ponor_runtime.disk import SECTOR_BYTES, Buffer
 
 IOVECS_MAX: Final = 1024
-"""Linux refuses more buffers in one pwritev (IOV_MAX)."""
+"""Maximum number of buffers in one pwritev on Linux (IOV_MAX)."""
 
 CHUNK_BYTES: Final = 2 * 1024 * 1024
 CHUNKS_IDLE_MAX: Final = 8
 _BLOCK_BYTES: Final = 4096
-"""Where the end of a file is written with the cache, it begins at a page, or the kernel would have to read the page first."""
+"""A cached write of a file's end starts at a page boundary; otherwise the kernel reads the page first."""
 
 _JOINED_BYTES_MAX: Final = 64 * 1024
-"""Small buffers are joined before they are copied: two copies by C are cheaper than a turn of Python for each."""
+"""Smaller buffers are joined before they are copied: two copies in C cost less than a Python iteration per
+buffer."""
 
 _WRITE_AND_SYNC: Final = getattr(os, "RWF_DSYNC", 0)
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
 
 class WriteChunks:
-    """Aligned memory for uncached writes: as many chunks as such writes run at the same time, and a few are kept.
+    """Pool of aligned buffers for uncached writes: one per concurrent write, a few kept for reuse.
 
-    Used by several threads; a list's `pop` and `append` are atomic.
+    Several threads use it; a list's `pop` and `append` are atomic.
     """
 
     def __init__(self) -> None:
         self._idle: list[memoryview] = []
 
     def take(self) -> memoryview:
-        """A chunk for one write."""
+        """Return a buffer for one write."""
         try:
             return self._idle.pop()
         except IndexError:
             memory = mmap.mmap(-1, CHUNK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            with suppress(OSError):  # a kernel without huge pages
-                memory.madvise(mmap.MADV_HUGEPAGE)  # one page to hold in place for the device instead of 512
+            with suppress(OSError):  # the kernel does not support huge pages
+                memory.madvise(mmap.MADV_HUGEPAGE)  # pins one page for the device instead of 512
             return memoryview(memory)
 
     def give_back(self, chunk: memoryview) -> None:
-        """The write is over."""
+        """Return a buffer to the pool."""
         if len(self._idle) < CHUNKS_IDLE_MAX:
             self._idle.append(chunk)
 
 
 class FileCalls:
-    """An open file: one descriptor, and a second one for uncached writes where file system and device have such."""
+    """An open file: one descriptor, and a second one with O_DIRECT for uncached writes where supported."""
 
     __slots__ = ("_chunks", "_descriptor", "_direct", "_unsynced", "_write_and_sync")
 
     def __init__(self, path: PurePath, create: bool, chunks: WriteChunks | None) -> None:
-        """Open; `chunks` are given for an uncached file.
+        """Open the file; pass `chunks` for uncached writes.
 
         Raises:
-            OSError: it cannot be opened, or with `create` it exists.
+            OSError: the file cannot be opened, or exists already and `create` is set.
         """
         flags = os.O_RDWR | os.O_CLOEXEC
         self._descriptor = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), 0o644)
         self._chunks = chunks
         self._unsynced = True
-        """Something may have been written that no sync has covered; what earlier processes wrote is unknown."""
+        """Whether unsynced writes may exist. True after open: writes of earlier processes are unknown."""
         self._write_and_sync = _WRITE_AND_SYNC
+        # An uncached file bypasses the page cache (O_DIRECT): finding, clearing and filling a page costs
+        # several times as much as copying its bytes, and data that is written once and read from memory does
+        # not need the page.
         self._direct: int | None = None
         if chunks is not None and _DIRECT:
             try:
                 self._direct = os.open(path, flags | _DIRECT)
             except OSError as error:
-                if error.errno != errno.EINVAL:  # the file system has no such writes
+                if error.errno != errno.EINVAL:  # the file system does not support O_DIRECT
                     os.close(self._descriptor)
                     raise
 
@@ -91,34 +87,37 @@ class FileCalls:
         return os.fstat(self._descriptor).st_size
 
     def modified_at_ms(self) -> int:
-        """When it was written last, by the wall clock."""
+        """Time of the last write, by the wall clock."""
         return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
 
     def read(self, position: int, length: int) -> bytes:
-        """See `DiskFile.read`."""
+        """Read up to `length` bytes; fewer only at the end of the file."""
         piece = os.pread(self._descriptor, length, position)
         if len(piece) in {0, length}:
             return piece
         pieces = [piece]
         read = len(piece)
-        # A short read means the end of the file, or a limit of the kernel (2 GiB), or a signal: only zero bytes mean the end.
+        # A short read means end of file, the kernel's limit (2 GiB) or a signal. Only an empty read means end
+        # of file.
         while read < length and (piece := os.pread(self._descriptor, length - read, position + read)):
             pieces.append(piece)
             read += len(piece)
         return b"".join(pieces)
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """See `DiskFile.write`."""
+        """Write all buffers consecutively from `position`; not durable."""
         self._unsynced = True
         self._write(position, buffers, sum(map(len, buffers)), 0)
 
     def sync(self) -> None:
-        """See `DiskFile.sync`."""
+        """Make all completed writes durable (fdatasync)."""
         os.fdatasync(self._descriptor)
         self._unsynced = False
 
     def write_sync(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """See `DiskFile.write_sync`."""
+        """Write all buffers consecutively from `position` and make them durable."""
+        # With no other unsynced data, one pwritev with RWF_DSYNC replaces write and fdatasync: the thread
+        # acquires the GIL once less, and the kernel searches only the written range for dirty pages.
         size_bytes = sum(map(len, buffers))
         single = CHUNK_BYTES if self._direct is not None and not (position | size_bytes) % SECTOR_BYTES else 0
         in_one_call = 0 < size_bytes <= single or (self._direct is None and 0 < len(buffers) <= IOVECS_MAX)
@@ -129,16 +128,16 @@ class FileCalls:
         except OSError as error:
             if not flags or error.errno != errno.EOPNOTSUPP:
                 raise
-            flags = self._write_and_sync = 0  # the file system has no such call
+            flags = self._write_and_sync = 0  # the file system does not support RWF_DSYNC
             complete = self._write(position, buffers, size_bytes, 0)
         if not (flags and complete):
             os.fdatasync(self._descriptor)
         self._unsynced = False
 
     def descriptor_for_kernel(self, position: int, size_bytes: int) -> int | None:
-        """The descriptor on which such a synced write is one call and needs nothing else; None if there is more to it.
+        """Return the O_DIRECT descriptor if one synced write needs only one system call, else None.
 
-        Only while no other call of this file runs.
+        Call only while no other call of this file runs.
         """
         if (
             self._unsynced
@@ -150,17 +149,17 @@ class FileCalls:
         return self._direct
 
     def forget_synced(self) -> None:
-        """A write failed, or was done by half."""
+        """Mark the file as unsynced after a failed or partial write."""
         self._unsynced = True
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         if self._direct is not None:
             os.close(self._direct)
         os.close(self._descriptor)
 
     def _write(self, position: int, buffers: Sequence[Buffer], size_bytes: int, flags: int) -> bool:
-        """Whether it was done by calls that had these flags."""
+        """Write the buffers; return whether every byte was written with `flags`."""
         if self._direct is None or position % SECTOR_BYTES:
             return _write_cached(self._descriptor, position, buffers, flags)
         direct_bytes = (
@@ -171,7 +170,7 @@ class FileCalls:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            # The device has larger sectors: from now on this file is written like any other.
+            # The device has larger sectors: use cached writes for this file from now on.
             os.close(self._direct)
             self._direct = None
             _write_cached(self._descriptor, position, buffers, 0)
@@ -183,7 +182,7 @@ class FileCalls:
     def _write_direct(
         self, descriptor: int, position: int, buffers: Sequence[Buffer], direct_bytes: int, flags: int
     ) -> bytes:
-        """Write the first bytes chunk by chunk; returns the others."""
+        """Write the first `direct_bytes` bytes chunk by chunk; return the rest."""
         assert self._chunks is not None
         chunk = self._chunks.take()
         try:
@@ -210,7 +209,7 @@ class FileCalls:
 
 
 def _pieces(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
-    """The same bytes in fewer pieces."""
+    """Yield the same bytes in fewer buffers."""
     for first in range(0, len(buffers), IOVECS_MAX):
         group = buffers[first : first + IOVECS_MAX]
         if len(group) > 1 and sum(map(len, group)) <= _JOINED_BYTES_MAX:
@@ -233,7 +232,8 @@ def _write_cached(descriptor: int, position: int, buffers: Sequence[Buffer], fla
 
 
 def _write_all(descriptor: int, position: int, view: memoryview, flags: int) -> None:
-    # More than one call is rare: a nearly full disk or a very large write. The next call either goes on or raises ENOSPC.
+    # More than one call is rare: a nearly full disk or a very large write. The next call either continues or
+    # raises ENOSPC.
     while view:
         written = _pwritev(descriptor, [view], position, flags)
         position += written

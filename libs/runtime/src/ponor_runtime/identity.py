@@ -1,11 +1,11 @@
-"""Identities: typed ids and the bits they are made of.
+"""Typed ids and their bit layout.
 
-What lives here: the `NewType`s that every member shares, and the rules that make ids unique across clusters, so that two clusters
-can share a bucket and hand over ownership by metadata alone (docs/architecture.md, "Identity").
+Ids are unique across clusters, so that two clusters can share a bucket and transfer ownership by metadata
+alone (docs/architecture.md, "Identity").
 
-Stream, object and producer ids are int64 = `0 | cluster ordinal (14 bits) | sequence (49 bits)`.
-Node ids are int32 below 2^30 = `cluster ordinal (14 bits) << 16 | number (16 bits)`. No cluster has ordinal 0: a configured node id below 2^16 is a number, and the
-node takes the ordinal from its cluster.
+Stream, object and producer ids are int64 = `0 | cluster ordinal (14 bits) | sequence (49 bits)`. Node ids are
+int32 below 2^30 = `cluster ordinal (14 bits) << 16 | number (16 bits)`. Ordinal 0 is reserved: a configured
+node id below 2^16 is a bare number, and the node adds the ordinal of its cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def compose_id(ordinal: ClusterOrdinal, sequence: int) -> int:
     """Build a stream, object or producer id.
 
     Raises:
-        ValueError: a part is out of bounds.
+        ValueError: a part is out of range.
     """
     if not 0 <= ordinal <= CLUSTER_ORDINAL_MAX:
         raise ValueError(f"cluster ordinal {ordinal} is not within 0..{CLUSTER_ORDINAL_MAX}")
@@ -46,22 +46,22 @@ def compose_id(ordinal: ClusterOrdinal, sequence: int) -> int:
 
 
 def cluster_of_id(composed: int) -> ClusterOrdinal:
-    """The cluster in which a stream, object or producer id was made."""
+    """Cluster that created a stream, object or producer id."""
     assert composed >= 0
     return ClusterOrdinal(composed >> SEQUENCE_BITS)
 
 
 def sequence_of_id(composed: int) -> int:
-    """The part of an id that its cluster counted up."""
+    """Sequence part of an id."""
     assert composed >= 0
     return composed & SEQUENCE_MAX
 
 
 def compose_node_id(ordinal: ClusterOrdinal, number: int) -> NodeId:
-    """Build a node id; the result is below 2^30, as Kafka's clients and tools expect of small ids.
+    """Build a node id. The result is below 2^30 because Kafka clients and tools expect small ids.
 
     Raises:
-        ValueError: a part is out of bounds.
+        ValueError: a part is out of range.
     """
     if not 0 <= ordinal <= CLUSTER_ORDINAL_MAX:
         raise ValueError(f"cluster ordinal {ordinal} is not within 0..{CLUSTER_ORDINAL_MAX}")
@@ -71,17 +71,17 @@ def compose_node_id(ordinal: ClusterOrdinal, number: int) -> NodeId:
 
 
 def cluster_of_node(node_id: NodeId) -> ClusterOrdinal:
-    """The cluster to which a node id belongs."""
+    """Cluster of a node id."""
     assert 0 <= node_id < 1 << 30
     return ClusterOrdinal(node_id >> NODE_NUMBER_BITS)
 
 
 def number_of_node(node_id: NodeId) -> int:
-    """The part of a node id that is unique within its cluster."""
+    """Part of a node id that is unique within its cluster."""
     assert 0 <= node_id < 1 << 30
     return node_id & NODE_NUMBER_MAX
 
 
 def node_id_in(ordinal: ClusterOrdinal, node_id: NodeId) -> NodeId:
-    """The node id within a cluster: a number alone is completed, a whole node id stays as it is."""
+    """Add the cluster ordinal to a bare node number; return a complete node id unchanged."""
     return compose_node_id(ordinal, node_id) if cluster_of_node(node_id) == UNKNOWN_ORDINAL else node_id

@@ -1,11 +1,11 @@
-"""Synced writes that the kernel carries out while the loop goes on: Linux's native asynchronous I/O, called through ctypes.
+"""Asynchronous synced writes with Linux's native AIO, called through ctypes.
 
-What lives here: the four calls, the memory they write from, and the way of a result back to the loop, which is an eventfd that it polls like a
-socket. A group commit that goes this way needs no thread, and so none of the hand-overs of Python's lock that two threads on one core pay with
-context switches: one per write instead of nine, and half the CPU (docs/design/storage-and-write-path.md#cost-of-an-append).
+A group commit on this path needs no thread: one context switch per write instead of nine, and half the CPU
+(docs/design/storage-and-write-path.md#cost-of-an-append). The loop polls an eventfd for completions.
 
-Only for writes that need nothing besides: direct ones of whole sectors, in place, small. For all others, and wherever the calls are refused
-(another system, a container that forbids them, `fs.aio-max-nr`), a file has its thread; so every refusal here is a plain error number.
+Only small O_DIRECT overwrites of whole sectors qualify. All other writes use the file's thread, and so does a
+system that refuses the calls (another platform, a seccomp filter, `fs.aio-max-nr`). Refusals are therefore
+plain error numbers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Final, NamedTuple, TypeAlias
 from ponor_runtime.disk import Buffer
 
 WRITE_BYTES_MAX: Final = 256 << 10
-"""Beyond it the bytes cost more than the hop to a thread does, and copying them would hold up the loop."""
+"""Larger writes cost more than the hop to a thread, and copying them would block the loop."""
 WRITES_IN_FLIGHT_MAX: Final = 16
 
 Ended: TypeAlias = Callable[[int], None]
-"""Called from the loop with the number of bytes written, or a negative error number."""
+"""Completion callback, called from the loop with the number of bytes written or a negative error number."""
 
 
 class _CallNumbers(NamedTuple):
@@ -41,7 +41,8 @@ _CALLS: Final = {"x86_64": _CallNumbers(206, 207, 209, 208), "aarch64": _CallNum
 _PWRITE: Final = 1
 _TELL_EVENTFD: Final = 1
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 8)
-"""Python names it for reads only; of a write it says: refuse instead of waiting for another user of the file or for a free request."""
+"""Python exposes the flag for reads only. For a write: fail instead of waiting for the file's lock or for a
+free request."""
 _FLAGS: Final = getattr(os, "RWF_DSYNC", 0) | _NOWAIT
 _REQUEST: Final = struct.Struct("<QIIHhIQQqQII")
 """struct iocb: data, key, rw_flags, opcode, priority, descriptor, buffer, bytes, offset, reserved, flags, eventfd."""
@@ -51,12 +52,12 @@ _EVENTFD_BYTES: Final = 8
 
 
 class _Slot:
-    """Memory of one write in flight: what the kernel reads must stay where it is, and as it is, until the end."""
+    """Memory of one write in flight. It must not move or change before the kernel completes the write."""
 
     __slots__ = ("address", "chunk", "ended", "pointer", "request")
 
     def __init__(self) -> None:
-        memory = mmap.mmap(-1, WRITE_BYTES_MAX)  # of the kernel, thus aligned as direct writes want it
+        memory = mmap.mmap(-1, WRITE_BYTES_MAX)  # page-aligned, as O_DIRECT requires
         self.chunk = memoryview(memory)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self.request = ctypes.create_string_buffer(_REQUEST.size)
@@ -65,21 +66,21 @@ class _Slot:
 
 
 class KernelWrites:
-    """One context of the kernel, for one loop. All methods run on the loop's thread."""
+    """One AIO context for one loop. Call all methods on the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask the kernel for a context.
+        """Create the AIO context.
 
         Raises:
-            OSError: it has none for us, whatever the reason.
+            OSError: the kernel or platform provides none.
         """
         numbers = _CALLS.get(platform.machine())
-        # Without the flag the writes would end before they are durable, and nobody would notice.
+        # Without RWF_DSYNC the writes would complete before they are durable.
         if numbers is None or not hasattr(os, "eventfd") or not hasattr(os, "RWF_DSYNC"):
             raise OSError(errno.ENOSYS, f"no asynchronous writes on {platform.system()} {platform.machine()}")
         self.loop: Final = loop
         self._numbers = numbers
-        # PyDLL keeps the interpreter's lock: the calls do not wait, and giving it away and taking it back may.
+        # PyDLL keeps the GIL: the calls do not block, whereas reacquiring the GIL may.
         library = ctypes.PyDLL(None, use_errno=True)
         self._submit = library["syscall"]
         self._getevents = library["syscall"]
@@ -111,11 +112,11 @@ class KernelWrites:
         loop.add_reader(self._eventfd, self._collect)
 
     def begin(self, descriptor: int, position: int, buffers: Sequence[Buffer], ended: Ended) -> int:
-        """Begin to write all buffers, at most `WRITE_BYTES_MAX`, one after the other, and to make them durable.
+        """Start to write all buffers consecutively, at most `WRITE_BYTES_MAX` bytes, and make them durable.
 
         Returns:
-            0: `ended` will be called from the loop. Otherwise the error number of a refusal, and nothing was begun: EAGAIN if it may work
-            another time.
+            0: `ended` will be called from the loop. Otherwise the error number, and no write was started;
+                EAGAIN is temporary.
         """
         data = b"".join(buffers)
         if not self._idle:
@@ -149,13 +150,13 @@ class KernelWrites:
         return 0
 
     def close(self) -> None:
-        """Give the context back; waits for what is in flight, whose end nobody is told."""
+        """Destroy the context. Waits for writes in flight; their callbacks do not run."""
         self.loop.remove_reader(self._eventfd)
         self._other(ctypes.c_long(self._numbers.destroy), self._context)
         os.close(self._eventfd)
 
     def _collect(self) -> None:
-        """Writes have ended."""
+        """Run the callbacks of completed writes."""
         try:
             os.read(self._eventfd, _EVENTFD_BYTES)
         except BlockingIOError:
@@ -167,13 +168,13 @@ class KernelWrites:
         for number, _, result, _ in _EVENT.iter_unpack(self._events.raw[: _EVENT.size * count]):
             slot = self._slots[number]
             ended, slot.ended = slot.ended, None
-            assert ended is not None, "a write ends once"
+            assert ended is not None, "a write completes once"
             self._idle.append(number)
             try:
                 ended(result)
-            except Exception as error:  # noqa: BLE001 - one caller's mistake must not keep the next one from its result
+            except Exception as error:  # noqa: BLE001 - one failing callback must not stop the others
                 self.loop.call_exception_handler(
-                    {"message": "told of a write, a callback raised", "exception": error}
+                    {"message": "completion callback of a write raised", "exception": error}
                 )
 
     @staticmethod

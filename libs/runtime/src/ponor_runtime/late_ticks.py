@@ -1,8 +1,9 @@
-"""Ticks that come too late, and why: the loop's own step, a processor that others had, or something that the loop's thread was blocked by.
+"""Detection of late ticks and their cause: a long step of the loop, a lack of CPU, or a blocked thread.
 
-What lives here: the watch over one periodic wait on an event loop. The thread's times are read when a wait begins and again while the loop goes round, every few milliseconds at most, so that what is
-found at a late tick is about the time in which it was late. Exact it is not: the reading before lies up to `MARK_NS` before the tick was due on a busy loop, up to the whole wait on one at rest, and
-what the thread ran in that time counts as its own. So `ran` says too much rather than too little.
+The thread's times are sampled when a wait begins and again whenever the loop runs, at most every `MARK_NS`.
+The result is approximate: the last sample before the tick was due is up to `MARK_NS` old on a busy loop, up
+to the whole wait on an idle one, and CPU time since then counts as lateness. So `ran` is over- rather than
+underestimated.
 """
 
 from __future__ import annotations
@@ -17,39 +18,44 @@ from ponor_runtime.thread_times import ThreadTimes
 
 LOG: Final = logging.getLogger("ponor.loop")
 MARK_NS: Final = 5_000_000
-"""A loop that goes round a thousand times a second reads its thread's times two hundred times."""
+"""Minimum interval between samples: a loop with a thousand iterations per second takes two hundred."""
 LATE_NS: Final = 12_800_000
-"""What is less is nobody's concern, and costs nothing."""
+"""A smaller lateness is not analysed."""
 STALL_NS: Final = 50_000_000
-"""No step of a service is to hold its loop for longer; such a tick is told of in a line."""
+"""No step of a service may block its loop for longer; such a tick is logged."""
 LINES_NS: Final = 5_000_000_000
-"""Between two lines; the next one says how many stalls it did not tell of."""
+"""Minimum interval between two log lines; the next line counts the stalls in between."""
 
 
 class Shares(NamedTuple):
-    """Where the lateness of a tick went, in nanoseconds; together they are the lateness."""
+    """Parts of a tick's lateness in nanoseconds; they add up to the lateness."""
 
     ran_ns: int
-    """The thread had a processor: a long step of the loop, or many short ones."""
+    """The thread ran: a long step of the loop, or many short ones."""
     waited_ns: int
-    """It was ready, and others had the processors."""
+    """The thread was runnable, but other threads had the CPUs."""
     blocked_ns: int
-    """Neither: a call into the kernel that waits, another thread that has the interpreter, a page to be read in, a host that took the processor away."""
+    """Neither: a blocking system call, another thread holding the GIL, a page fault, or a host that took the
+    CPU away."""
 
 
 def shares(late_ns: int, before: ThreadTimes, after: ThreadTimes) -> Shares:
-    """Divide a lateness by the times of the loop's thread, read at or before the moment when the tick was due and when it came."""
+    """Divide a lateness by the thread times sampled at or before the due time (`before`) and at the tick
+    (`after`).
+    """
     ran_ns = min(max(after.ran_ns - before.ran_ns, 0), late_ns)
     waited_ns = min(max(after.waited_ns - before.waited_ns, 0), late_ns - ran_ns)
     return Shares(ran_ns, waited_ns, late_ns - ran_ns - waited_ns)
 
 
 class LateTicks:
-    """Watches the ticks of one loop: `due_in` before the wait, `came` after it, `mark` whenever the loop goes round.
+    """Watch the ticks of one loop: call `due_in` before the wait, `came` after it, and `mark` on every loop
+    iteration.
 
     Args:
-        late_us: name of the histogram of all lateness.
-        cause_us: name of the histogram of the shares of ticks later than `LATE_NS`; its label is `cause`. Nothing is recorded where the process does not tell its threads' times.
+        late_us: histogram of every tick's lateness.
+        cause_us: histogram of the shares of ticks later than `LATE_NS`, with label `cause`. Empty if the
+            process does not provide thread times.
     """
 
     def __init__(
@@ -69,24 +75,27 @@ class LateTicks:
         self._untold_count = 0
 
     def due_in(self, seconds: float) -> None:
-        """The next tick is due then."""
-        # The times first, the clock behind them: what passes between the two is in both. The other way round a processor lost just here would look as if something had blocked the thread.
+        """Start a wait: the next tick is due in `seconds`."""
+        # Read the thread times before the clock, so that the time between the two reads is part of both. In
+        # the other order a preemption between the reads would look like a blocked thread.
         if self._causes:
             self._before = self._times()
         now_ns = self._clock.monotonic_ns()
         self._due_ns, self._mark_again_ns = now_ns + int(seconds * 1e9), now_ns + MARK_NS
 
     def mark(self) -> None:
-        """The loop goes round: what was before is no part of a lateness to come. Behind the moment when the tick was due it may be, so nothing is read then."""
+        """Take a new sample, unless the tick is already due: a sample after the due time would hide the
+        lateness.
+        """
         if not self._causes or not self._mark_again_ns <= self._clock.monotonic_ns() < self._due_ns:
             return
         times = self._times()
-        # Whoever loses the processor here comes back when the tick was due long ago.
+        # The thread may have been preempted since the check above.
         if (now_ns := self._clock.monotonic_ns()) < self._due_ns:
             self._before, self._mark_again_ns = times, now_ns + MARK_NS
 
     def came(self) -> None:
-        """The tick came."""
+        """Record the lateness of a tick."""
         now_ns = self._clock.monotonic_ns()
         late_ns = max(now_ns - self._due_ns, 0)
         self._late_us.record(late_ns // 1000)
@@ -108,10 +117,10 @@ class LateTicks:
             self._untold_count += 1
             return
         LOG.warning(
-            "the event loop stood still: a tick was %.1f ms late, of which its thread ran %.1f ms, waited %.1f ms for a processor and was blocked %.1f ms%s",
+            "event loop stalled: tick %.1f ms late: ran %.1f ms, waited %.1f ms for a CPU, blocked %.1f ms%s",
             late_ns / 1e6,
             *(share_ns / 1e6 for share_ns in found),
-            f"; {self._untold_count} more since the last such line" if self._untold_count else "",
+            f"; {self._untold_count} more stalls since the last line" if self._untold_count else "",
         )
         self._line_again_ns = now_ns + LINES_NS
         self._untold_count = 0

@@ -1,7 +1,7 @@
-"""The life of a service process: loop, signals, death of the parent, fail-stop.
+"""Lifecycle of a service process: event loop, signals, exit of the parent process, fail-stop.
 
-What lives here: what stands around a service's `main` in a process of its own, the same for all services. Exit codes: 0 after a stop,
-1 for an error that a person can remedy (one line names it), 70 for a fail-stop.
+Exit codes: 0 after a requested stop, 1 for an error that an operator can fix (one line names it), 70 for a
+fail-stop.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.thread_times import OwnThreadTimes, ThreadTimes
 
 PARENT_FD_VARIABLE: Final = "PONOR_PARENT_FD"
-"""The read end of a pipe whose write end only the parent holds: its end of file means that the parent is gone."""
+"""Read end of a pipe whose write end only the parent holds: end of file means that the parent exited."""
 EXIT_REFUSED: Final = 1
 EXIT_FAIL_STOP: Final = 70
 STOP_SECONDS_MAX: Final = 4.0
-"""A service that has not closed everything this long after it was told to stop is ended anyway, unless it asked for more time: what was acknowledged is durable."""
+"""Time to close after a stop request before the process exits anyway, unless the service postpones it.
+Acknowledged data is durable."""
 ORPHAN_SECONDS_MAX: Final = 1.0
-"""A service whose parent is gone has so long, whatever it asks for: whoever starts it again needs its ports and its directory, and those it would wait for go as well."""
+"""Time to close after the parent exited; not postponable. The next start needs ports and directory."""
 END_LOOKS: Final = 8
-"""Either time is counted in so many pieces: a process that had no turn for seconds uses up one of them, and then has the others to close."""
+"""Both deadlines are counted in this many steps: a process that was suspended for seconds loses only one of
+them."""
 
 ServiceMain: TypeAlias = Callable[[Runtime, asyncio.Event], Awaitable[None]]
 """Serves until the event is set, then closes everything in order and returns."""
@@ -46,7 +48,7 @@ NetworkOf: TypeAlias = Callable[[Health], Network]
 
 
 class StartRefusedError(Exception):
-    """A service cannot start, or go on, until a person changes something; the message says what."""
+    """A service cannot start or continue until an operator changes something; the message says what."""
 
 
 def run_service(
@@ -56,13 +58,14 @@ def run_service(
     network: NetworkOf,
     remediable: tuple[type[BaseException], ...] = (),
 ) -> int:
-    """Run a service in this process until it is told to stop; returns the exit code.
+    """Run a service in this process until a stop request; return the exit code.
 
     Args:
         main: the service.
-        name: how it calls itself in its lines on stderr.
-        network: builds the network port, which tells the health of the process to those who ask; called on the running loop.
-        remediable: errors besides `StartRefusedError`, `SettingError` and `OSError` whose message is all that a person needs.
+        name: prefix of its lines on stderr.
+        network: builds the network port, which serves the health of the process; called on the running loop.
+        remediable: errors besides `StartRefusedError`, `SettingError` and `OSError` whose message suffices
+            for an operator.
     """
     import uvloop
 
@@ -74,7 +77,7 @@ def run_service(
         log_lines.finish()
         _say(f"{name}: {error}")
         return EXIT_REFUSED
-    except Exception as error:  # noqa: BLE001 - the last line of defence: a bug is shown in full
+    except Exception as error:  # noqa: BLE001 - last resort: print the whole traceback
         log_lines.finish()
         traceback.print_exception(error)
         _say(f"{name}: stopped by an unexpected {type(error).__name__}: {error}")
@@ -83,14 +86,15 @@ def run_service(
 
 
 def end_process(code: int) -> NoReturn:
-    """End a process that has closed everything, without taking the interpreter down first.
+    """End the process without shutting the interpreter down. Call after everything is closed.
 
-    Threads of compiled libraries (the object store's are Rust) may be about to call into Python. An interpreter that shuts down ends such a thread
-    by unwinding it, which Rust answers with SIGABRT (https://github.com/python/cpython/issues/87135): a finished command then looks like a crash.
+    Threads of compiled libraries (the object store's are Rust) may be about to call into Python. A finalizing
+    interpreter unwinds such a thread, and Rust aborts with SIGABRT
+    (https://github.com/python/cpython/issues/87135).
     """
     log_lines.finish()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone
             stream.flush()
     os._exit(code)
 
@@ -122,7 +126,10 @@ async def _serve(main: ServiceMain, name: str, network: NetworkOf) -> None:
 
 
 def _export_telemetry(telemetry: Telemetry, name: str) -> Callable[[], None]:
-    """Traces and metrics by OTLP, if the environment names a collector; the result flushes and stops."""
+    """Export traces and metrics by OTLP if the environment names a collector.
+
+    The returned function flushes and stops.
+    """
     from ponor_runtime.otlp_environment import is_asked_for
 
     if not is_asked_for(os.environ):
@@ -133,7 +140,7 @@ def _export_telemetry(telemetry: Telemetry, name: str) -> Callable[[], None]:
 
 
 class _ServiceProcess:
-    """`Process` of a service: it ends itself when its stop takes too long."""
+    """`Process` of a service; ends itself if its stop takes too long."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
@@ -157,12 +164,12 @@ class _ServiceProcess:
             self.end_in(seconds)
 
     def hurry(self) -> None:
-        """End the process soon, which nothing postpones."""
+        """End the process soon; ignore later postponements."""
         self._is_hurried = True
         self.end_in(ORPHAN_SECONDS_MAX)
 
     def end_in(self, seconds: float) -> None:
-        """End the process then, whatever it does, unless that is postponed."""
+        """End the process after `seconds`, unless postponed."""
         if self._end is not None:
             self._end.cancel()
         self._look_again(seconds, END_LOOKS)
@@ -175,7 +182,7 @@ class _ServiceProcess:
     def _give_up(self, seconds: float) -> NoReturn:
         log_lines.finish()
         _say(
-            f"{self._name}: not closed {seconds:g} s after it was told to stop; ends now, the next start recovers"
+            f"{self._name}: still open {seconds:g} s after the stop request; exiting, the next start recovers"
         )
         os._exit(EXIT_REFUSED)
 
@@ -213,7 +220,7 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, name: str, begin_stop: Callab
         except OSError:
             pass
         loop.remove_reader(descriptor)
-        _say(f"{name}: the process that started this one is gone; stopping")
+        _say(f"{name}: parent process exited; stopping")
         begin_stop()
 
     loop.add_reader(descriptor, readable)
@@ -223,10 +230,11 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, name: str, begin_stop: Callab
 def _on_loop_error(
     fail_stop: Callable[[str, BaseException], NoReturn], _: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
-    """Fail-stop for an error that no task handled; only a loud line where one connection or nothing at all is affected.
+    """Fail-stop for an error that no task handled.
 
-    One connection: the loop has closed the transport it names. Nothing: a warning without an exception, and gRPC's poller, which may
-    find its wake-up pipe read already (BlockingIOError) and polls again.
+    Only log it if it affects one connection (the loop has closed the transport it names) or nothing: a
+    warning without an exception, or BlockingIOError from gRPC's poller, which found its wake-up pipe already
+    read and polls again.
     """
     error = context.get("exception")
     what = str(context.get("message", "the event loop"))
@@ -237,7 +245,11 @@ def _on_loop_error(
 
 
 def _fail_stop(name: str, what: str, error: BaseException) -> NoReturn:
-    """End the process: no handler may run on state that is known to be wrong, so the loop stands still while the lines before this one are written (`log_lines`: a second at most)."""
+    """End the process.
+
+    The loop blocks while the log is flushed (at most `FLUSH_SECONDS_MAX`): state is corrupt, so no handler
+    may run.
+    """
     log_lines.finish()
     traceback.print_exception(error)
     _say(f"{name}: FAIL-STOP: {what}: {type(error).__name__}: {error}")

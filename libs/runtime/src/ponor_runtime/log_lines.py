@@ -1,7 +1,8 @@
-"""Log lines of a service: written by a thread of their own, so that the loop never waits for the file that they go to.
+"""Log handler that writes on its own thread, so that the loop never waits for the log file.
 
-A line costs microseconds until the file system makes its writer wait for a transaction of the journal: for as long as somebody's gigabytes are being written back, which on a busy disk is
-seconds. A loop that waits so long misses heartbeats. Not here: what is logged, and the last words of a process that fails (`lifecycle`), which nobody may skip.
+A write normally takes microseconds, but the file system can block the writer on a journal transaction for
+seconds while gigabytes are written back. A loop that waits that long misses heartbeats. The last lines of a
+failing process (`lifecycle`) are written synchronously.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from collections import deque
 from typing import Final, TextIO
 
 LINES_MAX: Final = 10_000
-"""Lines that wait to be written; what comes then is counted, not kept."""
+"""Lines waiting to be written; further lines are counted and dropped."""
 FLUSH_SECONDS_MAX: Final = 1.0
-"""How long a process that ends waits for its lines: a disk that hangs must not keep it."""
+"""How long an exiting process waits for its lines: a hung disk must not delay the exit."""
 FLUSH_LOOKS: Final = 10
-"""In so many pieces: a machine that stands still for seconds uses up one of them, not all before the writer has had its turn."""
+"""The wait is counted in this many steps, so that a suspended machine does not use it up before the writer
+runs."""
 LAYOUT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class LineWriter(logging.Handler):
-    """Lines go to a stream in the order of their records; `emit` never waits for it.
+    """Write lines to a stream in the order of their records; `emit` never waits.
 
-    Each record is made a line by whoever logs, since what it refers to may change afterwards.
+    The calling thread formats each record, since its arguments may change afterwards.
     """
 
     def __init__(self, stream: TextIO, *, lines_max: int = LINES_MAX) -> None:
@@ -37,14 +39,14 @@ class LineWriter(logging.Handler):
         self._lost_count = 0
         self._changed = threading.Condition()
         self._is_writing = False
-        # A daemon: see FLUSH_SECONDS_MAX.
+        # Daemon: a hung disk must not delay the exit.
         threading.Thread(target=self._write_for_ever, name="log lines", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record's line."""
+        """Queue the line of a record."""
         try:
             line = self.format(record)
-        except Exception:  # noqa: BLE001 - a wrong format string is a line on stderr, as with every handler
+        except Exception:  # noqa: BLE001 - report a wrong format string on stderr, as every handler does
             self.handleError(record)
             return
         with self._changed:
@@ -55,7 +57,7 @@ class LineWriter(logging.Handler):
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until everything queued is written, `FLUSH_SECONDS_MAX` at most."""
+        """Wait until all queued lines are written, at most `FLUSH_SECONDS_MAX`."""
         with self._changed:
             for _ in range(FLUSH_LOOKS):
                 if self._changed.wait_for(self._is_written, FLUSH_SECONDS_MAX / FLUSH_LOOKS):
@@ -67,7 +69,7 @@ class LineWriter(logging.Handler):
     def _write_for_ever(self) -> None:
         while True:
             lines = self._take()
-            with contextlib.suppress(OSError, ValueError):  # whoever read it is gone, or the disk is full
+            with contextlib.suppress(OSError, ValueError):  # the reader is gone, or the disk is full
                 self._stream.writelines(lines)
                 self._stream.flush()
             with self._changed:
@@ -75,12 +77,12 @@ class LineWriter(logging.Handler):
                 self._changed.notify_all()
 
     def _take(self) -> list[str]:
-        """All that wait, and how many were lost behind them."""
+        """Take all waiting lines; append a line with the number of dropped ones."""
         with self._changed:
             self._changed.wait_for(lambda: self._lines)
             lines = [f"{line}\n" for line in self._lines]
             if self._lost_count:
-                lines.append(f"{self._lost_count} lines were lost: the log's file is too slow for them\n")
+                lines.append(f"{self._lost_count} log lines dropped: the log file is too slow\n")
             self._lines.clear()
             self._lost_count = 0
             self._is_writing = True
@@ -88,11 +90,11 @@ class LineWriter(logging.Handler):
 
 
 def log_to_stderr() -> None:
-    """Send the log of this process to its stderr, from INFO on."""
+    """Send the log of this process to stderr, from INFO on."""
     logging.basicConfig(level=logging.INFO, handlers=[LineWriter(sys.stderr)])
 
 
 def finish() -> None:
-    """Have what was logged written before the process ends or says its last words."""
+    """Flush the log before the process exits or prints its last lines."""
     for handler in logging.getLogger().handlers:
         handler.flush()

@@ -1,8 +1,7 @@
-"""Our numbers as OpenTelemetry's metric data.
+"""Conversion of Ponor's metrics to OpenTelemetry's metric data, for every metric reader.
 
-What lives here: what every metric reader needs, wherever it sends. Counters and gauges become observable instruments, whose callbacks read our
-numbers when somebody collects. OpenTelemetry has no observable histogram, so histograms join the collected data as ready-made points of
-the same data model.
+Counters and gauges become observable instruments, whose callbacks read the values at collection.
+OpenTelemetry has no observable histogram, so histograms join the collected data as finished points.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SCOPE: Final = "ponor"
 def create_instruments(provider: MeterProvider, telemetry: Telemetry) -> None:
     """Register every counter and gauge of the registry.
 
-    The unit is not handed on: the Prometheus reader would append it to a name that has it already, and every name says its unit.
+    No unit is passed: the Prometheus reader would append it to names that already end with their unit.
     """
     meter = provider.get_meter(SCOPE)
     for name, metric in METRICS.items():
@@ -49,9 +48,9 @@ def create_instruments(provider: MeterProvider, telemetry: Telemetry) -> None:
 def with_histograms(
     collected: MetricsData | None, telemetry: Telemetry, resource: Resource, *, since_wall_ns: int
 ) -> MetricsData:
-    """What OpenTelemetry collected, and our histograms, counted since `since_wall_ns`.
+    """Add Ponor's histograms, counted since `since_wall_ns`, to the metrics that OpenTelemetry collected.
 
-    All in one scope of one resource: OTLP's encoder keeps the last of several equal ones.
+    All share one scope of one resource: OTLP's encoder keeps only the last of several equal ones.
     """
     metrics = (
         []

@@ -1,8 +1,8 @@
 """The network port: ordered streams of frames between services.
 
-A frame is one encoded protobuf message. `ponor_rpc.grpc_network` carries frames over gRPC (every connection is one bidirectional
-call, so that any gRPC client can talk to the services); the simulator carries the same bytes through a faulty network.
-A method is a gRPC path such as "/ponor.controller.v1.SessionService/Session".
+A frame is one encoded protobuf message. `ponor_rpc.grpc_network` carries frames over gRPC: every connection
+is one bidirectional call, so any gRPC client can talk to the services. The simulator carries the same bytes
+through a faulty network.
 """
 
 from __future__ import annotations
@@ -11,36 +11,39 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeAlias
 
 FRAME_BYTES_MAX = 4 * 1024 * 1024
-"""No frame is larger; both sides refuse one."""
+"""Maximum size of a frame; both sides refuse larger ones."""
 
 
 class ConnectionClosedError(Exception):
-    """The peer is gone, the network failed, or `close` was called."""
+    """The peer closed, the network failed, or `close` was called."""
 
 
 class Connection(Protocol):
-    """One bidirectional stream of frames. Order is kept; nothing is lost while it is open."""
+    """One bidirectional, ordered stream of frames without loss while it is open."""
 
     async def send(self, frame: bytes) -> None:
-        """Hand a frame over; waits while the peer is slow (backpressure).
+        """Send a frame; wait while the peer is slow (backpressure).
 
         Raises:
-            ConnectionClosedError: the connection is gone.
+            ConnectionClosedError: the connection is closed.
         """
         ...
 
     def try_send(self, frame: bytes) -> bool:
-        """Hand a frame over at once, if nothing that was handed over before is still waiting; else it is not taken: `send` waits, or tells that the connection is gone.
+        """Send a frame without waiting if no earlier frame is pending.
 
-        For a lone frame that somebody waits for. What comes meanwhile is better gathered and sent together.
+        Otherwise return False without sending it: use `send`.
+
+        For a single latency-sensitive frame. Collect frames that arrive in the meantime and send them
+        together.
         """
         ...
 
     async def receive(self) -> bytes:
-        """The next frame.
+        """Wait for the next frame.
 
         Raises:
-            ConnectionClosedError: the connection is gone.
+            ConnectionClosedError: the connection is closed.
         """
         ...
 
@@ -58,7 +61,7 @@ class Listener(Protocol):
 
     @property
     def address(self) -> str:
-        """HOST:PORT, with the port that was really bound."""
+        """HOST:PORT with the actual port."""
         ...
 
     async def close(self) -> None:
@@ -67,10 +70,10 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    """Where connections come from."""
+    """Factory of connections and listeners."""
 
     async def connect(self, address: str, method: str) -> Connection:
-        """Open a connection to HOST:PORT. May succeed before the peer is known to be there; then `receive` tells.
+        """Open a connection to HOST:PORT. May return before the peer is reached; `receive` then raises.
 
         Raises:
             ConnectionClosedError: the peer cannot be reached.
@@ -78,7 +81,7 @@ class Network(Protocol):
         ...
 
     async def listen(self, address: str, handlers: Mapping[str, Handler]) -> Listener:
-        """Serve methods on HOST:PORT (port 0: any).
+        """Serve methods on HOST:PORT (port 0: any free port).
 
         Raises:
             OSError: the address cannot be bound; the message names it.

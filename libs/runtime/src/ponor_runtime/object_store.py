@@ -1,10 +1,12 @@
 """The object-store port: immutable objects under keys.
 
-Implementations live in `s3stream.stores` (a directory, S3) and in the simulator; one conformance suite runs against all of them
-(libs/s3stream/tests/object_store_conformance.py). Wrappers (retry, metering, limits) implement the same protocol and compose.
+Implementations live in `s3stream.stores` (a directory, S3) and in the simulator; one conformance suite runs
+against all of them (libs/s3stream/tests/object_store_conformance.py). Wrappers (retry, metering, limits)
+implement the same protocol and compose.
 
-Not a file system: no append, no rename, no directories. Keys are `/`-separated ASCII. Data puts are create-only, because an object id
-is never used twice: whoever finds the key taken either repeats its own put or is a zombie.
+Not a file system: no append, no rename, no directories. Keys are `/`-separated ASCII. Data puts are
+create-only because an object id is never reused: a put that finds its key taken is either a retry or comes
+from a fenced node.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from ponor_runtime.disk import Buffer
 
 
 class ObjectStoreError(Exception):
-    """Root of what a store answers; `retriable` tells whether the same call may succeed later."""
+    """Base class of store errors; `retriable` tells whether the same call may succeed later."""
 
     retriable = False
 
@@ -27,7 +29,7 @@ class ObjectNotFoundError(ObjectStoreError):
 
 
 class MultipartNotFoundError(ObjectStoreError):
-    """No such multipart upload: it was completed or aborted, or never begun."""
+    """The multipart upload was completed, aborted or never created."""
 
 
 class ObjectAlreadyExistsError(ObjectStoreError):
@@ -35,22 +37,25 @@ class ObjectAlreadyExistsError(ObjectStoreError):
 
 
 class ObjectStoreRefusedError(ObjectStoreError):
-    """Credentials, bucket or configuration are wrong; no retry will help."""
+    """Credentials, bucket or configuration are wrong; retries do not help."""
 
 
 class ObjectStoreUnavailableError(ObjectStoreError):
-    """Overload, timeout, connection loss. The call may or may not have been applied."""
+    """Overload, timeout or connection loss. The call may or may not have been applied."""
 
     retriable = True
 
 
 class ObjectStoreSlowDownError(ObjectStoreUnavailableError):
-    """The store asks for fewer requests at a time (503 Slow Down, 429)."""
+    """The store asks for a lower request rate (503 Slow Down, 429)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One row of a listing. `modified_at_ms`: when it was put, by the store's clock; None where the listing does not say."""
+    """One row of a listing.
+
+    `modified_at_ms`: time of the put by the store's clock; None if the listing omits it.
+    """
 
     key: str
     size_bytes: int
@@ -59,7 +64,7 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class MultipartUpload:
-    """An object that is being written in parts; nobody sees it before it is completed."""
+    """An object being written in parts; it is invisible before completion."""
 
     key: str
     upload_id: str
@@ -67,7 +72,7 @@ class MultipartUpload:
 
 @dataclass(frozen=True, slots=True)
 class UploadedPart:
-    """A part that is in the store. `number` counts from 1; `etag` is what the store calls it, in the store's own spelling."""
+    """A stored part. `number` counts from 1; `etag` is the store's own value, unchanged."""
 
     number: int
     etag: str
@@ -76,7 +81,7 @@ class UploadedPart:
 
 @dataclass(frozen=True, slots=True)
 class OpenMultipart:
-    """One row of a listing of multipart uploads that were neither completed nor aborted; `begun_at_ms` by the store's clock."""
+    """One row of a listing of open multipart uploads; `begun_at_ms` by the store's clock."""
 
     key: str
     upload_id: str
@@ -87,25 +92,25 @@ class ObjectStore(Protocol):
     """A bucket, or a prefix of one."""
 
     async def put(self, key: str, buffers: Sequence[Buffer]) -> None:
-        """Create an object from the buffers, one after the other; durable when it returns. Large ones go by multipart.
+        """Create an object from the consecutive buffers; durable on return. Large objects use multipart.
 
         Raises:
             ObjectAlreadyExistsError: the key is taken.
-            ObjectStoreError: see the classes.
+            ObjectStoreError: any other failure.
         """
         ...
 
     async def get(self, key: str, start: int, length: int) -> bytes:
-        """Exactly `length` bytes from `start` on, or fewer at the end of the object.
+        """Return `length` bytes from `start`, or fewer at the end of the object.
 
         Raises:
             ObjectNotFoundError: no such object.
-            ObjectStoreError: see the classes.
+            ObjectStoreError: any other failure.
         """
         ...
 
     async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
-        """The last `length` bytes (fewer if the object is smaller) and the object's size.
+        """Return the last `length` bytes (fewer if the object is smaller) and the object's size.
 
         Raises:
             ObjectNotFoundError: no such object.
@@ -113,11 +118,11 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; absent ones count as deleted."""
+        """Delete objects; absent keys count as deleted."""
         ...
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, in any order."""
+        """Yield every object whose key starts with `prefix`, in any order."""
         ...
 
     async def close(self) -> None:
@@ -126,59 +131,60 @@ class ObjectStore(Protocol):
 
 
 class MultipartStore(Protocol):
-    """Objects of the same bucket, written in parts over time, and parts copied within the store. Not every store has this.
+    """Objects written in parts over time, and parts copied within the store. Not every store supports this.
 
-    Parts may be uploaded in any order and at the same time; a number that is uploaded again replaces the part.
+    Parts may be uploaded in any order and concurrently; a part with an existing number replaces it.
     """
 
     @property
     def part_size_bytes_min(self) -> int:
-        """Least bytes of every part but the last."""
+        """Minimum size of every part but the last."""
         ...
 
     async def create_multipart(self, key: str) -> MultipartUpload:
-        """Begin. Whoever never completes or aborts it leaves parts that cost money: GC lists and aborts them."""
+        """Create an upload. The parts of an abandoned upload cost money; GC lists and aborts such uploads."""
         ...
 
     async def upload_part(
         self, upload: MultipartUpload, number: int, buffers: Sequence[Buffer]
     ) -> UploadedPart:
-        """Write a part from the buffers, one after the other.
+        """Upload a part from the consecutive buffers.
 
         Raises:
-            MultipartNotFoundError: the upload is over.
-            ObjectStoreError: see the classes.
+            MultipartNotFoundError: the upload is not open.
+            ObjectStoreError: any other failure.
         """
         ...
 
     async def upload_part_copy(
         self, upload: MultipartUpload, number: int, source_key: str, start: int, length: int
     ) -> UploadedPart:
-        """Make bytes [start, start + length) of another object a part; they do not pass through here.
+        """Copy bytes [start, start + length) of another object into a part, within the store.
 
         Raises:
-            MultipartNotFoundError: the upload is over.
+            MultipartNotFoundError: the upload is not open.
             ObjectNotFoundError: no such source.
-            ObjectStoreError: see the classes.
+            ObjectStoreError: any other failure.
         """
         ...
 
     async def complete_multipart(self, upload: MultipartUpload, parts: Sequence[UploadedPart]) -> None:
-        """Create the object from its parts in the order of their numbers; durable when it returns.
+        """Create the object from its parts in the order of their numbers; durable on return.
 
         Raises:
             ObjectAlreadyExistsError: the key is taken. The upload stays open.
-            MultipartNotFoundError: the upload is over: aborted, or completed by an earlier call whose answer was lost.
-            ObjectStoreError: see the classes.
+            MultipartNotFoundError: the upload was aborted, or completed by an earlier call whose response was
+                lost.
+            ObjectStoreError: any other failure.
         """
         ...
 
     async def abort_multipart(self, upload: MultipartUpload) -> None:
-        """Throw all parts away; an absent upload counts as aborted."""
+        """Discard all parts; an absent upload counts as aborted."""
         ...
 
     def list_multiparts(self, prefix: str) -> AsyncIterator[OpenMultipart]:
-        """Every open upload whose key starts with `prefix`, in any order."""
+        """Yield every open upload whose key starts with `prefix`, in any order."""
         ...
 
     async def close(self) -> None:

@@ -1,10 +1,11 @@
-"""A clock that counts only the time in which the process ran: silence of others is measured with it.
+"""Clock that stops while the process is not running; measures the silence of peers.
 
-A process that did not run (SIGSTOP, a frozen virtual machine, a step that held the event loop) heard nobody in that time, although everybody may have spoken. Time that passes between two
-ticks of the observer beyond `absence_s` is therefore left out. Frames that arrived meanwhile are read before the observed time goes on.
+A process that was suspended (SIGSTOP, a frozen virtual machine, a blocked event loop) received no messages,
+although its peers may have sent some. Time beyond `absence_s` between two ticks is therefore not counted, so
+that frames that arrived meanwhile are read before timeouts expire.
 
-Use it where the silence of somebody else has a consequence for them: session timeouts, suspicion, leases, deadlines of moves. Do not use it for rights of the process itself: a broker that
-did not run must assume that it was replaced, and counts all time.
+Use it for timeouts of peers: session timeouts, suspicion, leases, deadlines of moves. Do not use it for the
+process's own rights: a suspended broker must assume that it was replaced, and counts all time.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from typing import Final
 from ponor_runtime.clock import Clock
 
 ABSENCE_S: Final = 1.0
-"""A gap between two ticks counts up to this. Longer than delays of a loaded machine, shorter than a third of every session timeout."""
+"""Maximum counted gap between two ticks. Longer than delays of a loaded machine, shorter than a third of
+every session timeout."""
 TICKS_PER_ABSENCE: Final = 4
 RECHECK_S_MIN: Final = 0.001
 
 
 class ObserverClock:
-    """Fulfils `ponor_runtime.clock.Clock`. Its owner runs `run()` as a task for as long as the clock is used, or has one task that waits with `sleep_towards`.
+    """A `Clock` of observed time.
 
-    `wall_ms` and `sleep` are those of the clock underneath: whoever sleeps until an observed time reads the clock again afterwards.
+    Run `run()` as a task while the clock is in use, or have one task wait with `sleep_towards`.
+
+    `wall_ms` and `sleep` use the underlying clock: after sleeping until an observed time, read the clock
+    again.
     """
 
     def __init__(self, clock: Clock, absence_s: float = ABSENCE_S) -> None:
@@ -39,7 +44,7 @@ class ObserverClock:
         self._listeners: list[Callable[[int], None]] = []
 
     def on_return(self, listener: Callable[[int], None]) -> None:
-        """Call back with the length of each absence in nanoseconds, as soon as it is noticed."""
+        """Call `listener` with the length of each absence in nanoseconds when it is detected."""
         self._listeners.append(listener)
 
     def monotonic_ns(self) -> int:
@@ -69,9 +74,10 @@ class ObserverClock:
             await self._clock.sleep(self._tick_s)
 
     async def sleep_towards(self, left_s: float) -> None:
-        """Sleep for a part of `left_s`, at most for all of it; to be repeated by the one task that waits for a time.
+        """Sleep for at most `left_s`; call it in a loop from the one task that waits for a deadline.
 
-        It is one sleep until shortly before that time, and ticks from then on. An absence that ends before the ticks counts: what arrived in it is read in time.
+        It sleeps once until shortly before the deadline and then in ticks. An absence that ends before the
+        ticks is counted: frames that arrived during it are read in time.
         """
         absence_s = self._absence_ns / 1e9
         step_s = left_s - absence_s if left_s > 2 * absence_s else min(left_s, self._tick_s)
@@ -79,12 +85,14 @@ class ObserverClock:
         await self._clock.sleep(step_s)
 
     def timeout(self, seconds: float) -> ObservedTimeout:
-        """An `asyncio.timeout` of observed time: `async with clock.timeout(9.0): ...` raises TimeoutError."""
+        """Return an `asyncio.timeout` of observed time: `async with clock.timeout(9.0): ...` raises
+        TimeoutError.
+        """
         return ObservedTimeout(self, seconds)
 
 
 class ObservedTimeout:
-    """See `ObserverClock.timeout`."""
+    """Async context manager that raises TimeoutError after some observed time."""
 
     def __init__(self, clock: ObserverClock, seconds: float) -> None:
         self._clock = clock

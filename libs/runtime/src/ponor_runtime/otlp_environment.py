@@ -1,7 +1,8 @@
-"""What OpenTelemetry's environment variables ask of a Ponor process: which signals leave, and how many traces. Pure.
+"""Interpretation of OpenTelemetry's environment variables: which signals to export, and how many traces.
 
-What lives here: the decisions that the SDK leaves to its users. Nothing is exported unless an endpoint is named: a process that nobody
-configured opens no connection.
+Pure.
+
+Nothing is exported unless an endpoint is set, so an unconfigured process opens no connection.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ METRICS_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 SAMPLER: Final = "OTEL_TRACES_SAMPLER"
 SAMPLER_ARGUMENT: Final = "OTEL_TRACES_SAMPLER_ARG"
 RATIO_DEFAULT: Final = 0.01
-"""Share of requests that are traced when OTEL_TRACES_SAMPLER is not set: every request of a broker would be its whole work."""
+"""Default share of traced requests without OTEL_TRACES_SAMPLER; tracing every request would dominate a
+broker's work."""
 _PROTOCOLS: Final = (
     "OTEL_EXPORTER_OTLP_PROTOCOL",
     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
@@ -27,23 +29,23 @@ _PROTOCOL: Final = "http/protobuf"
 
 
 def is_asked_for(environment: Mapping[str, str]) -> bool:
-    """Whether anything is to be exported; cheap, and asked before anything of OpenTelemetry is imported."""
+    """Whether any export is configured. Cheap: callers check it before they import OpenTelemetry."""
     return any(environment.get(name) for name in (ENDPOINT, TRACES_ENDPOINT, METRICS_ENDPOINT)) and (
         environment.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
     )
 
 
 def exports(environment: Mapping[str, str]) -> tuple[bool, bool]:
-    """Whether traces leave, and whether metrics do.
+    """Whether to export traces, and whether to export metrics.
 
     Raises:
-        StartRefusedError: a protocol or an exporter that there is not.
+        StartRefusedError: unsupported protocol or exporter.
     """
     for name in _PROTOCOLS:
         protocol = environment.get(name, "").strip()
         if protocol not in ("", _PROTOCOL):
             raise StartRefusedError(
-                f"{name}={protocol}: Ponor speaks {_PROTOCOL}; collectors take it on port 4318"
+                f"{name}={protocol}: only {_PROTOCOL} is supported; collectors accept it on port 4318"
             )
     return (
         _exported(environment, "OTEL_TRACES_EXPORTER", TRACES_ENDPOINT),
@@ -52,10 +54,10 @@ def exports(environment: Mapping[str, str]) -> tuple[bool, bool]:
 
 
 def sampler_argument(environment: Mapping[str, str]) -> float | None:
-    """Our own default ratio; None when OTEL_TRACES_SAMPLER is set and the SDK decides.
+    """Ponor's default sampling ratio; None if OTEL_TRACES_SAMPLER is set and the SDK decides.
 
     Raises:
-        StartRefusedError: a ratio that is none.
+        StartRefusedError: the ratio is not a number from 0 to 1.
     """
     text = environment.get(SAMPLER_ARGUMENT, "").strip()
     if text and "traceidratio" in environment.get(SAMPLER, "traceidratio"):

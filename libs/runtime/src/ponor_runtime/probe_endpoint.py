@@ -1,6 +1,6 @@
-"""The HTTP endpoint beside a service: `/metrics`, `/livez`, `/readyz`; every other path is 404.
+"""HTTP endpoint of a service: `/metrics`, `/livez` and `/readyz`.
 
-It runs on threads of its own, so that it answers while the event loop does not.
+It runs on its own threads, so it answers even if the event loop is blocked.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from ponor_runtime.health import Verdict
 
 REQUESTS_MAX: Final = 16
-"""Requests that are answered at a time; further connections are closed."""
+"""Maximum number of concurrent requests; further connections are closed."""
 REQUEST_S_MAX: Final = 5.0
-"""A client that sends nothing for longer is disconnected."""
+"""A client that is silent for longer is disconnected."""
 
 Application: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def route(metrics: Application, probes: Mapping[str, Callable[[], Verdict]]) -> Application:
-    """An application that serves `/metrics` and, by path, the probes."""
+    """Return an application that serves `/metrics` and the probes by path; any other path is 404."""
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = str(environ.get("PATH_INFO", ""))
@@ -50,7 +50,7 @@ def _answer(start_response: Callable[..., Any], status: str, lines: Iterable[str
 
 
 class ProbeServer(socketserver.ThreadingMixIn, WSGIServer):
-    """A thread per request, at most `REQUESTS_MAX`."""
+    """HTTP server with one thread per request, at most `REQUESTS_MAX`."""
 
     daemon_threads = True
     request_queue_size = 2 * REQUESTS_MAX
@@ -60,7 +60,7 @@ class ProbeServer(socketserver.ThreadingMixIn, WSGIServer):
         super().__init__(*args, **kwargs)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on a thread of its own, or close at the bound."""
+        """Answer on a new thread, or close the connection at the limit."""
         if not self._slots.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -78,13 +78,13 @@ class ProbeServer(socketserver.ThreadingMixIn, WSGIServer):
             self._slots.release()
 
     def server_bind(self) -> None:
-        """Bind; the name of the host is not looked up, which can take seconds."""
+        """Bind without a lookup of the host's name, which can take seconds."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nobody's error."""
+        """Ignore disconnected clients."""
 
 
 class _ProbeServer6(ProbeServer):
@@ -95,11 +95,11 @@ class _QuietHandler(WSGIRequestHandler):
     timeout = REQUEST_S_MAX
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Requests are not logged."""
+        """Do not log requests."""
 
 
 def serve_probes(application: Application, host: str, port: int) -> ProbeServer:
-    """Bind and serve on a thread; port 0 takes any free one.
+    """Bind and serve on a thread; port 0 takes any free port.
 
     Raises:
         OSError: the address cannot be bound.

@@ -1,4 +1,4 @@
-"""The process port: what a service knows of the process that it is, and asks of whoever ends it."""
+"""The process port: CPU usage and shutdown deadline of the service's own process."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ class Process(Protocol):
     """The process around the service."""
 
     def cpu_ns(self) -> int:
-        """Processor time that the process used so far, over all of its threads."""
+        """CPU time of all threads of the process so far."""
         ...
 
     def loop_times(self) -> ThreadTimes | None:
-        """Times of the thread that the event loop runs on, asked on it; None where nothing is measured."""
+        """Times of the event loop's thread; call on that thread. None if not measured."""
         ...
 
     @property
     def is_hurried(self) -> bool:
-        """Whether it ends in a moment, whatever is asked: whoever started it is gone. What is not closed by then, the next start recovers."""
+        """Whether the process exits within a second because its parent exited.
+
+        The next start recovers what is still open.
+        """
         ...
 
     def postpone_end(self, seconds: float) -> None:
-        """Let the process live this much longer from now on.
+        """Extend the shutdown deadline to `seconds` from now.
 
-        A process that was told to stop is ended some seconds later, finished or not; a stop that takes longer says so before, and as often as it likes.
-        Without effect on a process that was not told to stop, and on one that is hurried.
+        A process exits some seconds after a stop request, whether it has finished or not. A longer stop calls
+        this first, as often as needed. No effect before a stop request or when hurried.
         """
         ...
 
 
 class UnwatchedProcess:
-    """A process that nobody ends and whose work is not measured: in the simulator, and inside of a tool."""
+    """A process without deadline and measurement: in the simulator and inside tools."""
 
     __slots__ = ()
 
@@ -47,5 +50,5 @@ class UnwatchedProcess:
     def loop_times(self) -> ThreadTimes | None:
         return None
 
-    def postpone_end(self, seconds: float) -> None:  # noqa: ARG002 - nobody ends it
+    def postpone_end(self, seconds: float) -> None:  # noqa: ARG002 - there is no deadline
         return None

@@ -1,4 +1,4 @@
-"""The randomness port: the only source of chance for service logic."""
+"""The randomness port: the only source of randomness for service logic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Randomness(Protocol):
-    """Chance as seen by one process; seeded under simulation."""
+    """Randomness of one process; seeded in the simulator."""
 
     def uniform(self, low: float, high: float) -> float:
         """A float in [low, high)."""

@@ -1,7 +1,8 @@
-"""The ready file: how a service tells other processes where it serves, and whether it is ready.
+"""The ready file: publishes a service's addresses and readiness to other processes.
 
-An atomic JSON file `{"pid": .., "addresses": {..}, "ready": true, "unmet": {..}}`, and its reader. The service writes it once everything is bound, and again
-whenever its readiness changes; a half-written file is never seen. A process that does not run cannot change the file: probes ask `/readyz`.
+An atomically replaced JSON file `{"pid": .., "addresses": {..}, "ready": true, "unmet": {..}}`. The service
+writes it after binding all addresses and whenever its readiness changes. A hung process cannot update the
+file, so probes use `/readyz`.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from typing import TypeAlias
 from ponor_runtime.health import Unmet
 
 ServiceAddresses: TypeAlias = Mapping[str, str]
-"""Role of an address (`kafka`, `session`, `metrics`) to the address itself: HOST:PORT, or a URL."""
+"""Maps the role of an address (`kafka`, `session`, `metrics`) to HOST:PORT or a URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyFile:
-    """What a ready file says."""
+    """Content of a ready file."""
 
     pid: int
     addresses: dict[str, str]
     unmet: dict[str, str]
-    """Reasons by condition; empty: the process is ready."""
+    """Reasons by condition; empty if the process is ready."""
 
 
 def write_ready_file(path: Path, addresses: ServiceAddresses, unmet: Sequence[Unmet] = ()) -> None:
-    """Replace the file atomically. Not durable: the process that it names does not survive a crash of the machine either."""
+    """Replace the file atomically. Not durable: a crash of the machine also ends the process."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     content = {
         "pid": os.getpid(),
@@ -43,7 +44,7 @@ def write_ready_file(path: Path, addresses: ServiceAddresses, unmet: Sequence[Un
 
 
 def read_ready_file(path: Path) -> ReadyFile | None:
-    """The file's content, or None if it is not there yet.
+    """Return the file's content, or None if it does not exist.
 
     Raises:
         ValueError: the file is not a ready file.

@@ -1,7 +1,6 @@
-"""The bundle of ports that every service is given.
+"""The bundle of ports that every service receives.
 
-What lives here: the one value that a composition root (`app.py`) receives. Object stores are not part of it: they are built from a
-URL, and a controller has none.
+Object stores are not part of it: they are built from a URL, and a controller has none.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from ponor_runtime.telemetry import Telemetry
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Everything of the outside world that one process may touch.
+    """Access of one process to the outside world; passed to the composition root (`app.py`).
 
-    `fail_stop(what, error)` ends the process at once, without clean-up: for failed writes and broken invariants, after which nothing
-    that the process says may be trusted.
+    `fail_stop(what, error)` exits the process without clean-up: after failed writes and broken invariants the
+    process must not send another message.
     """
 
     clock: Clock

@@ -1,11 +1,10 @@
-"""Settings: frozen dataclasses, read from text, checked against stated bounds.
+"""Settings: frozen dataclasses, parsed from text and checked against declared bounds.
 
-What lives here: how a value comes from `--set NAME=VALUE` or a configuration file into a typed field, and what a wrong one is told.
-Which settings there are is said by each service and library in its own dataclass; this file knows none of them.
-
-A field states its bounds and meaning by `setting(default, minimum=.., maximum=.., unit=.., doc=..)` or by the same keys in
-`field(metadata={"min", "max", "unit", "doc", "choices"})`. A field whose type is itself a settings dataclass is read from the same
-flat names, so that a service can hold the settings of its libraries.
+Values come from `--set NAME=VALUE` or a configuration file. Each service and library declares its settings in
+its own dataclass. A field declares bounds and meaning with `setting(default, minimum=.., maximum=.., unit=..,
+doc=..)` or with the same keys in `field(metadata={"min", "max", "unit", "doc", "choices"})`. The fields of a
+nested settings dataclass are read from the same flat names, so that a service can hold the settings of its
+libraries.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": Fa
 
 
 class SettingError(ValueError):
-    """A setting is unknown, cannot be read, or is out of its bounds; the message names it and what is accepted."""
+    """A setting is unknown, malformed or out of bounds; the message names it and the accepted values."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SettingRow:
-    """One setting as the documentation and `ponor` show it."""
+    """One setting as shown in the documentation and by `ponor`."""
 
     name: str
     kind: str
@@ -46,21 +45,24 @@ def setting(
     doc: str = "",
     choices: tuple[str, ...] = (),
 ) -> Any:
-    """A dataclass field with bounds; typed `Any` like `dataclasses.field`, so that it can stand as the default of any type."""
+    """Declare a dataclass field with bounds.
+
+    Typed `Any`, like `dataclasses.field`, so that any field type accepts it.
+    """
     metadata = {"min": minimum, "max": maximum, "unit": unit, "doc": doc, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def load(cls: type[_T], values: Mapping[str, object], *, accept_others: bool = False) -> _T:
-    """Build settings from named values: text, or numbers and booleans as JSON gives them.
+    """Build settings from named values: text, or numbers and booleans from JSON.
 
     Args:
         cls: a frozen dataclass.
         values: by setting name; absent names keep their default.
-        accept_others: ignore names that are not of this class, because the caller has checked them against all services.
+        accept_others: ignore names of other classes; the caller has checked them against all services.
 
     Raises:
-        SettingError: naming the setting and, for an unknown one, the nearest known name.
+        SettingError: names the setting and, if it is unknown, the nearest known name.
     """
     known = {name: (kind, field) for name, kind, field in _fields_of(cls)}
     if not accept_others:
@@ -69,10 +71,10 @@ def load(cls: type[_T], values: Mapping[str, object], *, accept_others: bool = F
 
 
 def check_names(values: Mapping[str, object], known: tuple[str, ...]) -> None:
-    """Refuse names that nobody knows.
+    """Reject unknown names.
 
     Raises:
-        SettingError: naming the first unknown name and the nearest known one.
+        SettingError: names the first unknown name and the nearest known one.
     """
     for name in values:
         if name not in known:
@@ -82,7 +84,7 @@ def check_names(values: Mapping[str, object], known: tuple[str, ...]) -> None:
 
 
 def describe(cls: type[Any]) -> list[SettingRow]:
-    """Every setting of a class, in order of declaration."""
+    """Every setting of a class, in declaration order."""
     return [
         SettingRow(
             name=name,
@@ -98,7 +100,7 @@ def describe(cls: type[Any]) -> list[SettingRow]:
 
 
 def describe_values(settings: object) -> list[tuple[SettingRow, object]]:
-    """Every setting of an instance with its present value, in order of declaration."""
+    """Every setting of an instance with its value, in declaration order."""
     values: dict[str, object] = {}
     _collect_values(settings, values)
     return [(row, values[row.name]) for row in describe(type(settings))]

@@ -1,8 +1,4 @@
-"""The real clock and the real source of chance.
-
-What lives here: the two smallest ports as the operating system fulfils them. No service logic imports this file; `lifecycle` builds
-these once per process and hands them on.
-"""
+"""The clock and randomness ports on the operating system. `lifecycle` creates them once per process."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import uuid
 
 
 class SystemClock:
-    """`Clock` on the machine's clocks."""
+    """`Clock` on the operating system's clocks."""
 
     __slots__ = ()
 
@@ -29,7 +25,7 @@ class SystemClock:
 
 
 class SystemRandomness:
-    """`Randomness` on the kernel's generator: good enough for tokens, cheap enough for jitter."""
+    """`Randomness` on the kernel's generator: secure enough for tokens, cheap enough for jitter."""
 
     __slots__ = ("_source",)
 

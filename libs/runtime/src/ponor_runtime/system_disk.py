@@ -1,8 +1,8 @@
-"""The real disk: POSIX files, `fdatasync`, directory locks by `flock`.
+"""The disk port on POSIX files, `fdatasync`, and `flock` for directory locks.
 
-What lives here: the loop's side of the `Disk` port. Every open file has a thread of its own (`disk_worker`) while it is open, so that
-operations on one file run in the order called and a slow sync of one file never holds up another; calls on names share one more. The
-system calls on an open file stand in `file_calls`. The writes of a group commit need no thread where the kernel does them in its own time
+Every open file has its own thread (`disk_worker`), so that operations on one file run in call order and a
+slow sync of one file never delays another; calls on names share one more thread. `file_calls` holds the
+system calls on an open file. Group commits use native AIO without a thread where the kernel supports it
 (`kernel_writes`).
 """
 
@@ -25,13 +25,13 @@ from ponor_runtime.kernel_writes import WRITE_BYTES_MAX, KernelWrites
 _T = TypeVar("_T")
 
 _Call: TypeAlias = tuple[Tell, Callable[..., Any], tuple[Any, ...]]
-"""Whom to tell, what to call, and its arguments."""
+"""Completion callback, function and its arguments."""
 
 
 class SystemDisk:
     """`Disk` on the machine's file systems.
 
-    `uses_kernel_writes` is what the machine allows; without it every write goes through a thread.
+    Without `uses_kernel_writes` every write goes through a thread.
     """
 
     def __init__(self, *, uses_kernel_writes: bool = True) -> None:
@@ -69,7 +69,7 @@ class SystemDisk:
         )
 
     def _abandon(self, opened: asyncio.Future[FileCalls], worker: DiskWorker) -> None:
-        # The caller was cancelled while the file was being opened: nobody else will close it.
+        # The caller was cancelled during the open and will not close the file.
         if not opened.cancelled() and opened.exception() is None:
             opened.result().close()
         self._pool.give_back(worker)
@@ -108,7 +108,7 @@ class SystemDisk:
         return SystemDiskLock(descriptor)
 
     def close(self) -> None:
-        """End the threads that serve no open file; for tests and orderly exits, when all files are closed."""
+        """Stop the threads and the AIO context. Call after all files are closed."""
         if self._kernel_writes is not None:
             self._kernel_writes.close()
             self._kernel_writes = None
@@ -124,10 +124,10 @@ class SystemDisk:
 
 
 class SystemFile:
-    """`DiskFile` on the calls of one open file and the thread bound to it.
+    """`DiskFile` on one open file and its thread.
 
-    A small synced write of an uncached file, which is what a group commit is, goes to the kernel without the thread if nothing else of the
-    file is going on; what is called meanwhile waits for it, so that the order of the calls holds.
+    A small synced write of an uncached file (a group commit) goes to the kernel without the thread if no
+    other call is in progress. Later calls wait for it, which preserves the call order.
     """
 
     __slots__ = (
@@ -153,7 +153,7 @@ class SystemFile:
         self._pool = pool
         self._kernel_writes = kernel_writes
         self._closed = False
-        self._on_thread = 0  # calls that it has not finished
+        self._on_thread = 0  # unfinished calls on the thread
         self._in_kernel = False
         self._behind: list[_Call] = []
 
@@ -250,11 +250,13 @@ class SystemFile:
         refusal = kernel_writes.begin(descriptor, position, buffers, ended)
         self._in_kernel = not refusal
         if refusal not in {0, errno.EAGAIN}:
-            self._kernel_writes = None  # nor will it another time
+            self._kernel_writes = None  # later writes would fail as well
         return self._in_kernel
 
     def _not_written(self, result: int) -> bool:
-        """Whether the thread can and may write the same bytes once more: the kernel refused this way of writing them, or stopped half-way."""
+        """Whether to write the same bytes again on the thread: the kernel refused AIO for them or wrote only
+        a part.
+        """
         self._calls.forget_synced()
         if -result in {errno.EINVAL, errno.EOPNOTSUPP}:
             self._kernel_writes = None

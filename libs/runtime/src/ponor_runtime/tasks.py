@@ -1,7 +1,6 @@
-"""Supervised background tasks: no exception of a task is ever lost.
+"""Supervised background tasks: an unhandled exception calls the fail-stop handler immediately.
 
-What lives here: the owner of a service's long-running coroutines. An exception that a task does not handle reaches the process's
-fail-stop handler at once, instead of a log line at garbage collection.
+Without supervision asyncio would log it only when the task is garbage-collected.
 """
 
 from __future__ import annotations
@@ -11,25 +10,25 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 FailStop: TypeAlias = Callable[[str, BaseException], None]
-"""Called with the name of what failed, and why."""
+"""Called with the name of the failed task and its exception."""
 
 
 def report_to_loop(what: str, error: BaseException) -> None:
-    """Hand the failure to the event loop's exception handler: what a process without a fail-stop handler does."""
+    """Report a failure to the event loop's exception handler; for processes without a fail-stop handler."""
     context = {"message": f"{what} failed", "exception": error}
     asyncio.get_running_loop().call_exception_handler(context)
 
 
 class BackgroundTasks:
-    """A set of tasks that live as long as their owner.
+    """Tasks that live as long as their owner.
 
-    Bound: `tasks_max`; a service that reaches it leaks tasks, which is a bug, and says so.
+    Reaching `tasks_max` means that the service leaks tasks; `spawn` then raises.
     """
 
     def __init__(self, fail_stop: FailStop, *, tasks_max: int = 10_000) -> None:
         self._fail_stop = fail_stop
         self._tasks_max = tasks_max
-        # A dict, not a set: tasks are cancelled in the order they were started, on every run alike.
+        # A dict, not a set: tasks are cancelled in start order, so that simulator runs are deterministic.
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._closed = False
 
@@ -38,14 +37,14 @@ class BackgroundTasks:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the owner is closing or closed, so that nothing can be started any more."""
+        """Whether the owner is closing or closed; `spawn` then raises."""
         return self._closed
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Start a task. Its exception, unless it was cancelled, goes to the fail-stop handler.
+        """Start a task. Its exception goes to the fail-stop handler, unless it was cancelled.
 
         Raises:
-            RuntimeError: the owner was closed, or has `tasks_max` tasks.
+            RuntimeError: the owner is closed or has `tasks_max` tasks.
         """
         if self._closed or len(self._tasks) >= self._tasks_max:
             coroutine.close()

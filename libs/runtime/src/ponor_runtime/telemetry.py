@@ -1,7 +1,7 @@
-"""Telemetry: cheap instruments under the names of one registry.
+"""Telemetry instruments under the names of one registry (`telemetry_names`).
 
-What lives here: the instruments that services hold. They are plain Python numbers that the hot path adds to; whoever wants to see them
-(`telemetry_export`) reads them by callback, so that telemetry costs nothing when nobody asks. Names come from `telemetry_names` alone.
+Instruments are plain Python numbers that the hot path increments. Exporters (`telemetry_export`) read them by
+callback, so telemetry costs nothing while no exporter runs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NO_SPAN: Final[AbstractContextManager[Any]] = nullcontext()
 
 
 class TelemetryNameError(LookupError):
-    """A name or a label is not in the registry, or is used as another kind."""
+    """A name or label is not in the registry, or belongs to another kind of metric."""
 
 
 class Counter:
-    """A number that only grows."""
+    """A monotonically increasing number."""
 
     __slots__ = ("value",)
 
@@ -33,12 +33,12 @@ class Counter:
         self.value = 0
 
     def add(self, amount: int = 1) -> None:
-        """Count."""
+        """Add `amount`."""
         self.value += amount
 
 
 class Histogram:
-    """Counts by bucket; `bounds` are inclusive upper bounds, the last bucket is everything above."""
+    """Counts by bucket; `bounds` are inclusive upper bounds, the last bucket is unbounded."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -48,7 +48,7 @@ class Histogram:
         self.total = 0
 
     def record(self, value: int) -> None:
-        """Count one value, in the unit that the registry states."""
+        """Record one value, in the unit of the registry."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -56,11 +56,13 @@ class Histogram:
 class Telemetry:
     """The instruments of one process.
 
-    The same name and labels give the same instrument. Label values must come from small fixed sets: never topic, client or group names.
+    The same name and labels return the same instrument. Label values must come from small fixed sets, never
+    from topic, client or group names.
 
     Attributes:
-        tracing: where spans go; None while tracing is off, which is all that is asked then.
-        request: the sampled request whose synchronous part runs now; None almost always. The hot path asks this and nothing else.
+        tracing: receives spans; None while tracing is off.
+        request: sampled request whose synchronous part runs now; almost always None. The hot path checks only
+            this.
     """
 
     def __init__(self) -> None:
@@ -72,7 +74,7 @@ class Telemetry:
         self.request: Span | None = None
 
     def counter(self, name: str, **labels: str) -> Counter:
-        """The counter of this name and these labels.
+        """Return the counter with this name and these labels.
 
         Raises:
             TelemetryNameError: not in the registry.
@@ -81,9 +83,11 @@ class Telemetry:
         return self._counters.setdefault((name, values), Counter())
 
     def calculated_counter(self, name: str, callback: Callable[[], float], **labels: str) -> None:
-        """Say where the value of a counter that nobody adds to comes from; it must never shrink. A second call replaces the first.
+        """Register a callback as the value of a counter; it must never decrease.
 
-        The callback runs on the exporter's thread: it may read a number, and nothing else.
+        A second call replaces the first.
+
+        The callback runs on the exporter's thread and must only read a number.
 
         Raises:
             TelemetryNameError: not in the registry.
@@ -92,7 +96,7 @@ class Telemetry:
         self._calculated[(name, values)] = callback
 
     def histogram(self, name: str, **labels: str) -> Histogram:
-        """The histogram of this name and these labels.
+        """Return the histogram with this name and these labels.
 
         Raises:
             TelemetryNameError: not in the registry.
@@ -101,9 +105,9 @@ class Telemetry:
         return self._histograms.setdefault((name, values), Histogram(metric.buckets))
 
     def gauge(self, name: str, callback: Callable[[], float], **labels: str) -> None:
-        """Say where a gauge's value comes from; a second call replaces the first.
+        """Register a callback as the value of a gauge; a second call replaces the first.
 
-        The callback runs on the exporter's thread: it may read a number, and nothing else.
+        The callback runs on the exporter's thread and must only read a number.
 
         Raises:
             TelemetryNameError: not in the registry.
@@ -114,7 +118,7 @@ class Telemetry:
     def span(
         self, name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
     ) -> AbstractContextManager[Any]:
-        """A context manager around one piece of work, below the current span.
+        """Return a context manager for a child span of the current span.
 
         Raises:
             TelemetryNameError: tracing is on and the name is not in the registry.
@@ -127,7 +131,7 @@ class Telemetry:
     def step(
         self, name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
     ) -> AbstractContextManager[Any]:
-        """As `span`, but only as a part of a trace that has begun: never the root of one."""
+        """Like `span`, but only inside a trace: never starts a new trace."""
         tracing = self.tracing
         if tracing is None or (parent := tracing.current()) is None:
             return NO_SPAN
@@ -136,33 +140,36 @@ class Telemetry:
     def continued(
         self, name: str, origins: Sequence[TraceContext], attributes: Attributes | None = None
     ) -> AbstractContextManager[Any]:
-        """A span of work that others left behind: in the trace of the first of them, linked to all; a trace of its own if there is none."""
+        """Return a span for deferred work: in the trace of the first origin, linked to all.
+
+        A new trace without origins.
+        """
         tracing = self.tracing
         if tracing is None:
             return NO_SPAN
         return tracing.span(name, attributes, parent=origins[0] if origins else None, links=origins)
 
     def counters(self, name: str) -> Iterator[tuple[LabelValues, int]]:
-        """Every counter of a name that is added to: label values and value, as recorded. Safe on another thread."""
+        """Yield label values and value of every incremented counter of a name. Thread-safe."""
         for (known, values), counter in list(self._counters.items()):
             if known == name:
                 yield values, counter.value
 
     def totals(self, name: str) -> Iterator[tuple[LabelValues, float]]:
-        """Every counter of a name, calculated ones too: label values and value, as recorded. Safe on another thread."""
+        """Yield label values and value of every counter of a name, callbacks included. Thread-safe."""
         yield from self.counters(name)
         for (known, values), callback in list(self._calculated.items()):
             if known == name:
                 yield values, callback()
 
     def gauges(self, name: str) -> Iterator[tuple[LabelValues, float]]:
-        """Every gauge of a name: label values and value, read now. Safe on another thread."""
+        """Yield label values and current value of every gauge of a name. Thread-safe."""
         for (known, values), callback in list(self._gauges.items()):
             if known == name:
                 yield values, callback()
 
     def histograms(self, name: str) -> Iterator[tuple[LabelValues, Histogram]]:
-        """Every histogram of a name. Safe on another thread."""
+        """Yield label values and histogram of every histogram of a name. Thread-safe."""
         for (known, values), histogram in list(self._histograms.items()):
             if known == name:
                 yield values, histogram
@@ -172,7 +179,7 @@ def _lookup(name: str, kind: MetricKind, labels: dict[str, str]) -> tuple[Metric
     metric = METRICS.get(name)
     if metric is None or metric.kind is not kind:
         raise TelemetryNameError(
-            f"{name!r} is no {kind.value} in ponor_runtime.telemetry_names.METRICS: add a row"
+            f"{name!r} is not a {kind.value} in ponor_runtime.telemetry_names.METRICS: add a row"
         )
     if len(labels) != len(metric.labels) or any(label not in labels for label in metric.labels):
         raise TelemetryNameError(f"{name!r} has the labels {metric.labels}, not {tuple(labels)}")

@@ -1,6 +1,7 @@
-"""The Prometheus endpoint: every metric of the registry on `http://HOST:PORT/metrics`, and the probes of the process beside it.
+"""Prometheus endpoint: every metric of the registry on `http://HOST:PORT/metrics`, and the probes of the
+process.
 
-Everything that imports prometheus_client is here; only a process that serves metrics loads it.
+Only processes that serve metrics load this module, because it imports prometheus_client.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ponor_runtime.telemetry import Telemetry
 
 
 class PrometheusEndpoint:
-    """A running HTTP server on a thread of its own; `port` is the one really bound."""
+    """A running HTTP server on its own thread; `port` is the bound port."""
 
     def __init__(self, server: ProbeServer, provider: MeterProvider, host: str) -> None:
         self._server = server
@@ -44,7 +45,9 @@ def serve_prometheus(
     *,
     probes: Mapping[str, Callable[[], Verdict]] | None = None,
 ) -> PrometheusEndpoint:
-    """Serve every metric of the registry on `http://host:port/metrics`, and each probe under its path; port 0 takes any free one.
+    """Serve all metrics on `http://host:port/metrics` and each probe under its path.
+
+    Port 0 takes any free port.
 
     Raises:
         OSError: the address cannot be bound.
@@ -65,7 +68,7 @@ def serve_prometheus(
 
 
 class _PrometheusReader(PrometheusMetricReader):
-    """The Prometheus reader, with our histograms added to what OpenTelemetry collected."""
+    """Prometheus reader that adds Ponor's histograms to what OpenTelemetry collected."""
 
     def __init__(self, telemetry: Telemetry, registry: CollectorRegistry) -> None:
         self._telemetry = telemetry

@@ -1,9 +1,9 @@
-"""Traces and metrics by OTLP, as OpenTelemetry's own environment variables say.
+"""OTLP export of traces and metrics, configured by OpenTelemetry's environment variables.
 
-What lives here: what the variables mean for a Ponor process; loaded only when one of them names an endpoint. The SDK itself reads the rest:
-OTEL_EXPORTER_OTLP_* (endpoint, headers, timeout, certificate, compression), OTEL_BSP_* (batches), OTEL_METRIC_EXPORT_INTERVAL,
-OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG.
-Source: OpenTelemetry specification, "Environment Variable Specification" and "OpenTelemetry Protocol Exporter".
+Loaded only if a variable sets an endpoint. The SDK reads the other variables: OTEL_EXPORTER_OTLP_* (endpoint,
+headers, timeout, certificate, compression), OTEL_BSP_* (batches), OTEL_METRIC_EXPORT_INTERVAL,
+OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG. Source:
+OpenTelemetry specification, "Environment Variable Specification" and "OpenTelemetry Protocol Exporter".
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.trace_recording import RecordedTracing
 
 FLUSH_SECONDS_MAX: Final = 0.25
-"""How long a stopping process tries to hand over what it has: a collector that is down must not hold it up."""
+"""Time for the last flush of a stopping process: an unreachable collector must not delay the exit."""
 _EXPORTER_LOGGER: Final = "opentelemetry.exporter.otlp"
 
 
 def export_from_environment(
     telemetry: Telemetry, service: str, environment: Mapping[str, str]
 ) -> Callable[[], None]:
-    """Export what the environment asks for, from now on; call the result to flush and stop.
+    """Start the configured exports; call the returned function to flush and stop.
 
     Raises:
-        StartRefusedError: a variable asks for what there is not; the message names it.
+        StartRefusedError: a variable has an unsupported value; the message names it.
     """
     traces, metrics = exports(environment)
     resource = _resource(service, environment)
@@ -51,7 +51,7 @@ def export_from_environment(
         sampler = None if ratio is None else ParentBasedTraceIdRatio(ratio)
         stops.append(export_spans(telemetry, OTLPSpanExporter(), resource, sampler))
 
-    # Every repetition of an export is a warning there; what was given up, an error, is enough to know.
+    # The exporter logs every retry as a warning; the error after the last retry is enough.
     logging.getLogger(_EXPORTER_LOGGER).setLevel(logging.ERROR)
     return lambda: _in_time(*stops)
 
@@ -59,7 +59,10 @@ def export_from_environment(
 def export_spans(
     telemetry: Telemetry, exporter: SpanExporter, resource: Resource, sampler: Sampler | None = None
 ) -> Callable[[], None]:
-    """Send spans to an exporter from now on; call the result to flush and stop. Without a sampler OTEL_TRACES_SAMPLER decides."""
+    """Export spans; call the returned function to flush and stop.
+
+    Without a sampler OTEL_TRACES_SAMPLER decides.
+    """
     provider = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     telemetry.tracing = RecordedTracing(provider.get_tracer(SCOPE))
@@ -79,7 +82,7 @@ def _export_metrics(telemetry: Telemetry, resource: Resource) -> Callable[[], No
 
 
 class _OtlpReader(PeriodicExportingMetricReader):
-    """The periodic reader, with our histograms added to what OpenTelemetry collected."""
+    """Periodic reader that adds Ponor's histograms to what OpenTelemetry collected."""
 
     def __init__(self, telemetry: Telemetry, resource: Resource) -> None:
         self._telemetry = telemetry
@@ -97,7 +100,7 @@ class _OtlpReader(PeriodicExportingMetricReader):
 
 
 def _resource(service: str, environment: Mapping[str, str]) -> Resource:
-    """Who speaks: the environment's word, else the service's own name."""
+    """Build the resource; the environment's service name overrides `service`."""
     named = "OTEL_SERVICE_NAME" in environment or "service.name=" in environment.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""
     )
@@ -105,7 +108,7 @@ def _resource(service: str, environment: Mapping[str, str]) -> Resource:
 
 
 def _in_time(*shutdowns: Callable[[], None]) -> None:
-    """Side by side: traces and metrics have the same short time."""
+    """Run the shutdowns concurrently within one deadline."""
     threads = [threading.Thread(target=each, name="otlp-shutdown", daemon=True) for each in shutdowns]
     deadline = time.monotonic() + FLUSH_SECONDS_MAX
     for thread in threads:

@@ -1,7 +1,7 @@
-"""What the operating system says about the time of one thread: how long it ran, and how long it waited for a processor.
+"""CPU time and CPU wait time of one thread, from the operating system.
 
-What lives here: the two readings. A processor that a thread could not have is the machine's, one that it had is its own; who reads both before and after something took too long
-knows whose fault it was (`late_ticks`).
+Two samples around a slow operation tell whether the thread itself or a lack of CPU was the cause
+(`late_ticks`).
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ _STATISTICS_BYTES_MAX: Final = 128
 
 
 class ThreadTimes(NamedTuple):
-    """So far, in nanoseconds. In neither: what the thread waited for anything else, and what a host took away while it ran."""
+    """Totals in nanoseconds. They exclude blocking waits and CPU time that the hypervisor took away."""
 
     ran_ns: int
     waited_ns: int
-    """Ready to run, while others had the processors; 0 where the kernel does not tell (only Linux does)."""
+    """Runnable time while other threads had the CPUs; 0 if the kernel does not report it (only Linux does)."""
 
 
 class OwnThreadTimes:
-    """Reads the times of the thread that makes it, on that thread: a microsecond a reading."""
+    """Reads the times of the thread that created it, on that thread; about a microsecond per read."""
 
     __slots__ = ("_statistics",)
 
     def __init__(self) -> None:
         path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
         try:
-            # Open for as long as the process lives: opening costs more than reading, and there is one such thread.
+            # Kept open for the life of the process: opening costs more than reading, and there is one such
+            # thread.
             self._statistics: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._statistics = None
 
     def read(self) -> ThreadTimes:
-        """Now."""
+        """Take a sample."""
         return ThreadTimes(time.thread_time_ns(), self._waited_ns())
 
     def _waited_ns(self) -> int:
-        """The second number of three (https://docs.kernel.org/scheduler/sched-stats.html)."""
+        """Second of three numbers in schedstat (https://docs.kernel.org/scheduler/sched-stats.html)."""
         if self._statistics is None:
             return 0
         return int(os.pread(self._statistics, _STATISTICS_BYTES_MAX, 0).split()[1])

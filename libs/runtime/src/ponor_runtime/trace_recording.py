@@ -1,7 +1,6 @@
-"""Tracing on OpenTelemetry: fulfils the port of `tracing`.
+"""The tracing port on OpenTelemetry, loaded only by a process that exports spans.
 
-What lives here: the translation between our spans and OpenTelemetry's, loaded only by a process that exports spans. Which spans are kept is the
-sampler's decision, made once at the root of a trace; children and other processes follow it.
+The sampler decides once at the root of a trace; children and other processes follow it.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _KINDS: Final = {
 
 
 class RecordedTracing:
-    """Fulfils `tracing.Tracing`."""
+    """`Tracing` on an OpenTelemetry tracer."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
-        # Spans carry wall-clock instants; ours are measured on the monotonic clock, and one difference keeps them in order.
+        # Spans need wall-clock times. A fixed offset to the monotonic clock keeps them in order.
         self._epoch_ns: Final = time.time_ns() - time.monotonic_ns()
 
     def begin(
@@ -82,7 +81,7 @@ class RecordedTracing:
         return context
 
     def wall_ns(self, monotonic_ns: int | None) -> int | None:
-        """An instant of the monotonic clock as OpenTelemetry wants it."""
+        """Convert a monotonic time to the wall-clock time of a span."""
         return None if monotonic_ns is None else monotonic_ns + self._epoch_ns
 
     def _start(
@@ -109,7 +108,7 @@ class RecordedTracing:
 
 
 class RecordedSpan:
-    """Fulfils `tracing.Span`."""
+    """`Span` on an OpenTelemetry span."""
 
     __slots__ = ("_ended", "_span", "_tracing", "context")
 
@@ -143,7 +142,7 @@ class RecordedSpan:
         self.finish(self._tracing.wall_ns(time.monotonic_ns()))
 
     def finish(self, wall_ns: int | None) -> None:
-        """End at an instant of the wall clock."""
+        """End the span at a wall-clock time. Idempotent."""
         if not self._ended:
             self._ended = True
             self._span.end(wall_ns)
@@ -162,7 +161,7 @@ def _foreign(context: TraceContext) -> SpanContext:
 
 
 def _below(parent: TraceContext | None) -> Context:
-    """A context in which a new span becomes the parent's child, or the root of a trace."""
+    """Return a context in which a new span is a child of `parent`, or the root of a trace."""
     if parent is None:
         return Context()
     return trace.set_span_in_context(NonRecordingSpan(_foreign(parent)), Context())

@@ -1,11 +1,13 @@
-"""The tracing port: what service code says about a request that somebody follows.
+"""The tracing port, without OpenTelemetry: the hot path and the simulator import nothing.
 
-What lives here: types without OpenTelemetry, so that the hot path imports nothing and the simulator needs nothing. `trace_recording` fulfils them.
-Two ways to carry a trace on: asynchronous work has a current span (a context variable that tasks inherit), the synchronous hot path has
-`Telemetry.request`, a plain attribute that is None unless a sampled request is being taken in right now. The second is not a context
-variable because callbacks inherit those: whatever an append wakes would become part of the append's trace.
+`trace_recording` implements it.
 
-Between processes a context travels as a W3C `traceparent` (https://www.w3.org/TR/trace-context/).
+Asynchronous work has a current span in a context variable, which tasks inherit. The synchronous hot path uses
+`Telemetry.request`, a plain attribute that is None unless a sampled request is being received. It is not a
+context variable because callbacks inherit those: every task that an append wakes would become part of the
+append's trace.
+
+Processes propagate a context as a W3C `traceparent` (https://www.w3.org/TR/trace-context/).
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ Attributes: TypeAlias = Mapping[str, AttributeValue]
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _SAMPLED: Final = 1
 LINKS_MAX: Final = 32
-"""Links of one span; what came after the first so many is not named."""
+"""Maximum number of links of one span; further links are dropped."""
 
 
 class SpanKind(enum.Enum):
-    """Whose side of a call a span tells of."""
+    """Side of a call that a span describes."""
 
     INTERNAL = "internal"
     SERVER = "server"
@@ -36,19 +38,19 @@ class SpanKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A span that is being recorded, as others name it. What is not sampled has no context."""
+    """Identity of a sampled span. Unsampled spans have no context."""
 
     trace_id: int
     span_id: int
 
     @property
     def traceparent(self) -> str:
-        """As W3C Trace Context writes it."""
+        """The `traceparent` header value."""
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{_SAMPLED:02x}"
 
     @classmethod
     def parse(cls, traceparent: str) -> TraceContext | None:
-        """The context of a `traceparent`; None when it is malformed or not sampled, as the standard asks."""
+        """Parse a `traceparent`; None if it is malformed or not sampled, as the standard requires."""
         match = _TRACEPARENT.fullmatch(traceparent)
         if match is None or not int(match[3], 16) & _SAMPLED:
             return None
@@ -57,15 +59,15 @@ class TraceContext:
 
 
 class Span(Protocol):
-    """A piece of work that is being recorded. Instants are of the monotonic clock, in nanoseconds; None means now."""
+    """A span being recorded. Times are monotonic nanoseconds; None means now."""
 
     @property
     def context(self) -> TraceContext:
-        """Its name for others."""
+        """Identity for children, links and other processes."""
         ...
 
     def set(self, attributes: Attributes) -> None:
-        """Add what is known by now."""
+        """Add attributes."""
         ...
 
     def step(
@@ -76,16 +78,16 @@ class Span(Protocol):
         *,
         ended_ns: int | None = None,
     ) -> None:
-        """Record a child that is over already."""
+        """Record a child span that has already ended."""
         ...
 
     def end(self, *, error: str | None = None) -> None:
-        """Over; with the error's type if it failed. Idempotent."""
+        """End the span, with the error's type if it failed. Idempotent."""
         ...
 
 
 class Tracing(Protocol):
-    """Where spans come from. A process without tracing has none (`Telemetry.tracing` is None)."""
+    """Factory of spans. `Telemetry.tracing` is None in a process without tracing."""
 
     def begin(
         self,
@@ -97,7 +99,7 @@ class Tracing(Protocol):
         links: Sequence[TraceContext] = (),
         started_ns: int | None = None,
     ) -> Span | None:
-        """Begin a span that is nobody's current one; None when it is not sampled. Without a parent it begins a trace.
+        """Start a span without making it current; None if not sampled. Without a parent it starts a trace.
 
         Raises:
             TelemetryNameError: the name is not in the registry.
@@ -113,13 +115,16 @@ class Tracing(Protocol):
         parent: TraceContext | None = None,
         links: Sequence[TraceContext] = (),
     ) -> AbstractContextManager[Span | None]:
-        """Begin a span below `parent`, or a trace; it is current inside of the block. An exception is its error."""
+        """Start a span below `parent`, or a trace; it is current inside the block.
+
+        An exception becomes its error.
+        """
         ...
 
     def current(self) -> TraceContext | None:
-        """The current span of this task; None when there is none, or it is not sampled."""
+        """Current span of this task; None if there is none or it is not sampled."""
         ...
 
     def inside(self, span: Span) -> contextvars.Context:
-        """A context for a new task whose current span is this one."""
+        """Return a context for a new task in which `span` is current."""
         ...
