@@ -1,4 +1,4 @@
-"""Runs generate.py whenever this member is built or installed, so that stubs are never committed."""
+"""Build hook that runs generate.py, so that generated code is never committed."""
 
 import runpy
 from pathlib import Path

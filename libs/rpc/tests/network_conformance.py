@@ -1,4 +1,4 @@
-"""What every implementation of the network port must do, as one function over a factory of networks.
+"""Conformance checks for the network port, as one function over a factory of networks.
 
 Run over gRPC in test_grpc_network.py, and by the simulator over its own network. Nothing here knows which one it is.
 """
@@ -18,7 +18,7 @@ Check: TypeAlias = Callable[[Network, str], Awaitable[None]]
 METHOD = "/ponor.test.v1.EchoService/Echo"
 OTHER_METHOD = "/ponor.test.v1.EchoService/Other"
 PATIENCE_SECONDS = 90.0
-"""Only what hangs takes so long, however busy the machine is."""
+"""Only a hang takes longer, even on a busy machine."""
 
 
 async def echo(connection: Connection) -> None:
@@ -72,7 +72,7 @@ async def a_lone_frame_is_taken_at_once_and_none_overtakes_another(network: Netw
     sender = asyncio.create_task(send_all())
     assert [await connection.receive() for _ in frames] == frames
     await sender
-    assert refused < len(frames), "nothing was before the first"
+    assert refused < len(frames), "no frame was queued before the first"
     with pytest.raises(ValueError, match="larger than"):
         connection.try_send(bytes(FRAME_BYTES_MAX + 1))
     await connection.close()
@@ -128,7 +128,7 @@ async def what_the_server_said_before_it_closed_arrives(network: Network, addres
             await connection.receive()
     with pytest.raises(ConnectionClosedError):
         for _ in range(10_000):
-            await connection.send(b"anybody?")
+            await connection.send(b"ping")
     await connection.close()
     await connection.close()
     await listener.close()
@@ -188,7 +188,7 @@ async def a_receiver_that_gave_up_loses_no_frame(network: Network, address: str)
 
 async def a_sender_waits_for_a_slow_peer(network: Network, address: str) -> None:
     release = asyncio.Event()
-    # More than any window that is counted in bytes, and more than one that is counted in frames.
+    # More than any window limited in bytes or in frames.
     frame = b"x" * (128 * 1024)
     frames = 400
     counted: list[int] = []
@@ -211,7 +211,7 @@ async def a_sender_waits_for_a_slow_peer(network: Network, address: str) -> None
 
     sender = asyncio.create_task(send_all())
     done, _ = await asyncio.wait((sender,), timeout=1.0)
-    assert not done, "50 MiB went to a peer that reads nothing: no backpressure"
+    assert not done, "no backpressure: 50 MiB were sent to a peer that does not read"
     assert accepted < frames
     release.set()
     await sender
@@ -247,7 +247,7 @@ async def both_sides_learn_that_the_other_closed(network: Network, address: str)
     await second.close()
 
 
-async def closing_wakes_whoever_waits(network: Network, address: str) -> None:
+async def closing_wakes_waiters(network: Network, address: str) -> None:
     async def silent(connection: Connection) -> None:
         await connection.send(b"here")
         with suppress(ConnectionClosedError):
@@ -265,7 +265,7 @@ async def closing_wakes_whoever_waits(network: Network, address: str) -> None:
     await listener.close()
 
 
-async def nobody_there_is_a_closed_connection(network: Network, address: str) -> None:
+async def unreachable_peer_is_a_closed_connection(network: Network, address: str) -> None:
     listener = await network.listen(address, {METHOD: echo})
     abandoned = listener.address
     await listener.close()
@@ -310,14 +310,14 @@ CHECKS: tuple[Check, ...] = (
     a_receiver_that_gave_up_loses_no_frame,
     a_sender_waits_for_a_slow_peer,
     both_sides_learn_that_the_other_closed,
-    closing_wakes_whoever_waits,
-    nobody_there_is_a_closed_connection,
+    closing_wakes_waiters,
+    unreachable_peer_is_a_closed_connection,
     an_unknown_method_is_a_closed_connection,
     a_taken_address_is_named,
 )
 
 
 async def run_network_conformance(factory: NetworkFactory, address: str = "127.0.0.1:0") -> None:
-    """Run every check, each on a network of its own."""
+    """Run every check, each on its own network."""
     for check in CHECKS:
         await check(await factory(), address)

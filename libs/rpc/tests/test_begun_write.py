@@ -1,4 +1,4 @@
-"""A write that was begun ends like one that was not: its result, its error, its cancellation."""
+"""An eagerly started write ends like any other: with its result, its error or its cancellation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ponor_rpc.begun_write import BegunWrite
 
 
 class Write:
-    """A coroutine that says how far it is."""
+    """A coroutine that records its steps."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -37,7 +37,7 @@ async def wait_for(write: BegunWrite) -> None:
     await write
 
 
-async def test_the_first_step_is_taken_at_once_and_the_rest_by_who_awaits() -> None:
+async def test_first_step_runs_immediately_and_the_rest_when_awaited() -> None:
     write = Write()
     begun = BegunWrite(write.run())
     assert write.steps == ["begun"]
@@ -51,7 +51,7 @@ async def test_the_first_step_is_taken_at_once_and_the_rest_by_who_awaits() -> N
     assert write.steps[-1] == "ended"
 
 
-async def test_what_it_waited_for_may_be_over_before_anybody_awaits() -> None:
+async def test_awaited_future_may_complete_before_the_write_is_awaited() -> None:
     write = Write()
     begun = BegunWrite(write.run())
     write.first.set_result(None)
@@ -60,14 +60,14 @@ async def test_what_it_waited_for_may_be_over_before_anybody_awaits() -> None:
     assert write.steps == ["begun", "in the middle", "ended"]
 
 
-async def test_one_that_need_not_wait_is_over() -> None:
+async def test_write_without_a_wait_completes_immediately() -> None:
     async def nothing() -> None: ...
 
     await BegunWrite(nothing())
 
 
 @pytest.mark.parametrize("kind", [LookupError, asyncio.CancelledError])
-async def test_an_error_of_the_first_step_is_raised_where_it_is_awaited(kind: type[BaseException]) -> None:
+async def test_error_of_the_first_step_is_raised_when_awaited(kind: type[BaseException]) -> None:
     async def broken() -> None:
         raise kind
 
@@ -76,7 +76,7 @@ async def test_an_error_of_the_first_step_is_raised_where_it_is_awaited(kind: ty
         await begun
 
 
-async def test_an_error_of_what_it_waits_for_is_the_coroutines_to_deal_with() -> None:
+async def test_error_of_the_awaited_future_reaches_the_coroutine() -> None:
     write = Write()
     begun = BegunWrite(write.run())
     write.first.set_exception(LookupError("lost"))
@@ -86,7 +86,7 @@ async def test_an_error_of_what_it_waits_for_is_the_coroutines_to_deal_with() ->
 
 
 @pytest.mark.parametrize("is_in_the_middle", [False, True])
-async def test_who_is_cancelled_cancels_it(is_in_the_middle: bool) -> None:
+async def test_cancelling_the_task_cancels_the_coroutine(is_in_the_middle: bool) -> None:
     write = Write()
     waiting = asyncio.create_task(wait_for(BegunWrite(write.run())))
     if is_in_the_middle:
@@ -98,7 +98,7 @@ async def test_who_is_cancelled_cancels_it(is_in_the_middle: bool) -> None:
     assert write.steps[-1] == "CancelledError"
 
 
-async def test_one_that_nobody_awaits_is_closed() -> None:
+async def test_write_that_is_not_awaited_is_closed() -> None:
     write = Write()
     begun = BegunWrite(write.run())
     begun.close()

@@ -1,4 +1,4 @@
-"""GrpcNetwork over real loopback sockets: the conformance suite, and what only gRPC has."""
+"""GrpcNetwork over real loopback sockets: the conformance suite, and behaviour specific to gRPC."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def assert_nothing_left() -> None:
-    """When they end is the business of gRPC's threads too."""
+    """Wait for all tasks; gRPC's threads also affect when they end."""
     try:
         async with asyncio.timeout(conformance.PATIENCE_SECONDS):
             while left := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
@@ -46,7 +46,7 @@ async def test_conformance(check: conformance.Check) -> None:
     await assert_nothing_left()
 
 
-async def test_close_of_the_network_ends_what_callers_forgot() -> None:
+async def test_close_of_the_network_ends_open_connections() -> None:
     network = GrpcNetwork()
     listener = await network.listen("127.0.0.1:0", {SESSION: conformance.echo})
     connection = await network.connect(listener.address, SESSION)
@@ -62,7 +62,7 @@ async def test_close_of_the_network_ends_what_callers_forgot() -> None:
     await assert_nothing_left()
 
 
-async def test_a_handler_bug_reaches_fail_stop() -> None:
+async def test_exception_of_a_handler_reaches_fail_stop() -> None:
     failures: list[tuple[str, str]] = []
     network = GrpcNetwork(fail_stop=lambda what, error: failures.append((what, str(error))))
 
@@ -81,7 +81,7 @@ async def test_a_handler_bug_reaches_fail_stop() -> None:
     await assert_nothing_left()
 
 
-async def test_health_knows_the_services() -> None:
+async def test_health_check_knows_the_services() -> None:
     network = GrpcNetwork()
     listener = await network.listen("127.0.0.1:0", {SESSION: conformance.echo})
     async with grpc.aio.insecure_channel(listener.address) as channel:
@@ -99,7 +99,7 @@ async def test_health_knows_the_services() -> None:
     await network.close()
 
 
-async def test_health_follows_what_the_process_says_of_itself() -> None:
+async def test_health_check_follows_the_health_of_the_process() -> None:
     health = Health()
     network = GrpcNetwork(health=health)
     handlers = {SESSION: conformance.echo, PEER_METHOD: conformance.echo}
@@ -138,7 +138,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_killed_peer_is_a_closed_connection() -> None:
+async def test_killed_peer_closes_the_connection() -> None:
     peer = subprocess.Popen([sys.executable, "-c", PEER], stdout=subprocess.PIPE, text=True)
     network = GrpcNetwork()
     try:
@@ -168,7 +168,7 @@ async def test_a_killed_peer_is_a_closed_connection() -> None:
     await assert_nothing_left()
 
 
-async def test_a_hostile_frame_ends_only_its_own_connection() -> None:
+async def test_malformed_frame_ends_only_its_own_connection() -> None:
     network = GrpcNetwork()
     listener = await network.listen("127.0.0.1:0", {SESSION: conformance.echo})
     polite = await network.connect(listener.address, SESSION)

@@ -1,4 +1,4 @@
-"""Which thread reads gRPC's sockets: chosen before gRPC is there, and by the operator first."""
+"""The polling choice is set before gRPC is imported, and the operator's choice takes precedence."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 from ponor_rpc.grpc_polling import ONE_POLLER, VARIABLE, prefer_one_poller
 
 
-def test_the_choice_is_made_unless_somebody_made_one() -> None:
+def test_default_applies_only_without_an_operators_choice() -> None:
     environment: dict[str, str] = {}
     prefer_one_poller(environment)
     assert environment == {VARIABLE: ONE_POLLER}
@@ -16,7 +16,7 @@ def test_the_choice_is_made_unless_somebody_made_one() -> None:
     assert chosen == {VARIABLE: ""}
 
 
-def test_it_is_made_before_grpc_is_imported_and_grpc_knows_the_names() -> None:
+def test_choice_precedes_the_import_of_grpc_and_grpc_accepts_it() -> None:
     program = (
         "import sys, os, ponor_rpc; assert 'grpc' not in sys.modules; print(os.environ['GRPC_EXPERIMENTS']);"
         "import asyncio, ponor_rpc.grpc_network as n; asyncio.run(n.GrpcNetwork().connect('127.0.0.1:1', '/a/B'))"

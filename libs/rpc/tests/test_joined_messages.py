@@ -1,4 +1,4 @@
-"""Messages joined from encoded parts are the bytes that protobuf writes."""
+"""Messages joined from encoded parts equal protobuf's own encoding."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ponor_rpc.joined_messages import joined_messages, message_head, number_fiel
         (1 << 63, "80808080808080808001"),
     ],
 )
-def test_numbers_have_seven_bits_a_byte(number: int, encoded: str) -> None:
+def test_varint_has_seven_bits_per_byte(number: int, encoded: str) -> None:
     assert varint(number).hex() == encoded
 
 
-def test_a_number_below_zero_has_no_encoding_here() -> None:
+def test_negative_number_is_refused() -> None:
     with pytest.raises(AssertionError, match="unsigned"):
         varint(-(1 << 20))
 
 
 @given(st.lists(st.binary(max_size=3_000), max_size=5), st.integers(0, (1 << 64) - 1))
-def test_a_batch_of_records(values: list[bytes], index: int) -> None:
+def test_batch_of_records(values: list[bytes], index: int) -> None:
     whole = RecordBatch(index=index)
     parts = [number_field(RecordBatch.INDEX_FIELD_NUMBER, index)]
     for value in values:
@@ -43,7 +43,7 @@ def test_a_batch_of_records(values: list[bytes], index: int) -> None:
 
 
 @given(st.lists(st.integers(0, 1 << 63), max_size=400))
-def test_a_frame_of_results(ids: list[int]) -> None:
+def test_frame_of_results(ids: list[int]) -> None:
     results = [wire.OperationResult(request_id=each, done=wire.Done()) for each in ids]
     parts = []
     for result in results:
@@ -54,7 +54,7 @@ def test_a_frame_of_results(ids: list[int]) -> None:
     assert frame == expected.SerializeToString()
 
 
-def test_a_field_behind_the_others_belongs_to_the_same_message() -> None:
+def test_appended_field_belongs_to_the_same_message() -> None:
     result = wire.OperationResult(request_id=7, key_held=wire.KeyHeld(value=b"v", created=True))
     stamp = number_field(wire.OperationResult.COMMIT_INDEX_FIELD_NUMBER, 300)
     stamped = wire.OperationResult.FromString(result.SerializeToString() + stamp)

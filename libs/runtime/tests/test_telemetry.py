@@ -87,9 +87,9 @@ def test_registry_follows_its_naming_rules() -> None:
 
 def test_unknown_names_and_labels_are_refused() -> None:
     telemetry = Telemetry()
-    with pytest.raises(TelemetryNameError, match="no counter"):
+    with pytest.raises(TelemetryNameError, match="not a counter"):
         telemetry.counter("ponor_unheard_of_total")
-    with pytest.raises(TelemetryNameError, match="no gauge"):
+    with pytest.raises(TelemetryNameError, match="not a gauge"):
         telemetry.gauge("ponor_object_store_bytes_total", lambda: 1, direction="up")
     with pytest.raises(TelemetryNameError, match="direction"):
         telemetry.counter("ponor_object_store_bytes_total", way="up")

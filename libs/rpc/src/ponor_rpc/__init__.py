@@ -1,6 +1,6 @@
-"""RPC: generated protobuf messages (package `ponor`), and gRPC as an adapter of the network port.
+"""RPC: generated protobuf messages (package `ponor`) and gRPC as an adapter of the network port.
 
-No service logic lives here: services speak frames over `ponor_runtime.network`, and only this member knows that gRPC carries them.
+Services exchange frames over `ponor_runtime.network`; only this member depends on gRPC.
 """
 
 from ponor_rpc.grpc_polling import prefer_one_poller

@@ -1,9 +1,4 @@
-"""A write that begins in whoever sends, and ends in the task that writes.
-
-What lives here: a coroutine whose first step is taken at once, as an eager task would (Python has them from 3.12 on). With that step gRPC has the frame and, as a rule, the socket
-too; the task that waits for the rest wakes a turn of the loop later, behind all that was ready before it. A lone operation crosses four frames, and each of them waited for
-that turn (docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
-"""
+"""A write that starts in the sender's task and finishes in the writer's task."""
 
 from __future__ import annotations
 
@@ -13,9 +8,14 @@ from typing import Any, Self
 
 
 class BegunWrite(Generator[Any, None, None]):
-    """Await it once, in a task: for the rest of the coroutine, and for what it raised.
+    """Awaitable that runs a coroutine's first step immediately, like an eager task (Python 3.12).
 
-    The coroutine must not look at the task it runs in before it waits for the first time: there is none.
+    After the first step gRPC, and usually the socket, has the frame. Without it a frame waits for the writer
+    task to be scheduled; a single operation crosses four frames
+    (docs/design/sessions-and-subscriptions.md#cost-of-an-operation).
+
+    Await it once, in a task, for the rest of the coroutine and its exception. The coroutine must not use the
+    current task before its first wait: there is none.
     """
 
     __slots__ = ("_coroutine", "_ended", "_waits_for")
@@ -26,23 +26,24 @@ class BegunWrite(Generator[Any, None, None]):
         self._ended: BaseException | None = None
         try:
             self._waits_for = coroutine.send(None)
-        except (Exception, asyncio.CancelledError) as ended:  # noqa: BLE001 -- StopIteration is its end; all else is raised where it is awaited
+        # StopIteration means completion; `send` re-raises everything else.
+        except (Exception, asyncio.CancelledError) as ended:  # noqa: BLE001
             self._ended = ended
 
     def __await__(self) -> Self:
         return self
 
     def send(self, _: None) -> Any:
-        """What the task shall wait for next."""
+        """Return what the task must wait for next."""
         if self._ended is not None:
             raise self._ended
         waits_for, self._waits_for = self._waits_for, None
         return self._coroutine.send(None) if waits_for is None else waits_for
 
     def throw(self, *error: Any) -> Any:
-        """What the task waited for failed, or the task was cancelled."""
+        """Forward a failure of the awaited object, or the task's cancellation, to the coroutine."""
         return self._coroutine.throw(*error)
 
     def close(self) -> None:
-        """Nobody will await it, or not to its end. Idempotent."""
+        """Abandon the coroutine. Idempotent."""
         self._coroutine.close()

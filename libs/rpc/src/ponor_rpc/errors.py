@@ -1,7 +1,7 @@
-"""The error model: one exception for every operation that was refused, beside its message on the wire.
+"""The error model: one exception for every refused operation, and its conversion to and from
+`ponor.common.v1.Error`.
 
-What lives here: the translation between `ponor.common.v1.Error` and an exception. What a code means stands in
-proto/ponor/common/v1/error.proto and nowhere else.
+proto/ponor/common/v1/error.proto defines the meaning of each code.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from ponor.common.v1.error_pb2 import (
 )
 
 RETRY_SAME_OPERATION: Final = (ERROR_CODE_OVERLOADED, ERROR_CODE_NOT_LEADER, ERROR_CODE_CONTROLLER_BEHIND)
-"""Codes after which the same request, an operation under the same id, is simply sent again later or to another controller."""
+"""Codes after which the client sends the same request (same operation id) again, later or to another
+controller."""
 
 NODE_MUST_STOP: Final = (ERROR_CODE_NODE_EPOCH_STALE, ERROR_CODE_NODE_FENCED)
-"""Codes after which the process has no rights left."""
+"""Codes after which the process has lost its rights and must stop."""
 
 
 class OperationError(Exception):
@@ -31,7 +32,7 @@ class OperationError(Exception):
     Attributes:
         code: a value of `ponor.common.v1.ErrorCode`.
         message: one line that names the thing and the remedy.
-        leader_address: with NOT_LEADER, HOST:PORT of the leader if it is known; else empty.
+        leader_address: with NOT_LEADER, HOST:PORT of the leader if known; otherwise empty.
     """
 
     def __init__(self, code: ErrorCode.ValueType, message: str, *, leader_address: str = "") -> None:
@@ -42,16 +43,18 @@ class OperationError(Exception):
 
     @classmethod
     def from_proto(cls, error: Error) -> OperationError:
-        """The exception for an error that came over the wire."""
+        """Convert a received error to an exception."""
         return cls(error.code, error.message, leader_address=error.leader_address)
 
     def to_proto(self) -> Error:
-        """The message that carries this error over the wire."""
+        """Convert to the wire message."""
         return Error(code=self.code, message=self.message, leader_address=self.leader_address)
 
 
 def error_name(code: ErrorCode.ValueType) -> str:
-    """The code without its prefix, such as "STREAM_FENCED"; a code of a newer peer is shown as its number."""
+    """Return the code without its prefix, such as "STREAM_FENCED", or the number of an unknown code of a
+    newer peer.
+    """
     try:
         return ErrorCode.Name(code).removeprefix("ERROR_CODE_")
     except ValueError:

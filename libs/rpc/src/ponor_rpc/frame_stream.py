@@ -1,12 +1,9 @@
 """One gRPC call as a connection of the network port.
 
-What lives here: how frames are read from and written to a call so that a cancelled caller loses nothing, and how every way in which
-a call can end becomes a `ConnectionClosedError`. Where calls come from is `grpc_network`.
-
-grpc.aio cancels a whole call when the task that reads from it is cancelled (a timeout around `receive` would kill the connection), and
-allows one read and one write at a time. Therefore one task of the stream's own reads a little ahead and another writes a little behind: a caller
-that gives up leaves them alone, and a frame costs no task. A frame that finds nothing before it does not wait for the writer's turn: its write begins in the sender
-(`begun_write`), the writer waits for its end.
+grpc.aio cancels a whole call when the task that reads from it is cancelled (a timeout around `receive` would
+kill the connection), and allows one read and one write at a time. Therefore each stream has its own task that
+reads ahead and another that writes queued frames. Cancelled callers do not affect them, and a frame needs no
+task of its own.
 """
 
 from __future__ import annotations
@@ -25,14 +22,15 @@ from ponor_runtime.network import FRAME_BYTES_MAX, ConnectionClosedError
 from ponor_rpc.begun_write import BegunWrite
 
 CLOSE_GRACE_SECONDS: Final = 0.25
-"""How long a closing side waits for frames that were handed over to reach the peer."""
+"""How long a closing side waits for queued frames to reach the peer."""
 READ_AHEAD_FRAMES: Final = 16
 READ_AHEAD_BYTES: Final = 256 * 1024
-"""At either of them no further frame is read until one is taken: then the peer waits, as flow control demands."""
+"""At either limit the reader pauses until a frame is received; flow control then blocks the peer."""
 TURNS_BEFORE_READING: Final = 2
-"""How many turns of the loop the next read waits: to begin it costs more than most frames do, and whoever got this one, and whomever that wakes, goes first."""
+"""Iterations of the loop before the next read. Starting a read costs more than handling most frames, so the
+receiver and the tasks that it wakes run first."""
 UNSENT_BYTES_MAX: Final = 256 * 1024
-"""At so many bytes that gRPC has not taken yet, a sender waits; a larger frame goes alone."""
+"""A sender waits while this many bytes are queued for gRPC; a larger frame is sent alone."""
 
 END_OF_CALL: Final = (
     grpc.RpcError,
@@ -41,11 +39,15 @@ END_OF_CALL: Final = (
     asyncio.InvalidStateError,
     asyncio.CancelledError,
 )
-"""What grpc.aio raises from a read or a write when the call is over: by status, by misuse after the end, or by cancellation."""
+"""Raised by reads and writes of grpc.aio when the call is over: by status, by use after the end, or by
+cancellation."""
 
 
 class FrameStream(ABC):
-    """The two directions of one call. Fulfils `ponor_runtime.network.Connection` together with a subclass's `close`."""
+    """Both directions of one call.
+
+    A subclass's `close` completes the `ponor_runtime.network.Connection` protocol.
+    """
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -59,7 +61,7 @@ class FrameStream(ABC):
         self._news = asyncio.Event()
         self._taken = asyncio.Event()
         self._unsent: deque[bytes] = deque()
-        """The first is being written."""
+        """The first frame is being written."""
         self._begun: BegunWrite | None = None
         self._unsent_bytes = 0
         self._takes_frames = True
@@ -68,7 +70,7 @@ class FrameStream(ABC):
         self._sent = asyncio.Event()
 
     async def send(self, frame: bytes) -> None:
-        """See `Connection.send`. A frame that was handed over is delivered, or the connection ends.
+        """Send a frame, with backpressure. An accepted frame is delivered, or the connection ends.
 
         Raises:
             ValueError: the frame is larger than FRAME_BYTES_MAX.
@@ -82,7 +84,7 @@ class FrameStream(ABC):
         self._take(frame, size_bytes)
 
     def try_send(self, frame: bytes) -> bool:
-        """See `Connection.try_send`."""
+        """Send a frame without waiting if no earlier frame is queued; return False otherwise."""
         size_bytes = _checked_bytes(frame)
         if self._unsent or self._end_reason is not None:
             return False
@@ -93,13 +95,17 @@ class FrameStream(ABC):
         self._unsent.append(frame)
         self._unsent_bytes += size_bytes
         if len(self._unsent) == 1:
+            # No frame is queued: start the write here instead of waiting for the writer task.
             self._begun = BegunWrite(self._write(frame))
         if self._writer is None:
             self._writer = self._loop.create_task(self._write_all(), name="grpc-write")
         self._work.set()
 
     async def receive(self) -> bytes:
-        """See `Connection.receive`. A cancelled receiver loses no frame; those that came before the peer's end are still given."""
+        """Receive the next frame, including frames that arrived before the peer's end.
+
+        Cancellation loses no frame.
+        """
         while self._closed_here or not self._arrived:
             if self._closed_here or self._read_all:
                 self._raise_if_ended()
@@ -144,7 +150,7 @@ class FrameStream(ABC):
             await self._work.wait()
 
     async def _drain(self) -> None:
-        """Until everything that was handed over is gRPC's, or cannot be any more."""
+        """Wait until gRPC has taken all queued frames or accepts no more."""
         while self._unsent and self._takes_frames:
             self._sent.clear()
             await self._sent.wait()
@@ -155,7 +161,7 @@ class FrameStream(ABC):
         except END_OF_CALL as error:
             self._note(error)
             return None
-        # Identity deserializers: a frame is the bytes that the peer sent. EOF is an object of grpc's own.
+        # Identity deserializers: a frame is the bytes that the peer sent. EOF is a grpc-specific object.
         return frame if isinstance(frame, bytes) else None
 
     async def _is_written(self, write: Awaitable[None]) -> bool:
@@ -177,7 +183,7 @@ class FrameStream(ABC):
         self._sent.set()
 
     def _close_here(self, reason: str) -> None:
-        """This side ends it: whoever waits is told, and what arrived is of no use any more."""
+        """End the connection on this side: wake all waiters and discard received frames."""
         self._closed_here = True
         self._ended(reason)
 
@@ -186,7 +192,7 @@ class FrameStream(ABC):
             raise ConnectionClosedError(f"connection with {self._peer}: {self._end_reason}")
 
     async def _abandon(self) -> None:
-        """Cancel what still reads or writes, and wait for it: no task outlives the call."""
+        """Cancel the reader and the writer and wait for them, so that no task outlives the call."""
         tasks = [task for task in (self._reader, self._writer) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()
@@ -205,22 +211,24 @@ class FrameStream(ABC):
 
     @abstractmethod
     def _status(self) -> str:
-        """Why the call ended without an error."""
+        """Reason for an end without an error."""
 
     @abstractmethod
     async def close(self) -> None:
-        """See `Connection.close`."""
+        """End the connection; idempotent."""
 
 
 def _checked_bytes(frame: bytes) -> int:
     size_bytes = len(frame)
     if size_bytes > FRAME_BYTES_MAX:
-        raise ValueError(f"a frame of {size_bytes} bytes is larger than {FRAME_BYTES_MAX}; split it")
+        raise ValueError(
+            f"a frame of {size_bytes} bytes is larger than the limit of {FRAME_BYTES_MAX}; split it"
+        )
     return size_bytes
 
 
 class ClientStream(FrameStream):
-    """The side that made the call."""
+    """The calling side."""
 
     def __init__(
         self,
@@ -257,14 +265,14 @@ class ClientStream(FrameStream):
                     await self._half_close()
                     await self._read_to_the_end()
         except TimeoutError:
-            pass  # the peer is slow or gone: cut it off
+            pass  # the peer is slow or gone: cancel the call
         finally:
             self._call.cancel()
             await self._abandon()
             await self._release()
 
     async def _read_to_the_end(self) -> None:
-        """The status comes only after the last frame was read."""
+        """Read and discard frames until the status, which follows the last frame."""
         self._start_reading()
         while not self._read_all:
             self._arrived.clear()
@@ -283,7 +291,10 @@ class ClientStream(FrameStream):
 
 
 class ServerStream(FrameStream):
-    """The side that was called. The call lasts until `over` is set: by `close`, by the handler's return, or by the peer's end."""
+    """The called side.
+
+    The call lasts until `over` is set: by `close`, by the handler's return, or by the peer's end.
+    """
 
     def __init__(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         super().__init__(context.peer())
@@ -300,12 +311,12 @@ class ServerStream(FrameStream):
         return "closed by the peer"
 
     def end(self, reason: str) -> None:
-        """No more frames; waiting receivers and senders are woken."""
+        """End the connection and wake waiting receivers and senders."""
         self._close_here(reason)
         self.over.set()
 
     async def settle(self) -> None:
-        """Give what was handed over a moment to reach the peer, then leave nothing behind."""
+        """Wait briefly for queued frames to reach the peer, then stop all tasks."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_GRACE_SECONDS):
                 await self._drain()

@@ -1,6 +1,7 @@
-"""The network port over gRPC: every connection is one bidirectional call, so that any gRPC client can talk to the services.
+"""The network port over gRPC: servers, channels and their options.
 
-What lives here: where calls come from (servers and channels) and their options. Frames are bytes; nothing here knows a message.
+Every connection is one bidirectional call, so any gRPC client can talk to the services. Frames are opaque
+bytes.
 """
 
 from __future__ import annotations
@@ -32,16 +33,18 @@ COMMON_OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
 )
 SERVER_OPTIONS: Final = (
     *COMMON_OPTIONS,
-    # Two processes on one port would share the calls between them; a taken port must be an error instead.
+    # With SO_REUSEPORT two processes on one port would share the calls; a taken port must be an error
+    # instead.
     ("grpc.so_reuseport", 0),
-    # Below the clients' ping interval, else the server answers their pings with GOAWAY "too_many_pings".
+    # Less than the clients' ping interval; otherwise the server answers their pings with GOAWAY
+    # "too_many_pings".
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    # A process that stood still sends what it owes in a row; its connection must not end for that.
+    # A process that was suspended sends its overdue pings in a burst, which must not end the connection.
     ("grpc.http2.max_ping_strikes", 0),
 )
 CHANNEL_OPTIONS: Final = (
     *COMMON_OPTIONS,
-    # Callers back off themselves, and a proxy of the environment is for the Internet, not for the cluster.
+    # Callers have their own backoff. An HTTP proxy from the environment does not apply within the cluster.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -50,11 +53,11 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.enable_retries", 0),
 )
 HANDLER_STOP_SECONDS: Final = 1.0
-"""How long a closing listener waits for handlers to see the end of their connection before it cancels them."""
+"""How long a closing listener waits for handlers to return before it cancels them."""
 
 
 class GrpcNetwork:
-    """Fulfils `ponor_runtime.network.Network`. One channel per address is shared by its connections and closed with the last one."""
+    """`Network` over gRPC. Connections to one address share a channel, which closes with the last of them."""
 
     def __init__(
         self,
@@ -71,17 +74,17 @@ class GrpcNetwork:
 
     @classmethod
     def telling(cls, health: Health) -> GrpcNetwork:
-        """The network of a service process; its health checks answer what `health` says."""
+        """Create the network of a service process; its health checks report `health`."""
         return cls(health=health)
 
     async def connect(self, address: str, method: str) -> Connection:
-        """See `Network.connect`. Returns before the peer is known to be there."""
+        """Open a connection; returns before the peer is reached."""
         shared = self._channels.get(address)
         if shared is None:
             shared = _SharedChannel(self._channel(address))
             self._channels[address] = shared
         shared.users += 1
-        # No serializers: frames are bytes already.
+        # No serializers: frames are already bytes.
         call: grpc.aio.StreamStreamCall[bytes, bytes] = shared.channel.stream_stream(method)()
         return ClientStream(call, address, lambda: self._release(address, shared))
 
@@ -99,14 +102,14 @@ class GrpcNetwork:
             await shared.channel.close()
 
     async def listen(self, address: str, handlers: Mapping[str, Handler]) -> Listener:
-        """See `Network.listen`. Beside `handlers`, health checks are answered."""
+        """Serve `handlers` and health checks."""
         listener = GrpcListener(dict(handlers), self._fail_stop, self._tls, self._serves)
         await listener.start(address)
         self._listeners.append(listener)
         return listener
 
     async def close(self) -> None:
-        """Close every listener and channel that is still open. Idempotent."""
+        """Close every open listener and channel. Idempotent."""
         for listener in self._listeners:
             await listener.close()
         self._listeners.clear()
@@ -122,7 +125,7 @@ class _SharedChannel:
 
 
 class GrpcListener(grpc.GenericRpcHandler):
-    """Fulfils `ponor_runtime.network.Listener`: a server whose every method is a handler of connections."""
+    """`Listener` on a gRPC server; every method is a handler of connections."""
 
     def __init__(
         self,
@@ -135,7 +138,7 @@ class GrpcListener(grpc.GenericRpcHandler):
         self._tls = tls
         self._methods = {path: self._method(handler) for path, handler in handlers.items()}
         self._methods[HEALTH_CHECK] = health_handler(handlers, serves)
-        # Dicts, not sets: closed in the order of arrival.
+        # Dicts, not sets: connections close in arrival order.
         self._connections: dict[ServerStream, None] = {}
         self._handler_tasks: dict[asyncio.Task[None], None] = {}
         self._server: grpc.aio.Server | None = None
@@ -163,7 +166,7 @@ class GrpcListener(grpc.GenericRpcHandler):
             await server.stop(None)
             raise OSError(
                 errno.EADDRINUSE,
-                f"cannot listen on {address}: is another process using it, or is it no address of this machine? ({error})",
+                f"cannot listen on {address}: port in use by another process, or not an address of this machine ({error})",
             ) from None
         await server.start()
         self._server = server
@@ -172,7 +175,7 @@ class GrpcListener(grpc.GenericRpcHandler):
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """Find the handler of a call (called by gRPC); None answers UNIMPLEMENTED."""
+        """Find the handler of a call (called by gRPC); None makes gRPC answer UNIMPLEMENTED."""
         return self._methods.get(str(handler_call_details.method))
 
     def _method(self, handler: Handler) -> grpc.RpcMethodHandler[bytes, bytes]:
@@ -182,9 +185,9 @@ class GrpcListener(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(serve)
 
     async def _serve(self, handler: Handler, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        """One call, from its first byte to its status. The handler runs in a task of its own: gRPC's cancellation of this one is
-        a network event (the peer is gone), which the handler must see as the end of its connection.
-        """
+        """Serve one call, from its first byte to its status."""
+        # The handler runs in its own task. gRPC cancels this task when the peer is gone, which the handler
+        # must see as the end of its connection, not as its own cancellation.
         if self._closing:
             return
         connection = ServerStream(context)
@@ -203,8 +206,8 @@ class GrpcListener(grpc.GenericRpcHandler):
         try:
             await handler(connection)
         except ConnectionClosedError:
-            pass  # how most connections end
-        except Exception as error:  # noqa: BLE001 -- a handler's bug ends the process, not only this call
+            pass  # the normal end of most connections
+        except Exception as error:  # noqa: BLE001 -- a bug in a handler ends the process, not only this call
             self._fail_stop("rpc handler", error)
         finally:
             connection.end("closed on this side")

@@ -1,7 +1,7 @@
-"""gRPC's health checking protocol, so that any probe (Kubernetes, grpcurl) can ask whether a service serves.
+"""gRPC health checking protocol, for probes such as Kubernetes and grpcurl.
 
-Only `Check` is served: SERVING or NOT_SERVING for a service of this listener and, under the empty name, for the process; NOT_FOUND for any other.
-Source: the GRPC Health Checking Protocol, version 1.
+Only `Check` is served: SERVING or NOT_SERVING for a service of this listener and, under the empty name, for
+the process; NOT_FOUND for any other name. Source: the GRPC Health Checking Protocol, version 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from ponor_rpc.methods import service_name
 def health_handler(
     methods: Iterable[str], serves: Callable[[str], bool] = lambda _: True
 ) -> grpc.RpcMethodHandler[bytes, bytes]:
-    """A handler of `Check` that knows the services to which `methods` (paths) belong; `serves` says of each whether it serves now."""
+    """Create a handler of `Check` for the services of `methods` (paths).
+
+    `serves` tells whether a service serves now.
+    """
     services = {"", *map(service_name, methods)}
     statuses = {
         True: HealthCheckResponse(status=HealthCheckResponse.SERVING_STATUS_SERVING).SerializeToString(),

@@ -1,8 +1,9 @@
-"""Messages joined from parts that are encoded already.
+"""Protobuf messages joined from encoded parts.
 
-What lives here: the few bytes that stand between the parts. A field of a message is its tag, its length and its bytes, and fields that follow each other are one message, so what
-was encoded once for the log or for a window is not decoded, copied and encoded again for the frame around it. The bytes are those that protobuf itself would write, in the order of the field numbers where the parts
-are joined in that order. Source: protobuf's Encoding guide, "Message structure".
+A field is its tag, length and bytes, and consecutive fields form one message. So a part that is already
+encoded, for the log or for a window, is not decoded and encoded again for the frame around it. The result
+equals protobuf's own encoding if the parts are in field number order. Source: protobuf's Encoding guide,
+"Message structure".
 """
 
 from __future__ import annotations
@@ -12,31 +13,31 @@ from typing import Final
 VARINT: Final = 0
 LENGTH_DELIMITED: Final = 2
 _SHORT: Final = 1 << 11
-"""Numbers below are encoded beforehand: most lengths are among them."""
+"""Smaller numbers are encoded in advance; most lengths are smaller."""
 
 
 def varint(number: int) -> bytes:
-    """An unsigned number, seven bits a byte, the lowest first."""
+    """Encode an unsigned number: seven bits per byte, lowest first."""
     return _VARINTS[number] if 0 <= number < _SHORT else _encoded(number)
 
 
 def message_head(field: int, size_bytes: int) -> bytes:
-    """What stands before a message, string or bytes of this size in a field. Field numbers up to 15."""
+    """Encode tag and length of a message, string or bytes field. Field numbers up to 15."""
     return _HEADS[field] + (_VARINTS[size_bytes] if size_bytes < _SHORT else _encoded(size_bytes))
 
 
 def number_field(field: int, number: int) -> bytes:
-    """A field that holds an unsigned number; nothing for 0, as proto3 demands. Field numbers up to 15."""
+    """Encode an unsigned number field; empty for 0, as proto3 requires. Field numbers up to 15."""
     return b"" if number == 0 else bytes((field << 3 | VARINT,)) + varint(number)
 
 
 def joined_messages(field: int, size_bytes: int, parts: list[bytes]) -> bytes:
-    """One field that holds a message of `size_bytes` bytes, given in parts."""
+    """Encode one field that holds a message of `size_bytes` bytes, given in parts."""
     return b"".join((message_head(field, size_bytes), *parts))
 
 
 def _encoded(number: int) -> bytes:
-    assert number >= 0, "an unsigned number"
+    assert number >= 0, "the number must be unsigned"
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

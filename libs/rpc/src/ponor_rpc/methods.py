@@ -1,4 +1,4 @@
-"""Paths of the methods that services serve; each is one bidirectional stream of frames. See proto/ for the frames."""
+"""Paths of the services' methods. Each is one bidirectional stream of frames, defined in proto/."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUBSCRIBE: Final = "/ponor.controller.v1.SubscriptionService/Subscribe"
 """Frames `SubscribeRequest` / `SubscribeResponse`."""
 
 PEER: Final = "/ponor.controller.v1.PeerService/Exchange"
-"""Frames between controllers, on a port of their own."""
+"""Frames between controllers, on a separate port."""
 
 QUORUM: Final = "/ponor.controller.v1.QuorumService/Quorum"
 """Frames `QuorumRequest` / `QuorumResponse`."""
@@ -20,9 +20,9 @@ CLUSTER: Final = "/ponor.controller.v1.ClusterService/Cluster"
 """Frames `ClusterRequest` / `ClusterResponse`."""
 
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
-"""gRPC's health checking protocol; a single call, not a stream of frames."""
+"""gRPC health checking protocol; a unary call, not a stream of frames."""
 
 
 def service_name(method: str) -> str:
-    """The gRPC service to which the path of a method belongs."""
+    """Return the gRPC service of a method path."""
     return method.split("/")[1]

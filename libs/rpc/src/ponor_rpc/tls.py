@@ -1,6 +1,6 @@
-"""Mutual TLS for a port: both sides show a certificate of the same authorities.
+"""Mutual TLS: both sides present a certificate of the same authorities.
 
-What lives here: three files and what gRPC makes of them. They are read when a port is bound or a channel is made, so a new certificate needs no more than a restart.
+The files are read when a port is bound or a channel is created, so a new certificate needs only a restart.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import grpc
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files. A controller calls others by the host in their address: that name, or IP address, has to be in their certificate."""
+    """PEM files.
+
+    Controllers verify the host of a peer's address: its certificate must contain that name or IP address.
+    """
 
     certificate: Path
     key: Path
     authorities: Path
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Of a side that is called, and that refuses callers without a certificate.
+        """Credentials of a server; it refuses clients without a certificate.
 
         Raises:
             OSError: a file cannot be read.
@@ -29,7 +32,7 @@ class TlsFiles:
         return grpc.ssl_server_credentials([pair], self.authorities.read_bytes(), require_client_auth=True)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Of a side that calls.
+        """Credentials of a client.
 
         Raises:
             OSError: a file cannot be read.
