@@ -1,4 +1,4 @@
-"""How a compactor's speed follows what there is to do."""
+"""Tests of the rate share as a function of work and idle time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ponor_compactor.token_bucket import NS
 YEAR_NS = 365 * 86_400 * NS
 
 
-def test_two_minutes_of_work_double_the_share_and_half_a_minute_of_rest_halves_it() -> None:
+def test_two_minutes_of_work_double_the_share_and_half_an_idle_minute_halves_it() -> None:
     haste = Haste(0.1, 0)
     haste.turn(0, is_working=True)
     assert haste.share(0) == 0.1
@@ -21,7 +21,7 @@ def test_two_minutes_of_work_double_the_share_and_half_a_minute_of_rest_halves_i
     assert haste.share(2 * DOUBLING_NS + HALVING_NS) == pytest.approx(0.2)
 
 
-def test_a_year_of_either_ends_at_the_bounds() -> None:
+def test_a_year_of_work_or_idleness_reaches_the_bounds() -> None:
     haste = Haste(0.1, 0)
     haste.turn(0, is_working=True)
     assert haste.share(YEAR_NS) == 1.0
@@ -29,7 +29,7 @@ def test_a_year_of_either_ends_at_the_bounds() -> None:
     assert haste.share(2 * YEAR_NS) == 0.1
 
 
-def test_four_fifths_of_work_leave_it_where_it_is() -> None:
+def test_four_fifths_of_work_keep_the_share_constant() -> None:
     haste, now_ns = Haste(0.1, 0), DOUBLING_NS
     haste.turn(0, is_working=True)
     for _ in range(100):
@@ -44,7 +44,7 @@ def test_four_fifths_of_work_leave_it_where_it_is() -> None:
     st.floats(0.001, 1.0),
     st.lists(st.tuples(st.booleans(), st.integers(0, 1_000 * NS)), max_size=30),
 )
-def test_the_share_never_jumps_and_keeps_its_bounds(share_min: float, turns: list[tuple[bool, int]]) -> None:
+def test_share_is_continuous_and_within_bounds(share_min: float, turns: list[tuple[bool, int]]) -> None:
     haste, now_ns = Haste(share_min, 0), 0
     for is_working, passed_ns in turns:
         before = haste.share(now_ns)

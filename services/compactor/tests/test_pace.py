@@ -1,4 +1,4 @@
-"""How fast a compactor may go: rates, bursts, and giving way."""
+"""Tests of the compactor's rate limits, bursts and reaction to "slow down"."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def _pace(clock: InstantClock, **settings: int) -> Pace:
     return Pace(clock, CompactorSettings(**settings), Telemetry())
 
 
-def test_a_burst_passes_and_then_the_rate_holds() -> None:
+def test_burst_passes_and_then_the_rate_applies() -> None:
     bucket = TokenBucket(100.0)
     assert bucket.take(100, 0) == 0
     assert bucket.take(50, 0) == NS // 2
     assert bucket.take(0, 0) == NS // 2
-    assert bucket.take(100, 10 * NS) == 0, "a rest fills the bucket, once"
+    assert bucket.take(100, 10 * NS) == 0, "an idle period fills the bucket once"
     assert bucket.take(100, 10 * NS) == NS
 
 
-def test_half_of_the_rate_takes_twice_as_long() -> None:
+def test_half_the_rate_takes_twice_as_long() -> None:
     bucket = TokenBucket(100.0, burst_s=0.0)
     assert bucket.take(100, 0, 0.5) == 2 * NS
 
@@ -36,9 +36,7 @@ def test_half_of_the_rate_takes_twice_as_long() -> None:
     st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 2 * NS)), max_size=40),
     st.integers(1, 1_000),
 )
-def test_no_second_ever_carries_more_than_the_rate_and_a_burst(
-    calls: list[tuple[int, int]], per_s: int
-) -> None:
+def test_no_second_exceeds_the_rate_plus_a_burst(calls: list[tuple[int, int]], per_s: int) -> None:
     bucket, now_ns = TokenBucket(float(per_s)), 0
     passed: list[tuple[int, int]] = []
     for amount, pause_ns in calls:
@@ -48,11 +46,11 @@ def test_no_second_ever_carries_more_than_the_rate_and_a_burst(
         carried = 0
         for at_ns, amount in passed[number:]:
             carried += amount
-            # What passes up to a moment has been paid for, but for one second's worth.
+            # At most one second's worth may pass ahead of the rate.
             assert carried - passed[number][1] <= per_s * ((at_ns - begin_ns) / NS + 1) + 1
 
 
-async def test_bytes_and_requests_are_bounded_each_on_its_own() -> None:
+async def test_bytes_and_requests_have_separate_bounds() -> None:
     clock = InstantClock()
     pace = _pace(clock, compactor_read_bytes_per_s_max=1_000, compactor_requests_per_s_max=10)
     await pace.before_read(1_000)
@@ -63,14 +61,14 @@ async def test_bytes_and_requests_are_bounded_each_on_its_own() -> None:
     assert sum(clock.slept) == pytest.approx(1.5), "a burst of ten, and ten a second"
 
 
-async def test_slow_down_halves_once_for_all_calls_in_flight_and_a_quiet_minute_brings_it_back() -> None:
+async def test_slow_down_halves_once_for_all_calls_in_flight_and_recovers_in_a_minute() -> None:
     clock = InstantClock()
     pace = _pace(clock, compactor_write_bytes_per_s_max=1_000)
     for _ in range(5):
         pace.slowed()
     assert pace.share == 0.5
     await pace.before_write(1_500)
-    assert sum(clock.slept) > 1.5, "at half of the rate"
+    assert sum(clock.slept) > 1.5, "at half the rate"
     for _ in range(20):
         clock.now_ns += NS
         pace.slowed()
@@ -80,7 +78,7 @@ async def test_slow_down_halves_once_for_all_calls_in_flight_and_a_quiet_minute_
     assert pace.share == 1.0
 
 
-async def test_reads_and_writes_share_what_a_compactor_begins_with() -> None:
+async def test_reads_and_writes_share_the_initial_rate() -> None:
     clock = InstantClock()
     pace = _pace(clock, compactor_bytes_per_s_min=1_000)
     with pace.working():
@@ -89,7 +87,7 @@ async def test_reads_and_writes_share_what_a_compactor_begins_with() -> None:
     assert sum(clock.slept) == pytest.approx(2 - EVEN_BURST_S, rel=0.02)
 
 
-async def test_bounds_below_what_a_compactor_begins_with_are_all_it_gets() -> None:
+async def test_bounds_below_the_initial_rate_apply() -> None:
     clock = InstantClock()
     pace = _pace(clock, compactor_read_bytes_per_s_max=1_000, compactor_write_bytes_per_s_max=1_000)
     assert pace.bytes_per_s == 2_000
@@ -98,7 +96,7 @@ async def test_bounds_below_what_a_compactor_begins_with_are_all_it_gets() -> No
     assert sum(clock.slept) == pytest.approx(1.0)
 
 
-async def test_a_store_that_asks_for_less_is_heeded_in_haste_too() -> None:
+async def test_slow_down_halves_a_raised_rate() -> None:
     clock = InstantClock()
     pace = _pace(clock, compactor_bytes_per_s_min=1_000)
     with pace.working():
@@ -108,4 +106,6 @@ async def test_a_store_that_asks_for_less_is_heeded_in_haste_too() -> None:
         assert pace.bytes_per_s == pytest.approx(1_000)
     clock.now_ns += DOUBLING_NS
     await pace.before_read(0)
-    assert pace.bytes_per_s == pytest.approx(1_000), "the store has room again, and there is no hurry"
+    assert pace.bytes_per_s == pytest.approx(1_000), (
+        "the share has recovered, and the idle time has lowered the rate"
+    )

@@ -1,4 +1,4 @@
-"""A compactor writes down what it saw of the controllers' log before an object has one of its ids."""
+"""Test that a compactor records the observed position of the controllers' log before it uses reserved ids."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from ponor_compactor.settings import CompactorSettings
 
 
 class Session:
-    """Reserves ids."""
+    """Session that answers PrepareObjects."""
 
     def __init__(self, steps: list[str]) -> None:
         self._steps = steps
 
     async def submit(self, operation: wire.Operation) -> wire.OperationResult:
-        """Answer at once."""
+        """Answer immediately."""
         self._steps.append(str(operation.WhichOneof("kind")))
         return wire.OperationResult(objects_reserved=wire.ObjectsReserved(first_object_id=7, count=1))
 
 
-async def test_ids_are_used_after_the_seen_index_is_written() -> None:
+async def test_ids_are_returned_after_the_position_is_recorded() -> None:
     steps: list[str] = []
 
     async def write_seen() -> None:

@@ -1,6 +1,6 @@
-"""A compactor's pace beside a load that never ends: what waits levels off at every load that the bounds allow, and what is copied is spread out.
+"""Tests of a compactor's pace under a constant load: the backlog levels off at every load within the bounds, and copying is even.
 
-The controller is a rule here: what is older than a minute is offered when it fills half a task, a task's worth at most.
+A simple rule replaces the controller: data older than a minute is offered when it fills half a task, up to a full task.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ LEVEL_FACTOR = 1.25
 
 @dataclass
 class SteadyLoad:
-    """So many bytes a second become old enough to be compacted; one compactor."""
+    """One compactor under a constant rate of bytes that become old enough to compact."""
 
     arriving_per_s: int
     backlog_bytes: list[int] = field(default_factory=list)
-    """Before every look for a task."""
+    """Bytes waiting before each request for a task."""
     moved: list[tuple[int, int]] = field(default_factory=list)
-    """When, and how many bytes."""
+    """Time (ns) and size of each transfer."""
     taken_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class SteadyLoad:
         self.pace = Pace(self.clock, SETTINGS, Telemetry())
 
     async def run(self, seconds: int) -> None:
-        """Ask, copy, ask again."""
+        """Request and copy tasks for the given time."""
         until_ns = self.clock.now_ns + seconds * NS
         while self.clock.now_ns < until_ns:
             waiting = self.arriving_per_s * self.clock.now_ns // NS - self.taken_bytes
@@ -61,7 +61,7 @@ class SteadyLoad:
             self.moved.append((self.clock.now_ns, PART_BYTES))
 
     def most_in(self, seconds: int) -> int:
-        """Most bytes that were moved in so many seconds."""
+        """Return the most bytes transferred within a window of that many seconds."""
         most = first = held = 0
         for at_ns, size_bytes in self.moved:
             held += size_bytes
@@ -72,7 +72,7 @@ class SteadyLoad:
         return most
 
 
-async def test_beside_twenty_megabytes_a_second_no_second_carries_a_burst() -> None:
+async def test_no_burst_at_twenty_megabytes_a_second() -> None:
     load = SteadyLoad(20_000_000)
     await load.run(1_800)
     assert load.most_in(1) <= 64 * MIB + PART_BYTES
@@ -81,7 +81,7 @@ async def test_beside_twenty_megabytes_a_second_no_second_carries_a_burst() -> N
 
 
 @pytest.mark.parametrize("arriving_mib_per_s", [1, 20, 60, 110])
-async def test_a_steady_load_is_copied_little_faster_than_it_comes(arriving_mib_per_s: int) -> None:
+async def test_steady_load_is_copied_little_faster_than_it_arrives(arriving_mib_per_s: int) -> None:
     load = SteadyLoad(arriving_mib_per_s * MIB)
     await load.run(1_200)
     rates: list[float] = []
@@ -95,7 +95,7 @@ async def test_a_steady_load_is_copied_little_faster_than_it_comes(arriving_mib_
 
 
 @pytest.mark.parametrize("arriving_mib_per_s", [5, 24, 48, 115])
-async def test_what_waits_levels_off_at_every_load_below_the_bounds(arriving_mib_per_s: int) -> None:
+async def test_backlog_levels_off_at_every_load_below_the_bounds(arriving_mib_per_s: int) -> None:
     load = SteadyLoad(arriving_mib_per_s * MIB)
     highest: list[int] = []
     for _ in range(3):
@@ -106,7 +106,7 @@ async def test_what_waits_levels_off_at_every_load_below_the_bounds(arriving_mib
     assert highest[2] <= LEVEL_FACTOR * highest[1]
 
 
-async def test_what_gathered_while_nobody_compacted_is_caught_up_with() -> None:
+async def test_backlog_of_an_outage_is_cleared() -> None:
     load = SteadyLoad(20_000_000)
     await load.clock.sleep(3_600)
     await load.run(1_200)
@@ -114,4 +114,4 @@ async def test_what_gathered_while_nobody_compacted_is_caught_up_with() -> None:
     load.backlog_bytes.clear()
     await load.run(600)
     assert max(load.backlog_bytes) <= TASK_BYTES_MAX
-    assert load.pace.bytes_per_s <= 64 * MIB, "and then it is in no hurry again"
+    assert load.pace.bytes_per_s <= 64 * MIB, "the rate falls again afterwards"

@@ -1,4 +1,4 @@
-"""From a leased task to what is to be committed, and what is refused before anything is copied."""
+"""Tests of task execution, and of plans that are refused before the copy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _run(world: World) -> TaskRun:
     )
 
 
-async def test_stream_objects_are_joined_by_the_store_itself() -> None:
+async def test_stream_objects_are_joined_by_copies_within_the_store() -> None:
     world = World()
     sources = [await world.put([(3, at, at + 10)]) for at in range(0, 40, 10)]
     made = await _run(world).run(_task(CompactionKind.STREAM_OBJECTS, sources, {3: 0}), world.prepare)
@@ -46,10 +46,10 @@ async def test_stream_objects_are_joined_by_the_store_itself() -> None:
     expected = await world.records(sources, states({3: 0}))
     location = ObjectLocation(joined.object_id, sources[0].namespace, 0, joined.size_bytes)
     assert await world.records([location], states({3: 0})) == expected
-    assert len(world.throttle.reads) == len(sources), "the indexes, and nothing else"
+    assert len(world.throttle.reads) == len(sources), "only the indexes are read"
 
 
-async def test_a_forced_split_leaves_nothing_shared() -> None:
+async def test_forced_split_leaves_no_shared_object() -> None:
     world = World()
     sources = [await world.put([(1, 0, 5), (2, 0, 5)]), await world.put([(1, 5, 9), (2, 5, 9)])]
     streams = {1: 0, 2: 0}
@@ -59,7 +59,7 @@ async def test_a_forced_split_leaves_nothing_shared() -> None:
     assert len(made.stream_objects) == 2
 
 
-async def test_what_is_as_good_as_it_can_be_is_left_alone() -> None:
+async def test_sources_that_cannot_improve_are_not_rewritten() -> None:
     world = World()
     sources = [await world.put([(1, 0, 5), (2, 0, 5)])]
     task = _task(CompactionKind.SET_OBJECTS, sources, {1: 0, 2: 0})
@@ -67,7 +67,7 @@ async def test_what_is_as_good_as_it_can_be_is_left_alone() -> None:
     assert world.prepared == []
 
 
-async def test_a_task_of_which_everything_was_trimmed_is_committed_with_nothing() -> None:
+async def test_task_with_only_trimmed_data_commits_no_output() -> None:
     world = World()
     sources = [await world.put([(1, 0, 5)]), await world.put([(1, 5, 9)])]
     made = await _run(world).run(_task(CompactionKind.SET_OBJECTS, sources, {1: 9}), world.prepare)
@@ -76,7 +76,7 @@ async def test_a_task_of_which_everything_was_trimmed_is_committed_with_nothing(
     assert world.prepared == []
 
 
-def test_a_commit_that_is_too_large_for_a_controller_is_refused_before_the_work() -> None:
+def test_too_large_commit_is_refused_before_the_copy() -> None:
     def output(streams: int) -> PlannedOutput:
         ranges = tuple(
             StreamRange(StreamId(1_000_000 + number), StreamEpoch(7), 1 << 40, 1 << 41)

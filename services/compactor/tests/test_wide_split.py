@@ -1,4 +1,4 @@
-"""The widest set object that compaction makes, at full size: what its forced splits ask of the planner, of one operation and of one batch."""
+"""Test of forced splits of the widest set object that compaction creates, at full size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BLOCK_BYTES = 3_000
 
 
 def joined_object(ledger: Ledger, streams: int) -> None:
-    """One of so many streams, as compaction leaves it: two brokers' uploads would not be as wide."""
+    """Create one set object with that many streams, as compaction does; uploads of brokers are narrower."""
     broker = ledger.register()
     ids: list[int] = []
     while len(ids) < streams:
@@ -45,7 +45,7 @@ def joined_object(ledger: Ledger, streams: int) -> None:
 
 
 def index_of(ledger: Ledger, task: LeasedTask) -> SourceIndex:
-    """Of the only source: a block for each of its pieces."""
+    """Return the index of the only source, with one block per piece."""
     (location,) = task.sources
     pieces = ledger.set_object(location.object_id).ranges.decoded
     blocks = [
@@ -66,7 +66,7 @@ def index_of(ledger: Ledger, task: LeasedTask) -> SourceIndex:
 
 
 async def commit(tasks: ControllerTasks, task: LeasedTask, plan: CompactionPlan) -> int:
-    """As a worker does it, but for the bytes; the result."""
+    """Commit as a worker does, without copying bytes; return the result."""
     prepared = await tasks.prepare(len(plan.outputs))
     made = [
         (each.kind, UploadedObject(ObjectId(prepared.first_object_id + number), each.size_bytes, each.ranges))
@@ -78,7 +78,7 @@ async def commit(tasks: ControllerTasks, task: LeasedTask, plan: CompactionPlan)
     return outcome.result
 
 
-async def test_the_widest_object_is_split_in_seven_commits_each_of_which_fits() -> None:
+async def test_widest_object_is_split_in_seven_commits_that_fit() -> None:
     streams = DEFAULTS.compaction_streams_max
     ledger = Ledger(settings=ControllerSettings(compaction=replace(DEFAULTS, compaction_settle_ms=0)))
     joined_object(ledger, streams)

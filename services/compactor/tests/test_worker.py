@@ -1,4 +1,4 @@
-"""The life of a task at its worker, with the controller's own ledger on the other side: every way in which it can end."""
+"""Tests of every outcome of a task at its worker, against the controller's own ledger."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _tasks(hand: Hand, outcome: Outcome) -> int:
     return hand.telemetry.counter("ponor_compactor_tasks_total", outcome=outcome.value).value
 
 
-async def test_small_uploads_become_few_objects_and_every_fetch_returns_the_same_bytes(
+async def test_small_uploads_become_few_objects_with_the_same_bytes(
     workshop: Workshop,
 ) -> None:
     before = await workshop.everything()
@@ -39,14 +39,14 @@ async def test_small_uploads_become_few_objects_and_every_fetch_returns_the_same
     assert pieces_of(workshop) == [1, 1, 1]
     assert await workshop.everything() == before
     kinds = [workshop.ledger.image.stream_objects.get(each) for each in workshop.committed()]
-    assert sum(row is not None for row in kinds) == 1, "the large stream got an object of its own"
+    assert sum(row is not None for row in kinds) == 1, "the large stream gets its own object"
     assert not list(workshop.ledger.image.compactions)
     validate(workshop.ledger.image)
     made = [kind for kind in hand.session.kinds if kind != "renew_compaction"]
     assert made == ["lease_compaction", "prepare_objects", "commit_compaction"]
 
 
-async def test_idle_workers_ask_the_controller_alone_and_the_log_does_not_grow(workshop: Workshop) -> None:
+async def test_idle_workers_make_no_store_calls_and_no_log_records(workshop: Workshop) -> None:
     hand = workshop.hand()
     assert await hand.worker.once() is Outcome.DONE
     calls, index = len(workshop.store.calls), workshop.ledger.view.index
@@ -55,7 +55,7 @@ async def test_idle_workers_ask_the_controller_alone_and_the_log_does_not_grow(w
     assert (len(workshop.store.calls), workshop.ledger.view.index) == (calls, index)
 
 
-async def test_new_uploads_are_joined_with_the_old_result_in_time(workshop: Workshop) -> None:
+async def test_new_uploads_are_joined_with_earlier_outputs(workshop: Workshop) -> None:
     hand = workshop.hand()
     for _ in range(4):
         await workshop.upload()
@@ -65,7 +65,7 @@ async def test_new_uploads_are_joined_with_the_old_result_in_time(workshop: Work
     validate(workshop.ledger.image)
 
 
-async def test_what_was_trimmed_or_deleted_is_dropped(workshop: Workshop) -> None:
+async def test_trimmed_and_deleted_data_is_dropped(workshop: Workshop) -> None:
     first, second, third = workshop.streams
     workshop.trim(first, 12)
     workshop.delete(second)
@@ -78,7 +78,7 @@ async def test_what_was_trimmed_or_deleted_is_dropped(workshop: Workshop) -> Non
     assert second not in held
 
 
-async def test_what_is_trimmed_and_deleted_during_the_copy_costs_nothing_but_the_copy(
+async def test_trim_and_deletion_during_the_copy(
     workshop: Workshop,
 ) -> None:
     first, second, third = workshop.streams
@@ -96,7 +96,7 @@ async def test_what_is_trimmed_and_deleted_during_the_copy_costs_nothing_but_the
     validate(workshop.ledger.image)
 
 
-async def test_when_everything_is_deleted_during_the_copy_the_task_is_over(workshop: Workshop) -> None:
+async def test_deletion_of_all_streams_during_the_copy_ends_the_task(workshop: Workshop) -> None:
     def meanwhile() -> None:
         workshop.delete(*workshop.streams)
         workshop.ledger.reclaim()
@@ -109,7 +109,7 @@ async def test_when_everything_is_deleted_during_the_copy_the_task_is_over(works
     assert await hand.worker.once() is Outcome.NOTHING
 
 
-async def test_a_commit_between_a_deletion_and_its_reclaiming_destroys_the_sources_and_the_outputs(
+async def test_commit_between_deletion_and_reclaim_destroys_sources_and_outputs(
     workshop: Workshop,
 ) -> None:
     hand = workshop.hand()
@@ -122,7 +122,7 @@ async def test_a_commit_between_a_deletion_and_its_reclaiming_destroys_the_sourc
     assert await hand.worker.once() is Outcome.NOTHING
 
 
-async def test_pauses_grow_while_nothing_is_worth_doing(workshop: Workshop) -> None:
+async def test_pauses_grow_while_there_is_no_task(workshop: Workshop) -> None:
     hand = workshop.hand()
     while await hand.worker.once() is not Outcome.NOTHING:
         pass
@@ -138,7 +138,7 @@ async def test_pauses_grow_while_nothing_is_worth_doing(workshop: Workshop) -> N
     assert pauses[0] * 8 < pauses[-1] <= SETTINGS.compactor_poll_interval_ms_max / 1000
 
 
-async def test_work_without_a_pause_becomes_faster_and_having_nothing_to_do_slower(
+async def test_uninterrupted_work_raises_the_rate_and_idle_time_lowers_it(
     workshop: Workshop,
 ) -> None:
     least = 100
@@ -153,7 +153,7 @@ async def test_work_without_a_pause_becomes_faster_and_having_nothing_to_do_slow
     assert hand.pace.bytes_per_s == pytest.approx(least)
 
 
-async def test_a_task_that_fails_is_work_until_it_failed(workshop: Workshop) -> None:
+async def test_failed_task_counts_as_work_until_it_fails(workshop: Workshop) -> None:
     least = 100
     hand = workshop.hand(2_000, replace(SETTINGS, compactor_bytes_per_s_min=least))
     workshop.store.fail("put", *[Failure(ObjectStoreUnavailableError("away"))] * 5)
@@ -163,7 +163,7 @@ async def test_a_task_that_fails_is_work_until_it_failed(workshop: Workshop) -> 
     assert hand.pace.bytes_per_s < after
 
 
-async def test_a_commit_that_arrives_twice_is_one_commit(workshop: Workshop) -> None:
+async def test_duplicate_commit_takes_effect_once(workshop: Workshop) -> None:
     before = await workshop.everything()
     hand = workshop.hand()
     hand.session.commits_twice = True
@@ -171,7 +171,7 @@ async def test_a_commit_that_arrives_twice_is_one_commit(workshop: Workshop) -> 
     assert await workshop.everything() == before
 
 
-async def test_a_worker_that_is_paused_beyond_its_lease_drops_the_task(workshop: Workshop) -> None:
+async def test_worker_paused_beyond_its_lease_drops_the_task(workshop: Workshop) -> None:
     before = await workshop.everything()
     slow, other = workshop.hand(2_000), workshop.hand(2_001)
     with paused(workshop.store):
@@ -190,17 +190,17 @@ async def test_a_worker_that_is_paused_beyond_its_lease_drops_the_task(workshop:
     validate(workshop.ledger.image)
 
 
-async def test_an_object_that_is_missing_ends_the_task(workshop: Workshop) -> None:
+async def test_missing_source_ends_the_task(workshop: Workshop) -> None:
     lost = workshop.committed()[2]
     del workshop.store.objects[workshop.key(lost)]
     hand = workshop.hand()
     assert await hand.worker.once() is Outcome.SOURCE_GONE
     assert hand.session.kinds[-1] == "end_compaction"
     assert not list(workshop.ledger.image.compactions)
-    assert lost in workshop.committed(), "the metadata is left alone"
+    assert lost in workshop.committed(), "the metadata is unchanged"
 
 
-async def test_damage_is_found_and_nothing_is_replaced(workshop: Workshop) -> None:
+async def test_damaged_source_is_detected_and_not_replaced(workshop: Workshop) -> None:
     sources = workshop.committed()
     key = workshop.key(sources[0])
     damaged = bytearray(workshop.store.objects[key])
@@ -212,7 +212,7 @@ async def test_damage_is_found_and_nothing_is_replaced(workshop: Workshop) -> No
     assert _tasks(hand, Outcome.DAMAGED) == 1
 
 
-async def test_a_store_that_fails_leaves_the_task_to_its_lease_and_then_it_is_done(
+async def test_task_is_done_after_its_lease_expires_when_the_store_failed(
     workshop: Workshop,
 ) -> None:
     before = await workshop.everything()
@@ -226,10 +226,10 @@ async def test_a_store_that_fails_leaves_the_task_to_its_lease_and_then_it_is_do
     assert await hand.worker.once() is Outcome.DONE
     assert await workshop.everything() == before
     garbage = [row for row in workshop.ledger.image.objects if row.state is ObjectState.PREPARED]
-    assert garbage, "what the first attempt wrote expires"
+    assert garbage, "ids of the first attempt expire"
 
 
-async def test_a_task_that_does_not_fit_is_given_back_and_a_smaller_one_is_offered(
+async def test_task_above_the_budget_is_ended(
     workshop: Workshop,
 ) -> None:
     settings = CompactorSettings(compaction_budget_bytes=50)
@@ -237,10 +237,10 @@ async def test_a_task_that_does_not_fit_is_given_back_and_a_smaller_one_is_offer
     assert await hand.worker.once() is Outcome.UNFIT
     assert not list(workshop.ledger.image.compactions)
     assert hand.session.kinds[-1] == "end_compaction"
-    assert "prepare_objects" not in hand.session.kinds, "it was known before anything was written"
+    assert "prepare_objects" not in hand.session.kinds, "the check precedes every write"
 
 
-async def test_a_broker_is_not_given_tasks(workshop: Workshop) -> None:
+async def test_broker_gets_no_tasks(workshop: Workshop) -> None:
     hand = workshop.hand()
     hand.session.caller = workshop.broker
     assert await hand.worker.once() is Outcome.REFUSED

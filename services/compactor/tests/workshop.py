@@ -1,4 +1,4 @@
-"""What tests of a worker stand on: the controller's own ledger, real objects in a memory store, and workers that talk to both."""
+"""Fixture for worker tests: the controller's own ledger, real objects in a memory store, and workers that use both."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ STREAMS = 3
 
 @dataclass
 class LedgerSession:
-    """A session without a network: operations reach the ledger at once.
+    """A session without a network, which applies operations to the ledger directly.
 
-    `commits_twice`: the answer of every commit is lost once and it is sent again by another connection, under another id. `before_commit`: what happens
-    to the cluster between the work and the commit.
+    Attributes:
+        commits_twice: send every commit twice under different ids, as if the first answer was lost.
+        before_commit: called between the copy and the commit.
     """
 
     ledger: Ledger
@@ -66,7 +67,7 @@ class LedgerSession:
 
 
 class Hand:
-    """One worker, and what it counts."""
+    """One worker with its telemetry."""
 
     def __init__(self, workshop: Workshop, number: int, settings: CompactorSettings) -> None:
         self.clock = clock = InstantClock()
@@ -96,7 +97,7 @@ class Hand:
 
 
 class Workshop:
-    """A broker that uploaded `uploads` objects of the same streams, and a store that has them."""
+    """A broker that uploads objects of the same streams, and their store."""
 
     def __init__(self) -> None:
         controller = ControllerSettings(compaction=EAGER, destroy_delay_ms=0)
@@ -113,7 +114,7 @@ class Workshop:
         return Hand(self, number, settings)
 
     async def upload(self, records: int = 5) -> ObjectId:
-        """One more stream set object, `records` of every stream; the first stream has a hundred times as large ones."""
+        """Upload one stream set object with `records` of every stream; those of the first stream are a hundred times as large."""
         body = wire.PrepareObjects(count=1, ttl_ms=60_000)
         reserved = self.ledger.do(self.broker, prepare_objects=body).objects_reserved
         object_id = ObjectId(reserved.first_object_id)
@@ -152,7 +153,7 @@ class Workshop:
         return [row.object_id for row in rows if row.state is ObjectState.COMMITTED]
 
     async def fetch(self, stream_id: int, offset: int) -> list[bytes]:
-        """What a reader gets from this offset to the end, by the read index and the objects themselves."""
+        """Return the payloads from this offset to the end, as a reader finds them by the read index."""
         payloads: list[bytes] = []
         found = find_pieces(self.ledger.image, StreamId(stream_id), offset, self._end, limit=10_000)
         for piece in found:
@@ -169,7 +170,7 @@ class Workshop:
         return payloads
 
     async def everything(self) -> list[list[bytes]]:
-        """Every stream from some offsets on."""
+        """Fetch every stream from every third offset."""
         ends = [self.ledger.stream(stream_id) for stream_id in self.streams]
         return [
             await self.fetch(row.stream_id, offset)
@@ -180,7 +181,7 @@ class Workshop:
 
 @contextmanager
 def paused(store: MemoryObjectStore) -> Iterator[None]:
-    """No call of the store is answered meanwhile."""
+    """Block all calls of the store in this context."""
     store.gate.clear()
     try:
         yield
@@ -189,7 +190,7 @@ def paused(store: MemoryObjectStore) -> Iterator[None]:
 
 
 def pieces_of(workshop: Workshop) -> Sequence[int]:
-    """In how many pieces every stream lies."""
+    """Return the number of pieces of every stream."""
     image = workshop.ledger.image
     return [
         len(find_pieces(image, StreamId(stream_id), 0, 1 << 40, limit=10_000))

@@ -1,4 +1,4 @@
-"""`python -m ponor_compactor --config FILE`: one compactor as a process of its own."""
+"""Entry point of `python -m ponor_compactor --config FILE`: run one compactor process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ponor_compactor.pace import Pace
 NAME = "ponor_compactor"
 REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError, WrongClusterError)
 GC_THRESHOLDS = (50_000, 50, 100)
-"""Few and late collections: index entries by the hundred thousand make no cycles."""
+"""Collect rarely: hundreds of thousands of index entries contain no cycles."""
 
 
 async def serve(configuration: CompactorConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
@@ -62,12 +62,12 @@ async def serve(configuration: CompactorConfiguration, runtime: Runtime, stop: a
 
 
 def _resident_bytes_max() -> float:
-    """The most memory that this process ever had."""
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> int:
-    """Run; returns the exit code."""
+    """Run the compactor and return the exit code."""
     use_freed_memory_again()
     return run_from_command_line(
         serve,

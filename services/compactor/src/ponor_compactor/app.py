@@ -1,7 +1,4 @@
-"""The composition root of a compactor.
-
-What lives here: construction and order, no decisions.
-"""
+"""Composition root of a compactor: constructs its parts and starts and stops them."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ INCARNATION_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class CompactorOptions:
-    """What differs from one process to another."""
+    """Options that differ between processes."""
 
     node_id: NodeId
     controllers: tuple[str, ...]
@@ -51,14 +48,16 @@ async def run(
     ready: Callable[[ServiceAddresses], None],
     pace: Pace | None = None,
 ) -> None:
-    """Compact until `stop` is set. The stores are the caller's and stay open; `pace` is the one that they tell of "slow down", if they do.
+    """Compact until `stop` is set.
 
-    A task that is under way at the end is left: its lease runs out, and what was written of it is collected.
+    The caller owns the stores and closes them. `pace` is the object that the stores notify of "slow down", if any.
+
+    A task in progress at the stop is abandoned: its lease expires, and garbage collection deletes its output.
 
     Raises:
-        WrongClusterError: controllers, store and configuration do not belong to one cluster.
-        NodeFencedError: another process took the node id.
-        OperationError: the controller does not accept this node; the message says why.
+        WrongClusterError: controllers, store and configuration belong to different clusters.
+        NodeFencedError: another process registered under the node id.
+        OperationError: the controller refuses this node; the message gives the reason.
     """
     joined = await join(runtime, options.controllers, options.node_id, options.membership, store, stop)
     if joined is None:
@@ -147,4 +146,4 @@ async def _work_while_current(worker: Worker) -> None:
     try:
         await worker.run()
     except NodeFencedError:
-        return  # `run` hears it from the session, and stops the process in order
+        return  # `run` sees the fence on the session and stops the process cleanly

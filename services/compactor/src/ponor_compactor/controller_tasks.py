@@ -1,7 +1,6 @@
-"""The controller's side of a task: lease, renew, prepare, commit, end, as calls.
+"""Controller operations of a compaction task: lease, renew, prepare, commit, end.
 
-What lives here: requests and answers over the session, which repeats what was lost under the same request id until the outcome is known. So a commit is made
-once, whatever happens to its answer.
+The session retries a lost request under the same request id until the outcome is known, so a commit takes effect exactly once.
 """
 
 from __future__ import annotations
@@ -21,39 +20,39 @@ from ponor_compactor.leased_task import LeasedTask
 from ponor_compactor.settings import CompactorSettings
 
 COMMIT_BYTES_MAX: Final = 1016 * 1024
-"""An operation that travels alone may have a mebibyte, with its envelope (`SessionSettings.bytes_in_flight_max`)."""
+"""A single operation in flight may have 1 MiB including its envelope (`SessionSettings.bytes_in_flight_max`)."""
 REASON_CHARACTERS_MAX: Final = 256
 _ID_OF_ANY: Final = ObjectId(2**55 - 1)
-"""Encoded as long as the longest id."""
+"""Has the encoded length of the longest id."""
 
 Result = wire.CompactionOutcome
 WriteSeen = Callable[[], Awaitable[None]]
 
 
 class Submits(Protocol):
-    """The part of `ponor_metadata.session.SessionClient` that is needed here."""
+    """The part of `ponor_metadata.session.SessionClient` that `ControllerTasks` uses."""
 
     async def submit(self, operation: wire.Operation) -> wire.OperationResult:
-        """Have an operation carried out exactly once."""
+        """Execute an operation exactly once and return its result."""
         ...
 
 
 class ControllerTasks:
-    """Tasks of one session."""
+    """Compaction tasks of one session."""
 
     def __init__(
         self, session: Submits, settings: CompactorSettings, write_seen: WriteSeen | None = None
     ) -> None:
-        """Build it. `write_seen` writes down in the store how far the controllers' log was seen; None: nobody does."""
+        """Use `write_seen` to record the observed position of the controllers' log in the store; None: do not record it."""
         self._session = session
         self._settings = settings
         self._write_seen = write_seen
 
     async def lease(self) -> LeasedTask | None:
-        """A task, or None when nothing is worth doing.
+        """Lease a task; return None if there is none.
 
         Raises:
-            OperationError: this cluster does not compact (yet); the message says why.
+            OperationError: this cluster does not compact (yet); the message gives the reason.
             NodeFencedError, SessionClosedError: this process must stop.
         """
         settings = self._settings
@@ -66,7 +65,7 @@ class ControllerTasks:
         return LeasedTask.granted(result.compaction_granted)
 
     async def renew(self, task: LeasedTask) -> bool:
-        """Go on with a task; whether it is still the caller's."""
+        """Renew the lease; return whether the caller still holds it."""
         body = wire.RenewCompaction(
             task_id=task.task_id, token=task.token, ttl_ms=self._settings.compactor_lease_ttl_ms
         )
@@ -74,33 +73,33 @@ class ControllerTasks:
         return result.compaction_outcome.result == Result.RESULT_DONE
 
     async def prepare(self, count: int) -> PreparedObjects:
-        """Reserve ids for outputs.
+        """Reserve object ids for the outputs.
 
         Raises:
-            OperationError: the controller refuses; the message says why.
+            OperationError: the controller refuses; the message gives the reason.
         """
         body = wire.PrepareObjects(count=count, ttl_ms=self._settings.compactor_prepared_ttl_ms)
         reserved = (await self._session.submit(wire.Operation(prepare_objects=body))).objects_reserved
         if self._write_seen is not None:
-            # Before an object has one of these ids: an older copy of the controllers' log would give them again.
+            # Record the position before using an id: an older copy of the controllers' log would assign the ids again.
             await self._write_seen()
         return PreparedObjects(
             ObjectId(reserved.first_object_id), reserved.count, reserved.namespace, reserved.bucket_index
         )
 
     async def commit(self, task: LeasedTask, made: CompactedObjects) -> wire.CompactionOutcome:
-        """Put the outputs in the place of the sources.
+        """Commit the outputs in place of the sources.
 
         Raises:
-            OperationError: the controller refuses; nothing was changed.
-            OperationTooLargeError: see `require_fit`, which tells it before the work.
+            OperationError: the controller refuses; nothing has changed.
+            OperationTooLargeError: the commit is too large; `require_fit` checks this before the copy.
         """
         body = _commit(task, made.stream_set_object, made.stream_objects)
         result = await self._session.submit(wire.Operation(commit_compaction=body))
         return result.compaction_outcome
 
     async def end(self, task: LeasedTask, reason: str) -> None:
-        """Give a task back: its sources are free again."""
+        """End a task without a commit and release its sources."""
         body = wire.EndCompaction(
             task_id=task.task_id, token=task.token, reason=reason[:REASON_CHARACTERS_MAX]
         )
@@ -108,10 +107,10 @@ class ControllerTasks:
 
 
 def require_fit(task: LeasedTask, outputs: Iterable[PlannedOutput]) -> None:
-    """Refuse a plan whose commit would be too large, before anything is copied.
+    """Check before the copy that a plan's commit fits into one operation.
 
     Raises:
-        CompactionLimitError: names the bound.
+        CompactionLimitError: the commit exceeds a bound, which the message names.
     """
     shared: UploadedObject | None = None
     own: list[UploadedObject] = []

@@ -1,7 +1,8 @@
-"""How much of its rates a compactor makes use of: little while it keeps up, more the longer it does not. Pure.
+"""Share of its maximum rates that a compactor uses: low while it keeps up, rising while it does not. No I/O.
 
-What lives here: one share, which grows while there is work and falls while there is none. It comes to rest where four fifths of the time are work, so that a steady load is copied
-about as slowly as it may be, instead of in a burst behind which everybody else's syncs wait (docs/design/compaction.md#pace).
+The share grows exponentially during work and falls while idle. It settles where the compactor works four fifths of the time. A
+steady load is therefore copied at about the lowest sufficient rate instead of in bursts, which would delay the syncs of a
+write-ahead log on the same device (docs/design/compaction.md#pace).
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from typing import Final
 from ponor_compactor.token_bucket import NS
 
 DOUBLING_NS: Final = 120 * NS
-"""Of work without a pause. Until the share is what a load needs, two and a half minutes' worth of it gather where that is five times the least."""
+"""Time of uninterrupted work that doubles the share. If a load needs five times the minimum, about two and a half minutes of it accumulate
+until the share is sufficient."""
 HALVING_NS: Final = DOUBLING_NS // 4
-"""Of having nothing to do: by this ratio four fifths of work and one of rest leave the share as it is."""
+"""Idle time that halves the share. With this ratio, four fifths of work and one fifth of idle time keep the share constant."""
 _OCTAVES_MAX: Final = 64.0
 
 
 class Haste:
-    """The share at any moment, as a function of when the last task began or ended.
+    """The share as a function of the last start or end of a task.
 
     Args:
-        share_min: where it begins, and what it does not fall below.
-        now_ns: by the same clock as every later moment.
+        share_min: initial and lowest share, in (0, 1].
+        now_ns: current time, from the same clock as all later times.
     """
 
     def __init__(self, share_min: float, now_ns: int) -> None:
@@ -34,15 +36,15 @@ class Haste:
         self._is_working = False
 
     def share(self, now_ns: int) -> float:
-        """Between the least and 1."""
+        """Return the share at `now_ns`, between `share_min` and 1."""
         passed_ns = now_ns - self._turned_at_ns
         octaves = passed_ns / DOUBLING_NS if self._is_working else -passed_ns / HALVING_NS
-        # A float has no room for the powers of a year; all bounds are reached long before.
+        # Limit the exponent: a year of work would overflow a float, and the share reaches its bounds long before.
         grown = self._turned_share * math.exp2(max(-_OCTAVES_MAX, min(octaves, _OCTAVES_MAX)))
         return min(1.0, max(self._share_min, grown))
 
     def turn(self, now_ns: int, *, is_working: bool) -> None:
-        """A task begins or is over."""
+        """Record that a task starts (`is_working`) or ends."""
         self._turned_share = self.share(now_ns)
         self._turned_at_ns = now_ns
         self._is_working = is_working

@@ -1,7 +1,6 @@
-"""The object store as a compactor has it: every "slow down" is heard by its pace.
+"""Object stores of a compactor that report every "slow down" error to its pace.
 
-What lives here: where the pace stands among what is around a raw store. Inside of the retries, so that it hears all of them; outside of the meter, which has to see
-the raw store's own face.
+The wrappers sit inside the retries, so that the pace sees every such error, and outside the meter, which must see the raw store.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from ponor_compactor.pace import Pace
 
 
 class HeedingObjectStore:
-    """`ObjectStore` that tells a pace when another one asks to slow down."""
+    """`ObjectStore` wrapper that reports "slow down" errors to a pace."""
 
     def __init__(self, inner: ObjectStore, pace: Pace) -> None:
         self._inner = inner
@@ -73,7 +72,7 @@ class HeedingObjectStore:
 
 
 class HeedingMultipartStore:
-    """`MultipartStore` that tells a pace when another one asks to slow down."""
+    """`MultipartStore` wrapper that reports "slow down" errors to a pace."""
 
     def __init__(self, inner: MultipartStore, pace: Pace) -> None:
         self._inner = inner
@@ -117,10 +116,11 @@ class HeedingMultipartStore:
 async def open_stores(
     url: str, pace: Pace, runtime: Runtime, environment: Mapping[str, str]
 ) -> tuple[ObjectStore, MultipartStore]:
-    """The store of a URL for a compactor, and the same place for objects in parts.
+    """Open the store of a URL for a compactor, and its multipart interface.
 
     Raises:
-        ValueError, ObjectStoreError: as `s3stream.stores.open_store` has them.
+        ValueError: the URL or the environment is invalid.
+        ObjectStoreError: the store cannot be opened.
     """
     raw = await open_raw_store(url, runtime=runtime, environment=environment)
     try:
@@ -134,7 +134,7 @@ async def open_stores(
 def compacting_stores(
     raw: ObjectStore, parts: MultipartStore, pace: Pace, runtime: Runtime
 ) -> tuple[ObjectStore, MultipartStore]:
-    """Meter, heed, limit and repeat."""
+    """Wrap raw stores with metering, the pace, concurrency limits and retries."""
     clock, randomness, telemetry = runtime.clock, runtime.randomness, runtime.telemetry
     heeding = HeedingObjectStore(MeteredObjectStore(raw, telemetry, clock), pace)
     store = RetryingObjectStore(

@@ -1,4 +1,4 @@
-"""A task as the controller grants it. Pure values."""
+"""Compaction task as granted by the controller."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from s3stream.ports import StreamState
 
 @dataclass(frozen=True, slots=True)
 class LeasedTask:
-    """What to replace, and the token that proves whose task it is.
+    """The sources to replace, and the token that identifies the lease.
 
     Attributes:
-        streams: those that are there, as of `planned_index`; data of others in the sources is not wanted any more.
+        streams: the existing streams as of `planned_index`; data of other streams in the sources is dropped.
     """
 
     task_id: int
@@ -29,7 +29,7 @@ class LeasedTask:
 
     @staticmethod
     def granted(answer: wire.CompactionGranted) -> LeasedTask:
-        """From the controller's answer."""
+        """Build a task from the controller's answer."""
         sources = tuple(
             ObjectLocation(ObjectId(each.object_id), each.namespace, each.bucket_index, each.size_bytes)
             for each in answer.sources
@@ -41,7 +41,7 @@ class LeasedTask:
 
     @property
     def source_bytes(self) -> int:
-        """Bytes of all sources."""
+        """Return the total size of the sources in bytes."""
         return sum(each.size_bytes for each in self.sources)
 
     def __str__(self) -> str:

@@ -1,10 +1,11 @@
-"""How fast a compactor may use the store: bytes and requests a second, no more of them than it needs to keep up, and less while the store asks for less.
+"""Rate limits of a compactor's store access, an implementation of `s3stream.compaction.throttle.Throttle`.
 
-What lives here: `s3stream.compaction.throttle.Throttle`, and the share of the rates that is used now. Compaction can wait, uploads and reads cannot; so whoever compacts gives way
-first: a "slow down" halves the share, and it takes a minute of silence to come back. How many calls are in flight is `s3stream.stores.congestion`'s business.
+Limits apply to bytes read, bytes written and requests per second. Compaction can wait, while uploads and reads cannot. A
+"slow down" error therefore halves the share of the limits in use, which takes up to a minute without errors to recover.
+`s3stream.stores.congestion` limits the calls in flight.
 
-A store that never says so may be a disk that the log is on, too. So bytes also pass through one bucket for reads and writes together, whose rate is `haste`'s: an iteration reads first and writes then,
-and what the device notices is the sum.
+A store without "slow down" errors may share a disk with the write-ahead log. Bytes therefore also pass through one token bucket
+for reads and writes together, at the rate that `haste` sets: a compactor alternates reads and writes, and the device sees the sum.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from ponor_compactor.token_bucket import NS, TokenBucket
 
 SHARE_MIN: Final = 1 / 64
 RECOVERY_NS: Final = 60 * NS
-"""From nothing back to the whole."""
+"""Time in which the share recovers from 0 to 1."""
 DEAF_NS: Final = NS
-"""The calls in flight at a "slow down" are told the same; within this time they halve nothing more."""
+"""Time after a halving in which further "slow down" errors, usually of calls in flight, are ignored."""
 EVEN_BURST_S: Final = 0.125
-"""So that small tasks need no pauses; of a large one every part has waited for its own bytes."""
+"""Lets small tasks pass without a pause, while each part of a large task waits for its own bytes."""
 
 
 class Pace:
-    """Asked before every call; told of every "slow down", and when there is work."""
+    """Delays store calls to the current rates. The caller reports every "slow down" error and the duration of tasks."""
 
     def __init__(self, clock: Clock, settings: CompactorSettings, telemetry: Telemetry) -> None:
         self._clock = clock
@@ -53,17 +54,17 @@ class Pace:
 
     @property
     def share(self) -> float:
-        """Of the rates, what may be used; as of the last call."""
+        """Return the share of the limits in use, as of the last call."""
         return self._share
 
     @property
     def bytes_per_s(self) -> float:
-        """What may be read and written together now."""
+        """Return the current rate of reads and writes together."""
         return self._even_per_s * self._share * self._haste.share(self._clock.monotonic_ns())
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """A task is under way: the longer and the closer one follows another, the faster."""
+        """Mark a task in progress; uninterrupted work raises the rate."""
         self._haste.turn(self._clock.monotonic_ns(), is_working=True)
         try:
             yield
@@ -79,7 +80,7 @@ class Pace:
         self._written_bytes.add(size_bytes)
 
     def slowed(self) -> None:
-        """The store asked for less."""
+        """Record a "slow down" error of the store."""
         now_ns = self._clock.monotonic_ns()
         if self._slowed_at_ns is None or now_ns - self._slowed_at_ns >= DEAF_NS:
             self._recover(now_ns)

@@ -1,4 +1,4 @@
-"""How far the present task is and how long the rest will take: two gauges, and a line in the log from time to time."""
+"""Progress of the current task: two gauges, and a log line every ten seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINE_INTERVAL_NS: Final = 10_000_000_000
 
 
 class Progress:
-    """Of one task at a time; between two tasks both gauges show 0."""
+    """Progress of one task at a time; between tasks both gauges show 0."""
 
     def __init__(self, clock: Clock, telemetry: Telemetry) -> None:
         self._clock = clock
@@ -27,22 +27,22 @@ class Progress:
 
     @property
     def ratio(self) -> float:
-        """Share of the bytes that were moved."""
+        """Return the share of the bytes that were copied."""
         return self._ratio
 
     @property
     def eta_s(self) -> float:
-        """Seconds that are left, if it goes on as it went so far."""
+        """Return the remaining seconds at the average rate so far."""
         return self._eta_s
 
     def begin(self, title: str) -> None:
-        """A task begins."""
+        """Start a task."""
         self._title = title
         self._begun_ns = self._line_ns = self._clock.monotonic_ns()
         self._ratio = self._eta_s = 0.0
 
     def moved(self, bytes_done: int, bytes_total: int) -> None:
-        """Bytes of blocks that were moved since the task began, and how many there are."""
+        """Record the bytes of blocks copied since the start of the task, and the total."""
         now_ns = self._clock.monotonic_ns()
         self._ratio = bytes_done / bytes_total if bytes_total else 1.0
         elapsed_s = (now_ns - self._begun_ns) / 1e9
@@ -59,6 +59,6 @@ class Progress:
             )
 
     def end(self) -> float:
-        """The task is over; returns the seconds that it took."""
+        """End the task and return its duration in seconds."""
         self._ratio = self._eta_s = 0.0
         return (self._clock.monotonic_ns() - self._begun_ns) / 1e9

@@ -1,6 +1,6 @@
-"""One task from its sources to what is to be committed: indexes, plan, copies.
+"""Execution of one task: read the source indexes, plan, and copy the data.
 
-What lives here: which plan belongs to which kind of task, and within which bounds. What the outcome means for the lease is the worker's business.
+The worker handles the lease.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ponor_compactor.settings import CompactorSettings
 
 
 class TaskRun:
-    """Carries tasks out, one after the other, within one budget."""
+    """Executes tasks one at a time within one memory budget."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class TaskRun:
         self._memory = BlockMemory(settings.compaction_budget_bytes)
 
     async def run(self, task: LeasedTask, prepare: Prepare) -> CompactedObjects | None:
-        """Write everything that is to be committed; None: the sources are as good as they can be.
+        """Write the output objects and return them; return None if compaction would not improve the sources.
 
         Raises:
-            ObjectNotFoundError: a source is gone.
+            ObjectNotFoundError: a source is missing.
             ObjectCorruptError, SourcesDisagreeError: the sources are damaged.
-            CompactionLimitError: the task does not fit into a bound.
+            CompactionLimitError: the task exceeds a bound.
             ObjectStoreError: the store failed.
-            OperationError: the controller gave no ids.
+            OperationError: the controller refused to reserve ids.
         """
         for source in task.sources:
             await self._throttle.before_read(tail_guess_bytes(source.size_bytes))

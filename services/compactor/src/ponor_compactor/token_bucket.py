@@ -1,7 +1,7 @@
-"""A rate with a burst: what may pass now, and how long the rest waits. Pure.
+"""Token bucket: a rate limit with a burst. No I/O.
 
-The form is that of ATM's cell rate algorithm: one number, the time at which everything admitted so far would have passed at the rate. A caller that is let in moves it on,
-however large it is; so calls larger than the burst pass too, and those behind them wait the longer.
+Like ATM's generic cell rate algorithm (GCRA), it stores one number: the time at which everything admitted so far would have passed
+at the rate. Every call is admitted and advances this time, so calls larger than the burst also pass, and later calls wait longer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ NS: Final = 1_000_000_000
 
 
 class TokenBucket:
-    """Admits `per_s` units a second on average, and a burst of `burst_s` seconds' worth after a rest."""
+    """Admits `per_s` units per second on average, and `burst_s` seconds' worth at once after an idle period."""
 
     def __init__(self, per_s: float, *, burst_s: float = 1.0) -> None:
         assert per_s > 0
@@ -22,7 +22,7 @@ class TokenBucket:
         self._passed_at_ns = 0
 
     def take(self, amount: int, now_ns: int, share: float = 1.0) -> int:
-        """Let an amount in, at a share of the rate; returns the nanoseconds that it has to wait."""
+        """Admit an amount at a share of the rate; return the nanoseconds that the caller must wait."""
         assert amount >= 0
         assert 0 < share <= 1
         begin_ns = max(self._passed_at_ns, now_ns)

@@ -1,8 +1,6 @@
-"""The worker: lease, carry out, commit, and again.
+"""Compaction worker: leases a task, executes it, commits it, and repeats.
 
-What lives here: the life of a task at its worker, and what every way of ending means. A task that cannot be done is ended, and the controller offers a smaller one; one
-that the store failed is left alone until its lease is over, so that it keeps its place; one that is somebody else's now is dropped. Nothing that was written needs to be
-undone: what is not committed is garbage by its age.
+Output that is not committed needs no cleanup by the worker: its ids expire, and garbage collection deletes it.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ RENEWALS_PER_LEASE: Final = 3
 
 
 class Outcome(Enum):
-    """How a look for work ended; the values are labels of `ponor_compactor_tasks_total`."""
+    """Result of one attempt; the values are labels of `ponor_compactor_tasks_total`."""
 
     NOTHING = "nothing"
     DONE = "done"
@@ -56,9 +54,12 @@ ENDED_BY_WORKER: Final = (
     Outcome.DAMAGED,
     Outcome.REFUSED,
 )
-"""After these the controller is told that the task is over. It plans the next one from newer metadata, and with fewer sources."""
+"""Outcomes after which the worker ends the task. The controller then plans the next one from newer metadata and with fewer sources.
+
+STORE_FAILED is not among them: the worker lets the lease expire, so that the task keeps its place in the queue.
+"""
 PAUSING: Final = (Outcome.NOTHING, Outcome.STORE_FAILED, Outcome.REFUSED)
-"""After these in a row each pause is longer than the one before. Other tasks that came to nothing are followed by the shortest one, and done ones by none."""
+"""Outcomes that lengthen the pause when they repeat. Other failures are followed by the shortest pause, and DONE by none."""
 _OUTCOME_OF: Final = {
     Result.RESULT_DONE: Outcome.DONE,
     Result.RESULT_SOURCE_GONE: Outcome.SOURCE_GONE,
@@ -68,11 +69,11 @@ _OUTCOME_OF: Final = {
 
 
 class NotOursError(Exception):
-    """The lease was not renewed: the task was given to another worker, or is over."""
+    """The lease was not renewed, because the task has ended or belongs to another worker."""
 
 
 class Worker:
-    """Works on one task at a time; more at a time are more processes."""
+    """Executes one task at a time; run more processes for more parallelism."""
 
     def __init__(
         self,
@@ -103,14 +104,14 @@ class Worker:
             if outcome is not Outcome.NOTHING
         }
         self._refusal = ""
-        """Why the last request for a task was refused: said once, not every fifteen seconds."""
+        """Reason of the last refused lease; used to log each reason once."""
         self._replaced_bytes = telemetry.counter("ponor_compactor_replaced_bytes_total")
 
     async def run(self) -> None:
-        """Work for ever.
+        """Execute tasks until cancelled.
 
         Raises:
-            NodeFencedError: another process has this node id; this one must stop.
+            NodeFencedError: another process registered under this node id; this one must stop.
             SessionClosedError: the session was closed on this side.
         """
         while True:
@@ -121,36 +122,39 @@ class Worker:
                 await self._clock.sleep(self._pause.next_seconds())
 
     async def once(self) -> Outcome:
-        """Look for a task and carry it out.
+        """Lease and execute one task.
 
         Raises:
-            NodeFencedError, SessionClosedError: see `run`.
+            NodeFencedError: another process registered under this node id; this one must stop.
+            SessionClosedError: the session was closed on this side.
         """
         try:
             task = await self._tasks.lease()
         except OperationError as error:
             if str(error) != self._refusal:
                 self._refusal = str(error)
-                logger.warning("no task, asking again from time to time: %s", error)
+                logger.warning("the controller granted no task, retrying: %s", error)
             return Outcome.REFUSED
         self._refusal = ""
         if task is None:
             return Outcome.NOTHING
         self._progress.begin(str(task))
         with self._pace.working():
-            outcome, words = await self._carry_out(task)
+            outcome, message = await self._execute(task)
         took_s = self._progress.end()
         self._outcomes[outcome].add()
         if outcome is Outcome.DONE:
             self._replaced_bytes.add(task.source_bytes)
         level = logging.ERROR if outcome is Outcome.DAMAGED else logging.INFO
-        logger.log(level, "%s: %s after %.1f s%s", task, outcome.value, took_s, f": {words}" if words else "")
+        logger.log(
+            level, "%s: %s after %.1f s%s", task, outcome.value, took_s, f": {message}" if message else ""
+        )
         if outcome in ENDED_BY_WORKER:
-            await self._end(task, f"{outcome.value}: {words}" if words else outcome.value)
+            await self._end(task, f"{outcome.value}: {message}" if message else outcome.value)
         return outcome
 
-    async def _carry_out(self, task: LeasedTask) -> tuple[Outcome, str]:
-        """The outcome, and what is to be said about it."""
+    async def _execute(self, task: LeasedTask) -> tuple[Outcome, str]:
+        """Return the outcome and a message about it."""
         try:
             made = await self._while_renewed(task)
             if made is None:
@@ -171,7 +175,7 @@ class Worker:
         return _OUTCOME_OF[answer.result], answer.message
 
     async def _while_renewed(self, task: LeasedTask) -> CompactedObjects | None:
-        """Do the work beside its heartbeat; stop it when the task is not ours any more."""
+        """Execute the task while renewing its lease; cancel the work when the lease is lost."""
         work = asyncio.ensure_future(self._run.run(task, self._tasks.prepare))
         heartbeat = asyncio.ensure_future(self._renew(task))
         try:
@@ -186,7 +190,7 @@ class Worker:
             await asyncio.gather(work, heartbeat, return_exceptions=True)
 
     async def _renew(self, task: LeasedTask) -> None:
-        """Renew until somebody else has the task. While no controller answers the work goes on: the token decides at the commit."""
+        """Renew until another worker has the task. The work continues while no controller answers; the token decides at the commit."""
         while True:
             await self._clock.sleep(self._settings.compactor_lease_ttl_ms / RENEWALS_PER_LEASE / 1000)
             if not await self._tasks.renew(task):
@@ -196,4 +200,4 @@ class Worker:
         try:
             await self._tasks.end(task, reason)
         except OperationError as error:
-            logger.warning("%s could not be ended, its lease runs out: %s", task, error)
+            logger.warning("%s could not be ended; its lease will expire: %s", task, error)
