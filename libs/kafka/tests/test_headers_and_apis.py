@@ -1,5 +1,7 @@
 """Headers, the table of APIs and the error codes."""
 
+import struct
+
 import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
 from ponor_kafka.api import APIS, ApiKey, api_of, request_header_version, response_header_version
@@ -72,6 +74,17 @@ def test_a_client_id_that_is_not_utf_8_is_read_as_kafka_reads_it() -> None:
     header = decode_request_header(whole.replace(b"client", b"cli\xffnt"))
     assert header.client_id == "cli\ufffdnt"
     assert header.body_position == len(whole)
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"\xc3\xbc", b"a"])
+def test_the_longest_client_id_is_a_string_that_can_be_written(name: bytes) -> None:
+    wire = name * ((1 << 15) // len(name) - 1)
+    header = decode_request_header(struct.pack(">hhih", ApiKey.JOIN_GROUP, 0, 1, len(wire)) + wire)
+    assert header.client_id is not None
+    assert header.body_position == 10 + len(wire)
+    written = decode_request_header(encode_request_header(ApiKey.JOIN_GROUP, 0, 1, header.client_id))
+    assert written.client_id == header.client_id
+    assert name == b"\xff" or header.client_id.encode() == wire
 
 
 def test_an_api_versions_response_has_the_oldest_header_in_every_version() -> None:

@@ -15,6 +15,9 @@ from ponor_kafka.primitives import Buffer, skip_tagged_fields
 _FLEXIBLE_MIN: Final = {key: api.flexible_min for key, api in APIS.items()}
 _FIXED: Final = PackedRun(">hhih")
 _INT32: Final = PackedRun(">i")
+_STRING_BYTES_MAX: Final = (1 << 15) - 1
+_REPLACED_BYTES_MAX: Final = _STRING_BYTES_MAX // 3
+"""A replacement character has three bytes: a longer text may grow beyond what a string of a record or an answer can have."""
 _INT32_PAIR: Final = PackedRun(">ii")
 _INT32_PAIR_AND_TAGS: Final = PackedRun(">iix")
 BUFFERS_MAX: Final = 16
@@ -54,9 +57,10 @@ def decode_request_header(buf: Buffer) -> RequestHeader:
             raise KafkaWireError(
                 f"the client id claims {client_id_length} bytes where {len(buf) - pos} are left"
             )
-        client_id = str(
-            buf[pos:end], "utf-8", "replace"
-        )  # as Kafka: it is a name for people, and no reason to refuse
+        # As Kafka: it is a name for people, and no reason to refuse.
+        client_id = str(buf[pos:end], "utf-8", "replace")
+        if client_id_length > _REPLACED_BYTES_MAX:
+            client_id = client_id.encode()[:_STRING_BYTES_MAX].decode(errors="ignore")
         pos = end
     if api_version >= flexible_min:
         pos = pos + 1 if pos < len(buf) and buf[pos] == 0 else skip_tagged_fields(buf, pos, len(buf))
