@@ -15,6 +15,7 @@ from ponor_kafka.codec import (
     decode_response,
     encode,
     encode_buffers,
+    encode_steps,
     request_class,
     response_class,
 )
@@ -27,6 +28,7 @@ from ponor_kafka.messages.heartbeat import HeartbeatRequest
 from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ponor_kafka.messages.offset_commit import OffsetCommitRequest
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ponor_runtime.turns import at_once
 
 MakeMessage = Callable[[type[Message], int, random.Random], Message]
 
@@ -65,6 +67,7 @@ def test_what_is_written_is_read_back(message_class: type[Message], make_message
             wire = encode(message, version)
 
             assert b"".join(encode_buffers(message, version)) == wire
+            assert b"".join(at_once(encode_steps(message, version))) == wire
             assert decode_as(message_class, version, b"\xff" * 5 + wire + b"trailing", 5) == (
                 message,
                 len(wire) + 5,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import cast
 
 import pytest
 from ponor.metadata.v1.records_pb2 import PartitionChanged, Record, RecordBatch, StreamClosed
+from ponor_broker.connection import Response
 from ponor_broker.dispatch import Reply
 from ponor_broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
 from ponor_broker.handlers.api_versions import ApiVersionsHandler
@@ -46,6 +48,7 @@ from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic,
 from ponor_metadata.rows import MoveCause, MoveRow, PartitionRow
 from ponor_runtime.disk import Buffer
 from ponor_runtime.system import SystemClock
+from ponor_runtime.turns import at_once, turn
 
 from services.broker.tests.image_kit import CLUSTER_ID, NODE, OTHER_NODE, ImageKit, context
 from services.broker.tests.serving_kit import Permission
@@ -176,6 +179,49 @@ def test_kept_answers_are_bounded_by_their_bytes_and_errors_are_not_kept() -> No
     assert ask("missing") is not ask("missing")
 
 
+def begin_long(handler: MetadataHandler, bodies: Bodies) -> asyncio.Future[Response]:
+    """Ask for all topics where that takes more than one step."""
+    frame = bytearray(encode(MetadataRequest(topics=None), VERSION))
+    answer = handler.start(frame, RequestHeader(3, VERSION, 1, "client", 0), cast("Reply", bodies))
+    assert isinstance(answer, asyncio.Future)
+    assert not bodies.kept
+    return answer
+
+
+async def test_an_answer_about_many_partitions_is_made_in_turns_and_once_for_all_who_wait() -> None:
+    kit = ImageKit()
+    for name in ("a", "b", "c"):
+        kit.put_topic(name, 1_000)
+    handler = metadata_handler(kit)
+    asked = [Bodies() for _ in range(3)]
+    await asyncio.gather(*(begin_long(handler, bodies) for bodies in asked))
+    (body,) = asked[0].kept
+    assert all(bodies.kept[0] is body for bodies in asked)
+    expected = at_once(metadata_handler(kit).describe(MetadataRequest(topics=None), VERSION))
+    assert body == encode(expected, VERSION)
+    assert [len(topic.partitions) for topic in expected.topics] == [1_000] * 3
+    assert ask_metadata(handler, MetadataRequest(topics=None))[1] is body
+
+
+async def test_a_long_answer_that_a_change_overtook_is_not_kept() -> None:
+    kit = ImageKit()
+    for name in ("a", "b", "c"):
+        row = kit.put_topic(name, 1_000)
+    handler = metadata_handler(kit)
+    bodies, later = Bodies(), Bodies()
+    overtaken = begin_long(handler, bodies)
+    await turn()
+    kit.image.topics.delete(row.topic_id)
+    kit.put_broker(OTHER_NODE, fenced=True)
+    handler.invalidate()
+    await overtaken
+    await begin_long(handler, later)
+    (body,) = later.kept
+    answer, _ = decode_as(MetadataResponse, VERSION, body)
+    assert [topic.name for topic in answer.topics] == ["a", "b"]
+    assert [broker.node_id for broker in answer.brokers] == [NODE]
+
+
 def test_topics_by_id_twice_and_not_at_all() -> None:
     kit = ImageKit()
     topic_id = kit.put_topic("t").topic_id
@@ -186,14 +232,15 @@ def test_topics_by_id_twice_and_not_at_all() -> None:
         MetadataRequestTopic(topic_id=b"\7" * 16, name=None),
         MetadataRequestTopic(name="bad name"),
     ]
-    answer = handler.describe(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), VERSION)
+    request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+    answer = at_once(handler.describe(request, VERSION))
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [
         ("t", ErrorCode.NONE),
         (None, ErrorCode.UNKNOWN_TOPIC_ID),
         ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
     ]
-    assert handler.describe(MetadataRequest(topics=[]), VERSION).topics == []
-    (refused,) = handler.describe(MetadataRequest(topics=wanted[:1]), 11).topics
+    assert at_once(handler.describe(MetadataRequest(topics=[]), VERSION)).topics == []
+    (refused,) = at_once(handler.describe(MetadataRequest(topics=wanted[:1]), 11)).topics
     assert refused.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -282,7 +329,7 @@ async def test_a_move_under_way_as_clients_see_it() -> None:
     assert await listed(ListPartitionReassignmentsTopics("t", [0])) == {}
     assert await listed(ListPartitionReassignmentsTopics("none", [0])) == {}
     # The leader is who it was, and the only replica; where it goes is nobody's business yet.
-    answer = metadata_handler(kit).describe(MetadataRequest(topics=None), VERSION)
+    answer = at_once(metadata_handler(kit).describe(MetadataRequest(topics=None), VERSION))
     one = answer.topics[0].partitions[1]
     assert (one.leader_id, one.leader_epoch, one.replica_nodes, one.isr_nodes) == (NODE, 3, [NODE], [NODE])
     elections = ElectLeadersHandler(kit.topics)
@@ -295,7 +342,7 @@ async def test_a_fenced_leader_is_none() -> None:
     kit = ImageKit()
     kit.put_topic("t", leader=OTHER_NODE)
     kit.put_broker(OTHER_NODE, fenced=True)
-    answer = metadata_handler(kit).describe(MetadataRequest(topics=None), VERSION)
+    answer = at_once(metadata_handler(kit).describe(MetadataRequest(topics=None), VERSION))
     (one,) = answer.topics[0].partitions
     assert (one.error_code, one.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
     assert (one.replica_nodes, one.offline_replicas) == ([OTHER_NODE], [OTHER_NODE])

@@ -153,13 +153,17 @@ async def delete_topic(recorder: TurnRecorder) -> None:
         assert len(cluster.subscription.image.stream_objects) == 0
 
 
-@scenario("trim-streams", f"{TRIMMED_STREAMS:,} streams in {SET_OBJECTS} stream set objects are trimmed")
+@scenario(
+    "trim-streams",
+    f"{TRIMMED_STREAMS:,} streams, {COMMIT_STREAMS:,} of them in each of {SET_OBJECTS * TRIMMED_STREAMS // COMMIT_STREAMS:,} stream set objects, are trimmed",
+)
 async def trim_streams(recorder: TurnRecorder) -> None:
     """Retention of all streams of a broker: the operations, and the duty that destroys the objects."""
     async with cluster_in_loop() as cluster:
         streams = await cluster.open_streams(TRIMMED_STREAMS, {})
         for at in range(SET_OBJECTS):
-            await cluster.commit_set_object(streams, at)
+            for first in range(0, TRIMMED_STREAMS, COMMIT_STREAMS):
+                await cluster.commit_set_object(streams[first : first + COMMIT_STREAMS], at)
         recorder.start_recording()
         for first in range(0, TRIMMED_STREAMS, STREAMS_PER_OPERATION):
             some = streams[first : first + STREAMS_PER_OPERATION]

@@ -12,7 +12,12 @@ import subprocess
 import sys
 from typing import Final
 
-from tests.benchmarks.turns import control_plane, partitions, storage  # noqa: F401 - they register their scenarios
+from tests.benchmarks.turns import (  # noqa: F401 - they register their scenarios
+    answers,
+    control_plane,
+    partitions,
+    storage,
+)
 from tests.benchmarks.turns.scenario import SCENARIOS, Scenario
 from tests.benchmarks.turns.turn_recorder import TurnRecorder
 

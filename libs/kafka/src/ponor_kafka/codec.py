@@ -4,12 +4,20 @@ The codec of a (message, version) is made at its first use, which takes about a 
 and Fetch responses can be handled by these functions too; `produce_walk` and `fetch_response` are the fast paths.
 """
 
+from collections.abc import Generator
 from functools import cache
 from importlib import import_module
 from typing import Any, TypeVar, cast
 
 from ponor_kafka.api import api_of
-from ponor_kafka.compiler.build import Decoder, Encoder, build_decoder, build_encoder
+from ponor_kafka.compiler.build import (
+    Decoder,
+    Encoder,
+    StepEncoder,
+    build_decoder,
+    build_encoder,
+    build_step_encoder,
+)
 from ponor_kafka.compiler.layout import Layout
 from ponor_kafka.errors import KafkaEncodeError, KafkaWireError
 from ponor_kafka.message import Message
@@ -58,6 +66,11 @@ def encode_buffers(message: Message, version: int) -> list[Buffer]:
     return _encoder(type(message), version)(message, [])  # type: ignore[arg-type]  # see _decoder
 
 
+def encode_steps(message: Message, version: int) -> Generator[None, None, list[Buffer]]:
+    """Write as `encode_buffers` does, in steps of half a millisecond: for answers that may have many thousand rows."""
+    return _step_encoder(type(message), version)(message, [])  # type: ignore[arg-type]  # see _decoder
+
+
 def encode_versioned(message: Message, version: int) -> bytes:
     """Write a record body as Kafka's internal topics and consumer protocols hold it: an int16 version, then the body."""
     return version.to_bytes(2, "big") + encode(message, version)
@@ -104,9 +117,18 @@ def _decoder(message_class: type[Message], version: int) -> tuple[bool, Decoder]
 
 @cache
 def _encoder(message_class: type[Message], version: int) -> Encoder:
+    return build_encoder(_layout_to_write(message_class, version), _module_names(message_class))
+
+
+@cache
+def _step_encoder(message_class: type[Message], version: int) -> StepEncoder:
+    return build_step_encoder(_layout_to_write(message_class, version), _module_names(message_class))
+
+
+def _layout_to_write(message_class: type[Message], version: int) -> Layout:
     if not message_class.VERSION_MIN <= version <= message_class.VERSION_MAX:
         raise KafkaEncodeError(_unknown_version(message_class, version))
-    return build_encoder(_layout(message_class, version), _module_names(message_class))
+    return _layout(message_class, version)
 
 
 def _unknown_version(message_class: type[Message], version: int) -> str:

@@ -55,6 +55,16 @@ class Turns:
         async with self._busy:
             return await in_turns(steps)
 
+    async def run_short(self, steps: Steps[_T]) -> _T:
+        """Run the first step at once: short work is done then, without a pause. Run the others as `run` does."""
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: _T = done.value
+            return result
+        await turn()
+        return await self.run(steps)
+
 
 class TurnShare:
     """A share of each turn for one piece of work on many things, such as an open of many partitions: small pieces run together, a large one over several turns."""

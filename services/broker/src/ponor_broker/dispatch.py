@@ -13,12 +13,13 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from ponor_kafka.api import ApiKey
-from ponor_kafka.codec import decode, encode_buffers
+from ponor_kafka.codec import decode, encode_steps
 from ponor_kafka.headers import RequestHeader, decode_request_header, encode_response_frame
 from ponor_runtime.clock import Clock
 from ponor_runtime.disk import Buffer
 from ponor_runtime.telemetry import Counter, Histogram, Telemetry
 from ponor_runtime.tracing import Span
+from ponor_runtime.turns import Turns
 
 from ponor_broker.connection import (
     Answer,
@@ -168,6 +169,7 @@ class Dispatcher:
     ) -> None:
         self._serving = serving
         self._under_way = RequestsUnderWay(serving, clock)
+        self._turns = Turns()
         self._telemetry = telemetry
         self._plain = plain
         self._produce_measured = _measured(telemetry, ApiKey.PRODUCE, clock)
@@ -302,7 +304,7 @@ class Dispatcher:
         if response is None:
             reply.note()
             return None
-        return reply(encode_buffers(response, version))
+        return reply(await self._turns.run_short(encode_steps(response, version)))
 
 
 def _unhandled_version(header: RequestHeader, route: _Route) -> CloseConnectionError:

@@ -1,6 +1,6 @@
 """Executes generated codec source with the names it relies on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from struct import error as struct_error
 from struct import pack, unpack_from
 from typing import Any, Final
@@ -22,6 +22,7 @@ from ponor_kafka.primitives import (
 
 Decoder = Callable[[Buffer, int], tuple[Any, int]]
 Encoder = Callable[[Any, list[Buffer]], list[Buffer]]
+StepEncoder = Callable[[Any, list[Buffer]], Generator[None, None, list[Buffer]]]
 
 
 def build_decoder(layout: Layout, classes: Mapping[str, Any]) -> Decoder:
@@ -52,14 +53,31 @@ def build_encoder(layout: Layout, classes: Mapping[str, Any]) -> Encoder:
     def encode(message: Any, out: list[Buffer]) -> list[Buffer]:
         try:
             return bare(message, out)
-        except KafkaEncodeError as error:
-            raise KafkaEncodeError(f"{what}: {error}") from None
-        except (struct_error, TypeError, AttributeError, UnicodeEncodeError) as error:
-            raise KafkaEncodeError(
-                f"{what}: a field holds a value of the wrong type or range: {error}"
-            ) from error
+        except _ENCODER_ERRORS as error:
+            raise _named(error, what) from error
 
     return encode
+
+
+def build_step_encoder(layout: Layout, classes: Mapping[str, Any]) -> StepEncoder:
+    """The encoder of `layout` as a generator of short steps; otherwise as `build_encoder`."""
+    source, names = encoder_source(layout, in_steps=True)
+    bare: StepEncoder = _execute(source, {**classes, **names, **_ENCODER_NAMES}, layout, "encode")
+    what = f"{layout.message.name} version {layout.version}"
+
+    def encode(message: Any, out: list[Buffer]) -> Generator[None, None, list[Buffer]]:
+        try:
+            return (yield from bare(message, out))
+        except _ENCODER_ERRORS as error:
+            raise _named(error, what) from error
+
+    return encode
+
+
+def _named(error: Exception, what: str) -> KafkaEncodeError:
+    if isinstance(error, KafkaEncodeError):
+        return KafkaEncodeError(f"{what}: {error}")
+    return KafkaEncodeError(f"{what}: a field holds a value of the wrong type or range: {error}")
 
 
 def _execute(source: str, namespace: dict[str, Any], layout: Layout, name: str) -> Any:
@@ -100,6 +118,7 @@ def _tag_buffer(tags: Sequence[tuple[int, list[Buffer]]]) -> bytes:
     return b"".join(out)
 
 
+_ENCODER_ERRORS: Final = (KafkaEncodeError, struct_error, TypeError, AttributeError, UnicodeEncodeError)
 _DECODER_NAMES: Final[Mapping[str, Any]] = {
     "ZERO_UUID": ZERO_UUID,
     "bad_count": _bad_count,

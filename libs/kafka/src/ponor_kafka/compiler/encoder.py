@@ -6,25 +6,38 @@ error unless the protocol marks the field as one that may be dropped.
 """
 
 from dataclasses import replace
+from typing import Final
 
 from ponor_kafka.compiler.decoder import default_source
 from ponor_kafka.compiler.layout import Layout
 from ponor_kafka.compiler.source import SourceWriter
 from ponor_kafka.schema.model import EMPTY, FIXED_WIDTH_FORMATS, Field, Struct
 
+BUFFERS_PER_STEP: Final = 2_000
+"""Buffers that an encoder in steps adds before it pauses: half a millisecond."""
 
-def encoder_source(layout: Layout) -> tuple[str, dict[str, object]]:
-    """The source of `encode(m, out)` and the names it needs besides those that `build` provides."""
-    writer = _EncoderWriter(layout)
+
+def encoder_source(layout: Layout, *, in_steps: bool = False) -> tuple[str, dict[str, object]]:
+    """The source of `encode(m, out)` and the names it needs besides those that `build` provides.
+
+    With `in_steps` it is a generator that pauses between elements of arrays of structs.
+    """
+    writer = _EncoderWriter(layout, in_steps=in_steps)
     writer.struct(layout.message.body, "m")
     writer.flush()
     body = "\n".join(writer.source.lines)
-    return f"def encode(m, out):\n    add = out.append\n{body}\n    return out\n", writer.source.namespace
+    # The condition is never true. Without any `yield` it would be no generator.
+    head = f"    pause_at = {BUFFERS_PER_STEP}\n    if not pause_at:\n        yield\n" if in_steps else ""
+    return (
+        f"def encode(m, out):\n    add = out.append\n{head}{body}\n    return out\n",
+        writer.source.namespace,
+    )
 
 
 class _EncoderWriter:
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, in_steps: bool) -> None:
         self.layout = layout
+        self.in_steps = in_steps
         self.source = SourceWriter()
         self.run: list[tuple[str, str]] = []
         self.out = "out"
@@ -115,6 +128,10 @@ class _EncoderWriter:
             else:
                 self._string_or_bytes(replace(field, array=False, nullable=EMPTY), element)
             self.flush()
+            if self.in_steps and field.is_struct:
+                with self.source.block("if len(out) >= pause_at:"):
+                    self.source.line("yield")
+                    self.source.line(f"pause_at = len(out) + {BUFFERS_PER_STEP}")
 
     def _length(self, field: Field, count: str, classic_format: str) -> None:
         """Write a length or count (-1 for null) together with the run before it."""

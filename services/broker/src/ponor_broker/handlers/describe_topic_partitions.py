@@ -1,6 +1,6 @@
 """DescribeTopicPartitions: topics by pages (KIP-966).
 
-What lives here: the order of topics, the cursor, and how much one page holds; partitions come from the image. `kafka-topics --describe` asks this first.
+The order of topics, the cursor, and how much one page holds; partitions come from the image. `kafka-topics --describe` asks this first.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ponor_kafka.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from ponor_metadata.rows import NO_LEADER, PartitionRow, TopicRow
+from ponor_runtime.turns import turn
 
 from ponor_broker.handlers.authorized_operations import TOPIC_OPERATIONS
 from ponor_broker.handlers.registry import ApiHandler, RequestContext
@@ -26,6 +27,8 @@ from ponor_broker.partitions.topic_names import is_valid_name
 from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics, shown_replicas
 
 PARTITIONS_MAX: Final = int(BROKER_CONFIGS["max.request.partition.size.limit"].default or 0)
+PARTITIONS_PER_TURN: Final = 500
+"""Partitions after which others get the loop; one topic may exceed it."""
 
 
 class DescribeTopicPartitionsHandler:
@@ -57,6 +60,7 @@ class DescribeTopicPartitionsHandler:
         start = "" if cursor is None else cursor.topic_name
         wanted = [name for name in names or [row.name for row in self._topics.all()] if name >= start]
         response = DescribeTopicPartitionsResponse(topics=[])
+        described = 0
         left = max(min(request.response_partition_limit, PARTITIONS_MAX), 1)
         for name in wanted:
             first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
@@ -66,6 +70,10 @@ class DescribeTopicPartitionsHandler:
             topic, following = self._page(name, first, left)
             response.topics.append(topic)  # type: ignore[attr-defined]  # the list that was made above
             left -= len(topic.partitions)
+            described += len(topic.partitions)
+            if described >= PARTITIONS_PER_TURN:
+                described = 0
+                await turn()
             if following is not None:
                 response.next_cursor = DescribeTopicPartitionsResponseCursor(name, following)
                 break
