@@ -1,4 +1,4 @@
-"""Journals on a simulated disk, for tests that damage what was written."""
+"""Journals on a simulated disk, for tests that damage written data."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ async def read_all(journal: Journal, from_sequence: int = 0) -> list[tuple[int, 
 
 
 async def append_each(journal: Journal, entries: list[bytes]) -> None:
-    """One group commit per entry."""
+    """Append entries, one group commit each."""
     for entry in entries:
         await journal.append([entry])[1]

@@ -1,4 +1,4 @@
-"""The journal as its owner uses it: on the real disk where it matters, on the simulated one where time or faults do."""
+"""The journal's interface: on the real disk where that matters, on the simulated one for time and faults."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def opened(disk: SystemDisk, directory: Path, settings: JournalSettings = 
     return await Journal.open(disk, directory, identity=IDENTITY, settings=settings, telemetry=Telemetry())
 
 
-async def test_what_was_acknowledged_is_read_back_after_a_restart(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_acknowledged_entries_are_readable_after_a_restart(disk: SystemDisk, tmp_path: Path) -> None:
     journal = await opened(disk, tmp_path / "wal")
     assert journal.recovery.created
     entries = [bytes([number]) * (number * 37 % 1500) for number in range(60)]
@@ -71,7 +71,7 @@ async def test_what_was_acknowledged_is_read_back_after_a_restart(disk: SystemDi
     await journal.close()
 
 
-async def test_entries_handed_over_together_share_one_sync(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_entries_appended_together_share_one_sync(disk: SystemDisk, tmp_path: Path) -> None:
     telemetry = Telemetry()
     journal = await Journal.open(
         disk,
@@ -93,7 +93,7 @@ async def test_entries_handed_over_together_share_one_sync(disk: SystemDisk, tmp
     await journal.close()
 
 
-async def test_trimmed_segments_go_round(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_trimmed_segments_are_recycled(disk: SystemDisk, tmp_path: Path) -> None:
     journal = await opened(disk, tmp_path / "wal")
     for number in range(200):
         await journal.append([bytes(700)])[1]
@@ -109,7 +109,7 @@ async def test_trimmed_segments_go_round(disk: SystemDisk, tmp_path: Path) -> No
     await journal.close()
 
 
-async def test_a_second_owner_is_refused(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_second_owner_is_refused(disk: SystemDisk, tmp_path: Path) -> None:
     journal = await opened(disk, tmp_path / "wal")
     with pytest.raises(BlockingIOError, match="wal"):
         await opened(disk, tmp_path / "wal")
@@ -117,13 +117,13 @@ async def test_a_second_owner_is_refused(disk: SystemDisk, tmp_path: Path) -> No
     await (await opened(disk, tmp_path / "wal")).close()
 
 
-async def test_the_journal_of_another_owner_is_refused(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_journal_of_another_owner_is_refused(disk: SystemDisk, tmp_path: Path) -> None:
     await (await opened(disk, tmp_path / "wal")).close()
     with pytest.raises(JournalIdentityError, match="another node or cluster"):
         await Journal.open(disk, tmp_path / "wal", identity=bytes(16), settings=SMALL, telemetry=Telemetry())
 
 
-async def test_a_segment_size_may_change_between_starts(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_segment_size_may_change_between_starts(disk: SystemDisk, tmp_path: Path) -> None:
     written: list[bytes] = []
     for segment_bytes in (4096, 8192, 2048, 65536):
         settings = replace(SMALL, segment_bytes=segment_bytes)
@@ -135,14 +135,14 @@ async def test_a_segment_size_may_change_between_starts(disk: SystemDisk, tmp_pa
         await journal.close()
 
 
-async def test_bounds_are_named(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_limits_are_named_in_errors(disk: SystemDisk, tmp_path: Path) -> None:
     settings = replace(SMALL, queue_bytes_max=2000, entry_bytes_max=1000)
     journal = await opened(disk, tmp_path / "wal", settings)
     with pytest.raises(EntryTooLargeError, match="1001 bytes is larger than 1000"):
         journal.append([bytes(1001)])
     futures = [journal.append([bytes(1000)])[1] for _ in range(2)]
     assert not journal.try_room(1)
-    with pytest.raises(JournalFullError, match="2000 bytes wait"):
+    with pytest.raises(JournalFullError, match="2000 bytes are queued"):
         journal.append([b"x"])
     await asyncio.gather(*futures)
     assert journal.try_room(2000)
@@ -157,7 +157,7 @@ async def test_bounds_are_named(disk: SystemDisk, tmp_path: Path) -> None:
         replace(SMALL, segment_bytes=5000)
 
 
-async def test_the_largest_entry_fits_into_a_fresh_segment(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_largest_entry_fits_into_an_empty_segment(disk: SystemDisk, tmp_path: Path) -> None:
     journal = await opened(disk, tmp_path / "wal")
     largest = bytes(range(256)) * (SMALL.entry_room_bytes // 256) + bytes(SMALL.entry_room_bytes % 256)
     await append_each(journal, [b"small", largest, largest, b"small"])
@@ -167,7 +167,7 @@ async def test_the_largest_entry_fits_into_a_fresh_segment(disk: SystemDisk, tmp
     await journal.close()
 
 
-async def test_a_cancelled_waiter_takes_nothing_back(disk: SystemDisk, tmp_path: Path) -> None:
+async def test_cancelled_future_does_not_cancel_the_append(disk: SystemDisk, tmp_path: Path) -> None:
     journal = await opened(disk, tmp_path / "wal")
     _, abandoned = journal.append([b"abandoned"])
     _, awaited = journal.append([b"awaited"])
@@ -180,14 +180,14 @@ async def test_a_cancelled_waiter_takes_nothing_back(disk: SystemDisk, tmp_path:
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-def test_a_failed_disk_fails_the_journal_for_good(operation: str) -> None:
+def test_failed_write_or_sync_fails_the_journal_permanently(operation: str) -> None:
     simulation = Simulation(1)
 
     async def run() -> None:
         disk = simulation.disk("disk")
         journal = await open_journal(disk)
         await append_each(journal, [b"safe"])
-        await asyncio.sleep(1)  # the background work is done: the fault meets the next group
+        await asyncio.sleep(1)  # the background task is done, so the fault hits the next group
         disk.faults.append(DiskFault(operation, number=errno.EIO))
         futures = [journal.append([b"lost"])[1] for _ in range(3)]
         for durable in futures:
@@ -201,7 +201,7 @@ def test_a_failed_disk_fails_the_journal_for_good(operation: str) -> None:
     simulation.run(run())
 
 
-def test_a_proof_of_sync_is_written_when_it_gets_quiet() -> None:
+def test_proof_of_sync_is_written_after_the_last_group() -> None:
     simulation = Simulation(3)
 
     async def run() -> None:
@@ -220,7 +220,7 @@ def test_a_proof_of_sync_is_written_when_it_gets_quiet() -> None:
     simulation.run(run())
 
 
-def test_a_missing_segment_is_damage() -> None:
+def test_missing_segment_is_damage() -> None:
     simulation = Simulation(4)
 
     async def run() -> None:
@@ -230,7 +230,7 @@ def test_a_missing_segment_is_damage() -> None:
         await journal.close()
         segments = [name for name in await disk.list(DIRECTORY) if name.startswith("segment")]
         await disk.remove(DIRECTORY / segments[1])
-        with pytest.raises(JournalCorruptError, match=r"segment of generation \d+ before it is missing"):
+        with pytest.raises(JournalCorruptError, match=r"preceding segment of generation \d+ is missing"):
             await open_journal(disk)
 
     simulation.run(run())

@@ -1,4 +1,4 @@
-"""One flipped bit anywhere in a synced log: detected or harmless, exactly as docs/formats/journal.md says (§6)."""
+"""A flipped bit anywhere in a synced log is detected or harmless (docs/formats/journal.md §6)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ ENTRIES = [
 
 
 async def written(disk: SimDisk, *, closed: bool) -> list[PurePath]:
-    """Two segments of entries from two lives; with or without the proof that a clean end leaves. The live files, oldest first."""
+    """Write two segments of entries in two generations, with or without the proof of a clean close.
+
+    Return the live files, oldest first.
+    """
     journal = await open_journal(disk)
     await append_each(journal, ENTRIES[:2])
     disk.crash(power_loss=False)
@@ -35,7 +38,7 @@ async def written(disk: SimDisk, *, closed: bool) -> list[PurePath]:
 
 
 def regions(data: bytes) -> list[tuple[str, int, int]]:
-    """Name and [start, end) of every part of a segment, the unused rest included."""
+    """Name and [start, end) of every part of a segment, including the unused rest."""
     found = []
     position = 0
     while (header := decode_header(memoryview(data), position, IDENTITY)) is not None:
@@ -43,7 +46,7 @@ def regions(data: bytes) -> list[tuple[str, int, int]]:
         kind = header.kind.name
         found += [
             (f"{kind} header", position, position + 52),
-            # Twelve bytes are reserved and covered by the header's CRC like the rest.
+            # Twelve reserved bytes, covered by the header's CRC.
             (f"{kind} reserved and crc", position + 52, body),
             (f"{kind} body", body, body + header.body_bytes),
             ("padding", body + header.body_bytes, position + header.frame_bytes),
@@ -54,7 +57,7 @@ def regions(data: bytes) -> list[tuple[str, int, int]]:
 
 
 def expected(region: str, *, newest: bool, last_data: bool, closed: bool) -> set[str]:
-    """What the format promises for a flip in a region."""
+    """Result that the format specifies for a flip in a region."""
     if region in {"padding", "unused"} or region.startswith("PROOF"):
         return {"harmless"}
     if newest and last_data and not closed:
@@ -77,7 +80,7 @@ async def outcome(disk: SimDisk) -> str:
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed cleanly", "crashed after the last sync"])
-def test_a_flip_in_each_region(closed: bool) -> None:
+def test_flip_in_each_region(closed: bool) -> None:
     probe = Simulation(1)
 
     async def lay_out() -> list[list[tuple[str, int, int]]]:
@@ -128,12 +131,12 @@ def test_overwritten_ranges_never_yield_wrong_entries(
         for position in range(start, start + length):
             disk.flip_bit(path, position, bit)
         got = await outcome(disk)
-        # Only damage that reaches from a group through the last proof leaves no witness (§6, "What cannot be seen").
+        # Only damage from a group through the last proof is undetectable (§6, "What cannot be seen").
         witness_is_gone = bool(proofs) and start < proofs[-1] < start + length
         last_data_end = max((end for name, _, end in parts if name == "DATA body"), default=0)
         if (
             not witness_is_gone or start >= last_data_end
-        ):  # behind the data only padding and the proof itself are hit
+        ):  # behind the data there are only padding and the proof itself
             assert got in {"refused", "harmless"}, got
         else:
             assert got in {"refused", "cut", "cut further"}, got
@@ -141,13 +144,13 @@ def test_overwritten_ranges_never_yield_wrong_entries(
     simulation.run(run())
 
 
-def test_a_planted_bug_that_takes_damage_for_a_torn_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_that_treats_damage_as_a_torn_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_judge_tail", lambda *_: iter(()))
     with pytest.raises(AssertionError, match=r"not \{'refused'\}"):
-        test_a_flip_in_each_region(closed=True)
+        test_flip_in_each_region(closed=True)
 
 
-def test_a_torn_tail_is_cut_for_good() -> None:
+def test_torn_tail_is_truncated_for_good() -> None:
     simulation = Simulation(1)
 
     async def run() -> None:
@@ -160,7 +163,7 @@ def test_a_torn_tail_is_cut_for_good() -> None:
         assert journal.recovery.torn_bytes == 2 * SECTOR_BYTES
         assert journal.next_sequence == len(ENTRIES) - 1
         disk.crash(power_loss=True)
-        # The torn frame heals, as if the disk had found its sector again: it stays cut off.
+        # The torn frame becomes intact, as if the disk had recovered the sector; it must stay truncated.
         header = decode_header(memoryview(data), last, IDENTITY)
         assert header is not None
         assert header.kind is FrameKind.DATA

@@ -1,4 +1,4 @@
-"""The bytes: recorded frames, and properties of encoding and scanning."""
+"""Recorded frames, and properties of encoding and scanning."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def opening_frame(segment_bytes: int, generation: int = 7) -> tuple[bytes, int]:
 
 
 def test_recorded_opening_frame() -> None:
-    """A frame as version 1 writes it: if this fails, old journals are not readable any more."""
+    """A frame of format version 1: if this fails, existing journals are unreadable."""
     frame, crc = opening_frame(4096)
     assert frame.rstrip(b"\0").hex() == (
         "504a463101000000070000000000000064000000000000000000000028000000000000000000000004030201b8e4c337"
@@ -62,7 +62,7 @@ def test_names() -> None:
     groups=st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=5), max_size=6),
     large=st.booleans(),
 )
-def test_what_is_encoded_is_scanned(groups: list[list[bytes]], large: bool) -> None:
+def test_encoded_groups_are_scanned(groups: list[list[bytes]], large: bool) -> None:
     segment_bytes = 512 * 1024
     data, crc = opening_frame(segment_bytes)
     sequence = 100
@@ -96,7 +96,7 @@ def test_what_is_encoded_is_scanned(groups: list[list[bytes]], large: bool) -> N
 
 
 @given(st.binary(max_size=4096), st.integers(0, 2**64 - 1))
-def test_any_bytes_are_scanned_without_an_accident(data: bytes, generation: int) -> None:
+def test_scan_of_arbitrary_bytes_does_not_raise(data: bytes, generation: int) -> None:
     assert scan_segment(data, generation, IDENTITY, None).damage is not None
     frame, _ = opening_frame(512)
     assert scan_segment(frame + data, 7, IDENTITY, None).next_sequence == 100

@@ -1,4 +1,4 @@
-"""A journal on a disk that is full: it acknowledges nothing, loses nothing, and goes on when there is space."""
+"""A journal on a full disk acknowledges nothing, loses nothing and continues when space is freed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ponor_simulation.simulation import Simulation
 from libs.journal.tests.journal_rig import DIRECTORY, SETTINGS, append_each, open_journal, read_all
 
 PER_SEGMENT = (SETTINGS.segment_bytes // SECTOR_BYTES - 2) // 3
-"""Entries of 1,000 bytes that fit into a segment, a frame each."""
+"""Number of 1,000-byte entries that fit into a segment, one per frame."""
 
 LIVE = "spare-"
-"""Part of the name under which the newest segment was opened; it has another one since."""
+"""Part of the name under which the newest segment was opened; it was renamed later."""
 
 
 async def fill_up(journal: Journal, disk: SimDisk) -> tuple[list[bytes], asyncio.Future[None]]:
-    """Append until the disk is full: what was acknowledged, and the append that waits for space."""
+    """Append until the disk is full; return the acknowledged entries and the append that waits for space."""
     disk.capacity_bytes = 2 * SETTINGS.segment_bytes
     entries: list[bytes] = []
     while True:
@@ -35,7 +35,7 @@ async def fill_up(journal: Journal, disk: SimDisk) -> tuple[list[bytes], asyncio
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_it_goes_on_by_itself_when_there_is_space(*, power_loss: bool) -> None:
+def test_journal_continues_when_space_is_freed(*, power_loss: bool) -> None:
     simulation = Simulation(1)
 
     async def run() -> None:
@@ -46,10 +46,10 @@ def test_it_goes_on_by_itself_when_there_is_space(*, power_loss: bool) -> None:
         entries.append(b"behind it")
         behind = journal.append([entries[-1]])[1]
         await asyncio.sleep(60)
-        assert not waiting.done(), "nothing is acknowledged that is not durable"
+        assert not waiting.done(), "acknowledged before it was durable"
         assert not behind.done()
         assert waits_for_space(journal)
-        assert disk.state.used_bytes() <= 2 * SETTINGS.segment_bytes, "attempts leave nothing behind"
+        assert disk.state.used_bytes() <= 2 * SETTINGS.segment_bytes, "failed attempts left files behind"
         disk.capacity_bytes = None
         await waiting
         await behind
@@ -63,11 +63,11 @@ def test_it_goes_on_by_itself_when_there_is_space(*, power_loss: bool) -> None:
 
 
 def waits_for_space(journal: Journal) -> bool:
-    """Asked anew each time: a property that was true once need not stay so."""
+    """A function, so that type checkers do not narrow a property that changes."""
     return journal.waits_for_space
 
 
-def test_a_trim_is_space_too() -> None:
+def test_trim_frees_space() -> None:
     simulation = Simulation(2)
 
     async def run() -> None:
@@ -84,7 +84,7 @@ def test_a_trim_is_space_too() -> None:
     simulation.run(run())
 
 
-def test_a_close_does_not_wait_for_space() -> None:
+def test_close_does_not_wait_for_space() -> None:
     simulation = Simulation(3)
 
     async def run() -> None:
@@ -104,8 +104,11 @@ def test_a_close_does_not_wait_for_space() -> None:
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_live_segment_without_space_is_left_for_another(operation: str, number: int) -> None:
-    """Overwriting may need space where blocks are shared or thin. What the failed call left behind nobody knows, so nobody looks."""
+def test_live_segment_without_space_is_replaced(operation: str, number: int) -> None:
+    """Overwriting may need space on shared or thin-provisioned blocks.
+
+    The failed call leaves undefined data, which is never read.
+    """
     simulation = Simulation(4)
 
     async def run() -> None:
@@ -131,7 +134,7 @@ def test_a_live_segment_without_space_is_left_for_another(operation: str, number
     simulation.run(run())
 
 
-def test_spares_without_space_are_tried_again() -> None:
+def test_failed_spares_are_retried() -> None:
     simulation = Simulation(5)
 
     async def run() -> None:
@@ -150,7 +153,7 @@ def test_spares_without_space_are_tried_again() -> None:
     simulation.run(run())
 
 
-def test_an_error_of_the_disk_itself_ends_the_journal() -> None:
+def test_disk_error_fails_the_journal() -> None:
     simulation = Simulation(6)
 
     async def run() -> None:

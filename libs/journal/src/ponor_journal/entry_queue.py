@@ -1,4 +1,4 @@
-"""Entries that were taken and are not yet durable: bounded, first in, first out."""
+"""Bounded FIFO queue of entries that are not durable yet."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from ponor_runtime.disk import Buffer
 from ponor_journal.format import entry_cost_bytes
 
 OnDurable: TypeAlias = Callable[[BaseException | None], None]
-"""Told once: None when an entry and all before it are durable, or the error."""
+"""Completion callback, called once: with None when the entry and all entries before it are durable, or with
+the error."""
 
 
 class QueuedEntry:
-    """One entry and whom to tell. The buffers must not change before that."""
+    """An entry and its callback. The buffers must not change before the callback."""
 
     __slots__ = ("buffers", "on_durable", "size_bytes")
 
@@ -26,7 +27,7 @@ class QueuedEntry:
 
 
 class EntryQueue:
-    """Waiting entries, and the group that is being written. Both count as queued until they are durable."""
+    """Waiting entries and the group being written. Both count as queued until they are durable."""
 
     def __init__(self, bytes_max: int, group_bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -39,20 +40,22 @@ class EntryQueue:
         return bool(self._waiting)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether an entry of this size would be taken; an empty queue takes any."""
+        """Whether an entry of this size is accepted; an empty queue accepts any size."""
         return self.queued_bytes + size_bytes <= self._bytes_max or self.queued_bytes == 0
 
     def put(self, entry: QueuedEntry) -> None:
-        """Add an entry for which there is room."""
+        """Add an entry; requires `has_room`."""
         self.queued_bytes += entry.size_bytes
         self._waiting.append(entry)
 
     def first_cost_bytes(self) -> int:
-        """What the first waiting entry takes of a frame's room."""
+        """Bytes of a frame that the first waiting entry needs."""
         return entry_cost_bytes(self._waiting[0].size_bytes)
 
     def take_group(self, room_bytes: int) -> list[QueuedEntry]:
-        """The entries that go into the next frame: as many as fit into room and group size, at least one."""
+        """Remove the entries of the next frame: as many as fit into `room_bytes` and the group size, at least
+        one.
+        """
         assert not self._group
         room_bytes = min(room_bytes, max(self._group_bytes_max, self.first_cost_bytes()))
         waiting, group = self._waiting, self._group
@@ -61,23 +64,23 @@ class EntryQueue:
             if room_bytes < 0:
                 break
             group.append(waiting.popleft())
-        assert group, "the caller made room for the first entry"
+        assert group, "no room for the first entry"
         return group
 
     def group_is_durable(self) -> list[QueuedEntry]:
-        """The entries of the group, which are no longer queued; the caller tells them."""
+        """Remove the written group from the queue and return its entries; the caller runs their callbacks."""
         group, self._group = self._group, []
         for entry in group:
             self.queued_bytes -= entry.size_bytes
         return group
 
     def group_returns(self) -> None:
-        """The group was not written after all: its entries wait again, before all others."""
+        """Put the entries of a group that was not written back to the front of the queue."""
         self._waiting.extendleft(reversed(self._group))
         self._group = []
 
     def fail(self) -> list[QueuedEntry]:
-        """Take every entry out, in order; the caller tells them why."""
+        """Remove and return every entry, in order; the caller runs their callbacks with the error."""
         failed = [*self._group, *self._waiting]
         self._group = []
         self._waiting.clear()

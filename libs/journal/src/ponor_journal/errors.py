@@ -1,4 +1,7 @@
-"""Errors of the journal. After `JournalFailedError` the owner must stop its process; `JournalFullError` is backpressure."""
+"""Errors of the journal.
+
+After `JournalFailedError` the process must stop; `JournalFullError` is backpressure.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ from pathlib import PurePath
 
 
 class JournalError(Exception):
-    """Root of all errors of this package."""
+    """Base class of this package's errors."""
 
 
 class JournalCorruptError(JournalError):
-    """Bytes that were proven to be on disk are damaged or missing: nothing may be cut off, and the journal does not open.
+    """Data that was proven durable is damaged or missing. The journal does not open and truncates nothing.
 
     Attributes:
         file: the damaged file.
-        position: of the damage, in bytes from the start of the file.
-        rule: which rule of docs/formats/journal.md is broken.
-        remedy: what a person can do.
+        position: byte offset of the damage in the file.
+        rule: the violated rule of docs/formats/journal.md.
+        remedy: advice for the operator.
     """
 
     def __init__(self, file: PurePath, position: int, rule: str, remedy: str) -> None:
@@ -28,15 +31,18 @@ class JournalCorruptError(JournalError):
 
 
 class JournalIdentityError(JournalError):
-    """The directory holds the journal of another owner, or of another format version."""
+    """The directory holds the journal of another owner or of another format version."""
 
 
 class JournalFailedError(JournalError):
-    """A write or sync failed: what is on disk beyond the last acknowledged entry is unknown, and nothing more is accepted."""
+    """A write or sync failed.
+
+    The journal accepts nothing more; data after the last acknowledged entry is undefined.
+    """
 
 
 class JournalFullError(JournalError):
-    """`queue_bytes_max` bytes wait to become durable; the entry was not taken. Retriable."""
+    """`queue_bytes_max` bytes are queued; the entry was not accepted. Retriable."""
 
 
 class JournalClosedError(JournalError):
@@ -44,4 +50,4 @@ class JournalClosedError(JournalError):
 
 
 class EntryTooLargeError(JournalError):
-    """An entry is larger than `entry_bytes_max`; the message says what to change."""
+    """An entry is larger than `entry_bytes_max`; the message names the settings to change."""

@@ -1,7 +1,6 @@
-"""The bytes of a journal: frame headers, bodies, seeds, file names. Specified in docs/formats/journal.md.
+"""Encoding and decoding of frame headers, bodies, CRC seeds and file names (docs/formats/journal.md).
 
-What lives here: pure encoding and decoding, one function a structure. What a sequence of frames means, and what damage means, stands in
-`scan`.
+Pure functions. `scan` interprets sequences of frames and damage.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _NUMBER_DIGITS: Final = 16
 
 
 class FrameKind(IntEnum):
-    """What a frame carries."""
+    """Content of a frame."""
 
     OPENING = 1
     DATA = 2
@@ -46,7 +45,7 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """A decoded and verified header; `crc` is its own, which the next frame names as `previous_crc`."""
+    """A decoded and verified header; the next frame repeats `crc` as its `previous_crc`."""
 
     kind: FrameKind
     generation: int
@@ -60,7 +59,7 @@ class FrameHeader:
 
     @property
     def frame_bytes(self) -> int:
-        """Length on disk, padding included."""
+        """Length on disk, including padding."""
         return aligned(FRAME_HEADER_BYTES + self.body_bytes)
 
 
@@ -80,12 +79,16 @@ def aligned(size_bytes: int) -> int:
 
 
 def opening_seed(generation: int) -> int:
-    """CRC seed of opening frames: the generation alone, so that a foreign journal is told from a damaged one."""
+    """CRC seed of opening frames: without the identity, so that another owner's journal is distinguishable
+    from damage.
+    """
     return crc32c(generation.to_bytes(8, "little"))
 
 
 def frame_seed(identity: bytes, generation: int) -> int:
-    """CRC seed of all other frames: old frames of a recycled file fail, and no client can craft one inside its data."""
+    """CRC seed of other frames: invalidates old frames of a recycled file and prevents clients from forging
+    frames in entries.
+    """
     return crc32c(generation.to_bytes(8, "little"), crc32c(identity))
 
 
@@ -101,7 +104,7 @@ def encode_header(
     previous_crc: int,
     body_crc: int,
 ) -> tuple[bytes, int]:
-    """A frame header and its CRC."""
+    """Encode a frame header; return it with its CRC."""
     header = _HEADER.pack(
         MAGIC,
         kind,
@@ -119,7 +122,7 @@ def encode_header(
 
 
 def decode_header(buffer: memoryview, position: int, identity: bytes) -> FrameHeader | None:
-    """The header at a position, or None if there is no intact one."""
+    """Decode the header at a position; None if it is not intact."""
     if len(buffer) - position < FRAME_HEADER_BYTES or bytes(buffer[position : position + 4]) != MAGIC:
         return None
     _, kind, generation, first, count, body_bytes, synced, previous, body_crc, crc = _HEADER.unpack_from(
@@ -139,7 +142,7 @@ _KINDS: Final = frozenset(int(kind) for kind in FrameKind)
 def encode_opening_frame(
     opening: Opening, *, generation: int, first_sequence: int, synced_through: int, previous_crc: int
 ) -> tuple[bytes, int]:
-    """A whole opening frame (one sector) and its CRC."""
+    """Encode a whole opening frame (one sector); return it with its CRC."""
     body = _OPENING.pack(
         opening.identity, opening.version, 0, opening.segment_bytes, opening.previous_generation
     )
@@ -159,7 +162,7 @@ def encode_opening_frame(
 
 
 def decode_opening(body: Buffer) -> Opening | None:
-    """The body of an opening frame whose CRC was checked."""
+    """Decode the body of an opening frame after its CRC was checked; None if its size is wrong."""
     if len(body) != _OPENING.size:
         return None
     identity, version, _, segment_bytes, previous_generation = _OPENING.unpack(body)
@@ -172,17 +175,17 @@ def live_name(generation: int) -> str:
 
 
 def spare_name(number: int) -> str:
-    """File name of a zero-filled or recycled file that waits for use."""
+    """File name of a spare: a zero-filled or recycled file that is ready for use."""
     return f"{_SPARE_PREFIX}{number:0{_NUMBER_DIGITS}x}"
 
 
 def live_generation(name: str) -> int | None:
-    """The generation in a live segment's name."""
+    """Generation in a live segment's name; None for other names."""
     return _number(name, _LIVE_PREFIX)
 
 
 def spare_number(name: str) -> int | None:
-    """The number in a spare's name."""
+    """Number in a spare's name; None for other names."""
     return _number(name, _SPARE_PREFIX)
 
 
@@ -197,5 +200,5 @@ def _number(name: str, prefix: str) -> int | None:
 
 
 def entry_cost_bytes(size_bytes: int) -> int:
-    """What an entry takes of a frame's room."""
+    """Bytes of a frame that an entry needs."""
     return size_bytes + LENGTH_BYTES

@@ -1,4 +1,4 @@
-"""Encoding of one group commit: the entries that one frame, and so one sync, makes durable."""
+"""Encoding of a group commit: the entries that one frame, and so one sync, makes durable."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from ponor_journal.entry_queue import QueuedEntry
 from ponor_journal.format import FRAME_HEADER_BYTES, FrameKind, aligned, encode_header
 
 JOIN_BYTES_MAX: Final = 64 * 1024
-"""Up to here one copy is cheaper than a list of small buffers; above, the caller's buffers go to the disk as they are."""
+"""Up to this size one copy is cheaper than a list of small buffers; larger bodies are written from the
+caller's buffers."""
 
 
 KEEP_THE_LOCK: Final = 0
-"""Tells `crc32c` not to release the interpreter's lock: a buffer takes microseconds, getting the lock back may take longer."""
+"""Makes `crc32c` keep the GIL: a buffer takes microseconds, reacquiring the GIL may take longer."""
 
 
 class EncodedGroup:
-    """The buffers of a data frame, padding included, and what the next frame needs to know of it."""
+    """The buffers of a data frame, including padding, and its CRC for the next frame."""
 
     __slots__ = ("buffers", "crc", "frame_bytes")
 
@@ -68,5 +69,5 @@ def encode_group(
 
 
 def group_room_bytes(room_bytes: int) -> int:
-    """How many bytes of entries and their lengths a frame of `room_bytes` holds."""
+    """Room for entries and their lengths in a frame of `room_bytes`."""
     return room_bytes - FRAME_HEADER_BYTES

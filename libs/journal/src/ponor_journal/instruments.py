@@ -1,4 +1,4 @@
-"""What a journal measures of itself."""
+"""Metrics of a journal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class JournalInstruments:
         self._sync_us = telemetry.histogram("ponor_journal_sync_seconds", journal=role)
 
     def group_committed(self, entries: int, frame_bytes: int, nanoseconds: int) -> None:
-        """Count one synced group."""
+        """Count a synced group."""
         self._frames.value += 1
         self._entries.value += entries
         self._bytes.value += frame_bytes

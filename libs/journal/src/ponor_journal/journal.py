@@ -1,4 +1,4 @@
-"""The journal as its owner sees it: open, read what is there, append, trim, close."""
+"""The journal's public interface: open, read recovered entries, append, trim, close."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ponor_journal.writer import JournalWriter
 
 
 class Journal:
-    """Entries numbered from 0 without holes, durable in the order they were appended. Build it with `open`.
+    """Entries numbered from 0 without gaps, durable in append order. Create it with `open`.
 
-    One owner, one process: the directory is locked while the journal is open.
+    The directory is locked while the journal is open.
     """
 
     def __init__(
@@ -60,20 +60,21 @@ class Journal:
         telemetry: Telemetry,
         clock: Clock | None = None,
     ) -> Journal:
-        """Verify what is in the directory, or begin a journal in it; cut off a torn tail durably.
+        """Verify the journal in the directory, or create one; truncate a torn tail durably.
 
         Args:
-            disk: where.
-            directory: of this journal alone; made if it is not there. Its name is the journal's label in metrics.
-            identity: 16 bytes that tell this journal from every other; best random and not known to clients.
-            settings: sizes.
-            telemetry: where it counts.
-            clock: measures syncs; without one the event loop's time is good enough.
+            disk: the disk port.
+            directory: used by this journal only; created if missing. Its name is the journal's label in
+                metrics.
+            identity: 16 bytes, unique to this journal; should be random and unknown to clients.
+            settings: sizes and limits.
+            telemetry: receives the metrics.
+            clock: measures syncs; default: the event loop's time.
 
         Raises:
-            JournalCorruptError: damage below the newest proof of sync; nothing was changed.
+            JournalCorruptError: damage before the newest proof of sync; nothing was changed.
             JournalIdentityError: the directory holds another journal.
-            BlockingIOError: another process has the journal open.
+            BlockingIOError: another process has opened the journal.
             OSError: the disk failed.
         """
         assert len(identity) == IDENTITY_BYTES
@@ -92,7 +93,7 @@ class Journal:
                     await writer.abandon()
                 await files.abandon()
             finally:
-                lock.release()  # last: the next owner must not meet work of this one
+                lock.release()  # last: no background work may run after the release
             raise
         journal = cls(disk, identity, settings, recovered, files, writer, lock)
         journal._show(telemetry, directory.name)
@@ -100,56 +101,57 @@ class Journal:
 
     @property
     def next_sequence(self) -> int:
-        """The number of the next entry."""
+        """Sequence of the next entry."""
         return self._next_sequence
 
     @property
     def synced_sequence(self) -> int:
-        """Every entry below is durable."""
+        """Every entry with a smaller sequence is durable."""
         return self._writer.synced_sequence
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of entries taken and not yet durable."""
+        """Bytes of accepted entries that are not durable yet."""
         return self._writer.queue.queued_bytes
 
     @property
     def retained_bytes(self) -> int:
-        """Bytes on disk from the oldest segment that is still needed to the end."""
+        """Bytes on disk from the oldest retained segment to the end."""
         return self._writer.retained_bytes
 
     @property
     def waits_for_space(self) -> bool:
-        """Whether entries wait because the disk is full; a trim gives segments back."""
+        """Whether entries wait because the disk is full; a trim frees segments."""
         return self._files.waits_for_space
 
     def when_full(self, callback: Callable[[], None]) -> None:
-        """Call whenever the disk is found full and a segment is needed."""
+        """Set a callback for when a segment is needed and the disk is full."""
         self._files.on_full = callback
 
     def try_room(self, size_bytes: int) -> bool:
-        """Whether `append` would take an entry of this size now. An empty queue takes any entry."""
+        """Whether `append` would accept an entry of this size now. An empty queue accepts any size."""
         return self._writer.queue.has_room(size_bytes)
 
     async def entries(self, from_sequence: int = 0) -> AsyncIterator[tuple[int, memoryview]]:
-        """Every recovered entry from a sequence on. Only before the first append. A view keeps its whole segment in memory.
+        """Yield every recovered entry from `from_sequence` on, before the first append.
+
+        A view keeps its whole segment in memory.
 
         Raises:
-            JournalCorruptError: the disk returns other bytes than it did when the journal was opened.
+            JournalCorruptError: the disk returned different data than when the journal was opened.
         """
         if self._appended:
-            raise RuntimeError("the entries of a journal are read before the first append")
+            raise RuntimeError("the entries of a journal can be read only before the first append")
         async for entry in read_entries(
             self._disk, self._recovered_segments(), self._identity, from_sequence
         ):
             yield entry
 
     def append(self, buffers: Sequence[Buffer]) -> tuple[int, asyncio.Future[None]]:
-        """`append_nowait` for those who wait; what is appended in one turn of the loop is written together.
+        """Append an entry; entries appended in one iteration of the loop share a write.
 
-        Returns:
-            The entry's sequence, and a future that is done once the entry and all before it are durable. Futures complete in order.
-            Cancelling it takes nothing back.
+        Returns: The entry's sequence, and a future that completes once the entry and all entries before it
+            are durable. Futures complete in order. Cancelling the future does not cancel the append.
         """
         durable: asyncio.Future[None] = self._loop.create_future()
         sequence = self._take(buffers, partial(_settle, durable))
@@ -157,22 +159,23 @@ class Journal:
         return sequence, durable
 
     def append_nowait(self, buffers: Sequence[Buffer], on_durable: OnDurable) -> int:
-        """Hand over one entry, the buffers one after the other; they must not change until `on_durable` is called.
+        """Append one entry, given as consecutive buffers that must not change before `on_durable` is called.
 
-        It is written at once if nothing is being written, so whoever has several small entries joins them first.
+        The write starts immediately if no other write is in progress, so join several small entries first.
 
         Args:
-            buffers: of the entry; a memoryview is one of bytes.
-            on_durable: called once, from the loop and never from within this call, in the order of the entries: with None when the entry and
-                all before it are durable, or with a `JournalFailedError`. It may append; it must not raise.
+            buffers: of the entry; a memoryview must have byte items.
+            on_durable: called once, from the loop and never from within this call, in entry order: with None
+                when the entry and all entries before it are durable, or with a `JournalFailedError`. It may
+                append; it must not raise.
 
         Returns:
             The entry's sequence.
 
         Raises:
-            JournalFullError: `queue_bytes_max` bytes are queued; the entry was not taken.
+            JournalFullError: `queue_bytes_max` bytes are queued; the entry was not accepted.
             EntryTooLargeError: larger than `entry_bytes_max`.
-            JournalFailedError: a write or sync failed before.
+            JournalFailedError: a write or sync has failed.
             JournalClosedError: `close` was called.
         """
         sequence = self._take(buffers, on_durable)
@@ -180,9 +183,11 @@ class Journal:
         return sequence
 
     def trim(self, before_sequence: int) -> None:
-        """Entries below are not needed any more: segments that hold only such are recycled in the background.
+        """Release entries before `before_sequence`.
 
-        A crash may bring some of them back.
+        Segments with only such entries are recycled in the background.
+
+        A crash may restore some of them.
         """
         assert before_sequence <= self._writer.synced_sequence, "only durable entries can be trimmed"
         segments = self._writer.segments
@@ -191,7 +196,10 @@ class Journal:
             self._files.recycle(oldest.path, oldest.segment_bytes)
 
     async def close(self) -> None:
-        """Make everything that was appended durable, write the synced proof of it, and let go of the directory. Idempotent."""
+        """Make all appended entries durable, write a synced proof of it, and release the directory.
+
+        Idempotent.
+        """
         if self._closed:
             return
         self._closed = True
@@ -211,11 +219,11 @@ class Journal:
         if size_bytes > self._settings.entry_limit_bytes:
             raise EntryTooLargeError(
                 f"an entry of {size_bytes} bytes is larger than {self._settings.entry_limit_bytes}: "
-                "raise entry_bytes_max, and segment_bytes with it"
+                "raise entry_bytes_max and segment_bytes"
             )
         if not writer.queue.has_room(size_bytes):
             raise JournalFullError(
-                f"{writer.queue.queued_bytes} bytes wait for the disk and {self._settings.queue_bytes_max} may: try again later"
+                f"{writer.queue.queued_bytes} bytes are queued for the disk, limit {self._settings.queue_bytes_max}: try again later"
             )
         self._appended = True
         sequence = self._next_sequence

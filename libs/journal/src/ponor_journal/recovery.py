@@ -1,6 +1,6 @@
-"""What a directory of segments means after a start: one chain of frames, or an error that names the damage.
+"""Recovery of a directory of segments: one verified chain of frames, or an error that names the damage.
 
-What lives here: how segments link to each other. The rules inside one segment stand in `scan`.
+This module links segments; `scan` verifies the inside of one.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ponor_journal.format import FORMAT_VERSION
 from ponor_journal.scan import Seal, SegmentScan, entries_of, scan_in_steps
 
 REMEDY: Final = (
-    "Nothing was changed. Restore the directory from a copy of the same disk; if there is none, what this journal holds beyond its "
-    "owner's last snapshot or upload is lost, and its owner has to be started with an empty directory"
+    "Nothing was changed. Restore the directory from a copy of the same disk. Without a copy, everything in this "
+    "journal after its owner's last snapshot or upload is lost, and the owner must start with an empty directory"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a start found.
+    """Result of a recovery.
 
     Attributes:
-        created: there was no journal, and one was made.
+        created: whether a new journal was created.
         frames: group commits found.
-        entries: in them.
-        bytes: of entries.
-        torn_bytes: cut off at the end; never acknowledged.
-        first_sequence: of the oldest entry that is there (`next_sequence` if there is none).
+        entries: entries in these frames.
+        bytes: bytes of these entries.
+        torn_bytes: bytes of the truncated tail, which was never acknowledged.
+        first_sequence: of the oldest retained entry (`next_sequence` if there is none).
         next_sequence: of the next append.
     """
 
@@ -48,7 +48,10 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Segment:
-    """A live segment. `end` is the position after its last accepted frame; `seal` is what the next one says of it."""
+    """A live segment.
+
+    `end` is the position after its last accepted frame; `seal` is the next segment's record of that end.
+    """
 
     path: PurePath
     generation: int
@@ -60,9 +63,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A verified chain of segments and where it ends.
+    """A verified chain of segments and its end.
 
-    `unproven` are the bytes of the newest segment between the newest proof of sync and its end.
+    `unproven` holds the bytes of the newest segment between the newest proof of sync and its end.
     """
 
     segments: list[Segment]
@@ -73,10 +76,12 @@ class Recovered:
 
 
 async def recover(disk: Disk, live: list[tuple[int, PurePath]], identity: bytes) -> Recovered:
-    """Verify every live segment, newest first, because each says how the one before it ended. Changes nothing.
+    """Verify every live segment, newest first, because each records how the previous one ended.
+
+    Changes nothing.
 
     Raises:
-        JournalCorruptError: damage below the newest proof of sync, or a segment is missing.
+        JournalCorruptError: damage before the newest proof of sync, or a segment is missing.
         JournalIdentityError: the journal belongs to another owner or has another format.
     """
     segments: list[Segment] = []
@@ -117,10 +122,10 @@ async def recover(disk: Disk, live: list[tuple[int, PurePath]], identity: bytes)
 async def read_entries(
     disk: Disk, segments: list[Segment], identity: bytes, from_sequence: int
 ) -> AsyncIterator[tuple[int, memoryview]]:
-    """Entries of recovered segments in order. Views keep one whole segment in memory: let go of them.
+    """Yield the entries of recovered segments in order. A view keeps its whole segment in memory.
 
     Raises:
-        JournalCorruptError: the disk returns other bytes than it did when the journal was opened.
+        JournalCorruptError: the disk returned different data than when the journal was opened.
     """
     following = [*(segment.first_sequence for segment in segments[1:]), None][: len(segments)]
     for segment, next_first in zip(segments, following, strict=True):
@@ -131,7 +136,7 @@ async def read_entries(
         _check(scan, segment.path, identity)
         if scan.end < segment.end:
             raise JournalCorruptError(
-                segment.path, scan.end, "frames read before are not intact any more", REMEDY
+                segment.path, scan.end, "frames that were intact at the start are damaged", REMEDY
             )
         for frame in scan.frames:
             if frame.header.first_sequence + frame.header.entry_count <= from_sequence:
@@ -142,7 +147,7 @@ async def read_entries(
 
 
 async def _scan(data: bytes, generation: int, identity: bytes, seal: Seal | None) -> SegmentScan:
-    """`scan_segment`, with a turn of the loop for others between its steps."""
+    """Run `scan_segment`, yielding to the loop between its steps."""
     scan = SegmentScan()
     for _ in scan_in_steps(scan, data, generation, identity, seal):
         await _turn()
@@ -151,12 +156,12 @@ async def _scan(data: bytes, generation: int, identity: bytes, seal: Seal | None
 
 @types.coroutine
 def _turn() -> Generator[None, None, None]:
-    """Let everything else that is ready run first; no time passes."""
+    """Let all ready tasks run first."""
     yield
 
 
 async def read_segment(disk: Disk, path: PurePath) -> bytes:
-    """A whole segment file."""
+    """Read a whole segment file."""
     file = await disk.open(path)
     try:
         return await file.read(0, await file.size())
@@ -165,16 +170,16 @@ async def read_segment(disk: Disk, path: PurePath) -> bytes:
 
 
 def _check(scan: SegmentScan, path: PurePath, identity: bytes) -> int:
-    """The generation of the segment before this one (0: none)."""
+    """Check a scan; return the generation of the previous segment (0: none)."""
     if scan.opening is not None:
         if scan.opening.version != FORMAT_VERSION:
             raise JournalIdentityError(
-                f"{path} has journal format {scan.opening.version}; this program reads {FORMAT_VERSION}: use the release that wrote it"
+                f"{path} has journal format {scan.opening.version}; this release reads {FORMAT_VERSION}: use the release that wrote it"
             )
         if scan.opening.identity != identity:
             raise JournalIdentityError(
                 f"{path} belongs to the journal {scan.opening.identity.hex()}, not to {identity.hex()}: "
-                "the directory of another node or cluster was given"
+                "this is the directory of another node or cluster"
             )
     if scan.damage is not None:
         raise JournalCorruptError(path, scan.damage.position, scan.damage.rule, REMEDY)
@@ -184,5 +189,5 @@ def _check(scan: SegmentScan, path: PurePath, identity: bytes) -> int:
 
 def _missing(after: Segment, generation: int) -> JournalCorruptError:
     return JournalCorruptError(
-        after.path, 0, f"the segment of generation {generation} before it is missing", REMEDY
+        after.path, 0, f"the preceding segment of generation {generation} is missing", REMEDY
     )

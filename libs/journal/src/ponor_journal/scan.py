@@ -1,7 +1,6 @@
-"""What the bytes of one segment mean: the accepted frames, and whether what follows them is a torn tail or damage.
+"""Verification of one segment in memory: its accepted frames, and whether the rest is a torn tail or damage.
 
-What lives here: the pure rules of docs/formats/journal.md §5, on a segment held in memory. Which segments there are, and how they link,
-stands in `recovery`.
+Pure rules of docs/formats/journal.md §5. `recovery` links segments.
 """
 
 from __future__ import annotations
@@ -31,7 +30,9 @@ from ponor_journal.format import (
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """How the next segment says that this one ended: the CRC of its last frame, and the next entry's sequence."""
+    """The next segment's record of how this one ended: the CRC of its last frame and the next entry's
+    sequence.
+    """
 
     previous_crc: int
     first_sequence: int
@@ -39,7 +40,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that were proven durable and are not intact."""
+    """Data that was proven durable and is not intact."""
 
     position: int
     rule: str
@@ -47,7 +48,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class PlacedFrame:
-    """A data frame and where it begins."""
+    """A data frame and its position."""
 
     position: int
     header: FrameHeader
@@ -55,19 +56,19 @@ class PlacedFrame:
 
 @dataclass(slots=True)
 class SegmentScan:
-    """What a scan accepted.
+    """Result of a scan.
 
     Attributes:
-        opening: the body of the frame at position 0, None if that frame is not intact.
+        opening: body of the frame at position 0; None if that frame is not intact.
         frames: accepted data frames in order.
         end: position after the last accepted frame.
         generation: of the last accepted frame.
         chain_crc: of the last accepted opening or data frame.
         first_sequence: of the first entry that the segment can hold.
         next_sequence: after the last accepted entry.
-        opening_previous_crc: what the first frame says of the segment before.
-        proven: everything below this position is known to have been synced.
-        torn_bytes: of the frame that was cut off at `end`, as far as its header survived.
+        opening_previous_crc: CRC in the first frame of the previous segment's last frame.
+        proven: everything before this position is known to have been synced.
+        torn_bytes: length of the torn frame at `end`, if its header is intact.
         damage: set if the segment must not be opened.
     """
 
@@ -88,17 +89,17 @@ class SegmentScan:
 
 
 STEP_BYTES: Final = 1 << 20
-"""Bytes that one step of a scan checks."""
+"""Bytes checked by one step of a scan."""
 
 
 def scan_segment(data: bytes, generation: int, identity: bytes, seal: Seal | None) -> SegmentScan:
-    """Walk a segment.
+    """Verify a segment.
 
     Args:
         data: the whole file.
         generation: from the file's name.
         identity: of the journal.
-        seal: what the next segment says; None for the last segment.
+        seal: the next segment's record of this one; None for the last segment.
     """
     scan = SegmentScan()
     for _ in scan_in_steps(scan, data, generation, identity, seal):
@@ -109,7 +110,7 @@ def scan_segment(data: bytes, generation: int, identity: bytes, seal: Seal | Non
 def scan_in_steps(
     scan: SegmentScan, data: bytes, generation: int, identity: bytes, seal: Seal | None
 ) -> Iterator[None]:
-    """`scan_segment` into `scan`, in steps of a millisecond or two."""
+    """Run `scan_segment` into `scan`, in steps of one or two milliseconds."""
     view = memoryview(data)
     if not _accept_first(scan, view, generation, identity):
         return
@@ -125,14 +126,14 @@ def scan_in_steps(
     if seal is not None:
         if not _is_sealed(scan, seal):
             scan.damage = Damage(
-                scan.end, "the next segment proves that more frames were synced here, and none is intact"
+                scan.end, "the next segment proves that more frames were synced here, but none is intact"
             )
     elif scan.end < len(data):
         yield from _judge_tail(scan, data, generation, identity)
 
 
 def entries_of(data: bytes, frame: PlacedFrame) -> Iterator[tuple[int, memoryview]]:
-    """Sequence and bytes of every entry of an accepted frame; the views keep `data` alive."""
+    """Yield sequence and bytes of every entry of an accepted frame; the views keep `data` alive."""
     view = memoryview(data)
     start = frame.position + FRAME_HEADER_BYTES
     count = frame.header.entry_count
@@ -152,7 +153,7 @@ def _accept_first(scan: SegmentScan, view: memoryview, generation: int, identity
         scan.damage = Damage(FRAME_HEADER_BYTES, "the body of the segment's opening frame is not intact")
         return False
     scan.opening = decode_opening(view[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + header.body_bytes])
-    # A segment gets its name after its opening frame was synced.
+    # A segment gets its name only after its opening frame was synced.
     scan.end = scan.proven = OPENING_FRAME_BYTES
     scan.generation = generation
     scan.chain_crc = header.crc
@@ -173,10 +174,12 @@ def _is_sealed(scan: SegmentScan, seal: Seal) -> bool:
 
 
 def _next_frame(scan: SegmentScan, view: memoryview, identity: bytes) -> int | None:
-    """Position of the next frame that follows the last accepted one: right behind it, or behind a lost proof frame.
+    """Position of the next frame after the last accepted one, directly or after a lost proof frame.
 
-    A frame that names the last accepted frame by CRC and sequence was written directly after it: between them there can only have been
-    a proof frame, whose loss is harmless.
+    None if there is none.
+
+    A frame that names the last accepted frame by CRC and sequence was written after it with at most a proof
+    frame in between, and losing a proof frame is harmless.
     """
     for position in (scan.end, scan.end + SECTOR_BYTES):
         header = decode_header(view, position, identity)
@@ -232,7 +235,7 @@ def _lengths_add_up(body: memoryview, count: int) -> bool:
 
 
 def _judge_tail(scan: SegmentScan, data: bytes, generation: int, identity: bytes) -> Iterator[None]:
-    """Look behind the last accepted frame for a proof that what stood there had been synced."""
+    """Search behind the last accepted frame for a proof that the data there had been synced."""
     view = memoryview(data)
     torn = decode_header(view, scan.end, identity)
     if torn is not None and torn.generation >= scan.generation:
@@ -253,7 +256,10 @@ def _judge_tail(scan: SegmentScan, data: bytes, generation: int, identity: bytes
 def _headers_behind(
     data: bytes, start: int, generation: int, identity: bytes
 ) -> Iterator[tuple[int, FrameHeader] | None]:
-    """Intact headers at or behind a position that were written since this file became this segment; None between two steps of the search."""
+    """Yield intact headers from `start` on that belong to this segment's generation or a later one.
+
+    None between steps.
+    """
     view = memoryview(data)
     while start < len(data):
         end = min(start + STEP_BYTES, len(data))

@@ -1,8 +1,8 @@
-"""The files of a journal: live segments, spares, and the background work that keeps one spare ready.
+"""The files of a journal: live segments, spares, and the background task that keeps one spare ready.
 
-What lives here: names and their durability. A file is filled with zeros once (overwriting allocated blocks costs a quarter of appending
-to a file: docs/design/storage-and-write-path.md#one-journal) and then goes round: spare, live, spare. It is never filled again: the generation in every
-CRC makes its old frames invalid.
+A file is filled with zeros once, because overwriting allocated blocks costs a quarter of appending to a file
+(docs/design/storage-and-write-path.md#one-journal). Then it alternates between spare and live without being
+cleared: the generation in every CRC invalidates its old frames.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from ponor_journal.format import FILLING_PREFIX, live_generation, live_name, spa
 
 LOG = logging.getLogger(__name__)
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What passes when somebody frees space."""
+"""Errors that end when space is freed."""
 
 SPACE_WAIT_S_FIRST: Final = 0.25
 SPACE_WAIT_S_MAX: Final = 5.0
 FILL_CHUNK_BYTES: Final = 1024 * 1024
-"""Each chunk of zeros is synced alone, so that a group commit never waits behind a whole segment of them."""
+"""Each chunk of zeros is synced separately, so that a group commit never waits for a whole segment."""
 
 
 class SegmentFiles:
-    """Names in the journal's directory. Numbers (generations, spare names) are drawn here and never twice."""
+    """Manages the names in the journal's directory.
+
+    Generations and spare names are unique numbers from one counter.
+    """
 
     def __init__(self, disk: Disk, directory: PurePath, segment_bytes: int, spares_max: int) -> None:
         self._disk = disk
@@ -45,26 +48,28 @@ class SegmentFiles:
         self._closed = False
         self._waits_no_more = False
         self.waits_for_space = False
-        self.on_full: Callable[[], None] = _nobody
-        """Called whenever the disk is found full and a segment is needed."""
+        self.on_full: Callable[[], None] = _ignore_full
+        """Called whenever a segment is needed and the disk is full."""
         self._space_came = asyncio.Event()
 
     @property
     def spare_count(self) -> int:
-        """Files ready for use."""
+        """Number of files ready for use."""
         return len(self._spares)
 
     def draw_number(self) -> int:
-        """A number above all that this directory has seen."""
+        """Return a number larger than all numbers seen in this directory."""
         self._number += 1
         return self._number
 
     def saw_number(self, number: int) -> None:
-        """A number is in use."""
+        """Record a number in use."""
         self._number = max(self._number, number)
 
     async def adopt(self) -> list[tuple[int, PurePath]]:
-        """Look at the directory after a start: keep fitting spares, drop leftovers; the live segments by generation."""
+        """Scan the directory at start-up: keep usable spares, delete leftovers, return the live segments by
+        generation.
+        """
         live = []
         for name in await self._disk.list(self.directory):
             path = self.directory / name
@@ -79,15 +84,15 @@ class SegmentFiles:
                     await self._disk.remove(path)
             elif name.startswith(FILLING_PREFIX):
                 await self._disk.remove(path)
-        # A rename of the last process may not be durable yet, although this one has seen it.
+        # This process sees the last process's renames, but they may not be durable yet.
         await self._disk.sync_directory(self.directory)
         return sorted(live)
 
     async def take_spare(self) -> PurePath:
-        """A file for the next segment; waits while one is being filled, and while the disk is full.
+        """Return a file for the next segment; wait while one is being filled and while the disk is full.
 
         Raises:
-            OSError: none is there and none can be made.
+            OSError: there is no spare and none can be created.
         """
         failures = 0
         while not self._spares:
@@ -97,27 +102,27 @@ class SegmentFiles:
                 raise OSError(errno.ENOSPC, f"{self.directory} is being closed and has no spare segment")
             await asyncio.wait([maintenance])
             error = maintenance.exception()
-            # What failed once may have been the background's own business; the second time it is ours.
+            # The first failure may belong to earlier background work; a second one is final.
             if isinstance(error, OSError) and (failures or error.errno in NO_SPACE):
                 await self.wait_for_space(error, failures)
             failures += error is not None
         return self._spares.popleft()
 
     def return_spare(self, spare: PurePath) -> None:
-        """It was not made live."""
+        """Put back a spare that was not made live."""
         self._spares.appendleft(spare)
 
     async def wait_for_space(self, error: OSError, failures: int) -> None:
         """Pause before the next attempt, longer after every failure.
 
         Raises:
-            OSError: the error itself, if it is not the lack of space, or if the journal is being closed.
+            OSError: `error`, if its cause is not a lack of space or if the journal is closing.
         """
         if error.errno not in NO_SPACE or self._waits_no_more:
             raise error
         delay_s = min(SPACE_WAIT_S_FIRST * 2 ** min(failures, 10), SPACE_WAIT_S_MAX)
         LOG.warning(
-            "the journal in %s needs %d bytes for its next segment and the disk is full; nothing is acknowledged meanwhile, next attempt"
+            "journal in %s: disk full, the next segment needs %d bytes; no append is acknowledged, next attempt"
             " in %.2f s: %s",
             self.directory,
             self._segment_bytes,
@@ -131,12 +136,12 @@ class SegmentFiles:
             await asyncio.wait_for(self._space_came.wait(), delay_s)
 
     def stop_waiting(self) -> None:
-        """The journal is being closed: a full disk is an error from now on."""
+        """Stop waiting because the journal is closing: a full disk is an error from now on."""
         self._waits_no_more = True
         self._space_came.set()
 
     async def make_live(self, spare: PurePath, generation: int) -> PurePath:
-        """Give a spare whose opening frame is synced its place among the live segments, durably."""
+        """Rename a spare whose opening frame is synced to its name as a live segment, durably."""
         path = self.directory / live_name(generation)
         await self._disk.rename(spare, path)
         await self._disk.sync_directory(self.directory)
@@ -144,25 +149,25 @@ class SegmentFiles:
         return path
 
     def recycle(self, path: PurePath, segment_bytes: int) -> None:
-        """Take back a live segment that nobody needs any more; in the background, oldest first."""
+        """Recycle a live segment that is no longer needed, in the background, oldest first."""
         self._recycling.append((path, segment_bytes == self._segment_bytes))
         self._space_came.set()
         self.maintain()
 
     def maintain(self) -> None:
-        """Start the background work unless it runs."""
+        """Start the background task unless it runs."""
         if self._maintenance is None and not self._closed:
             self._maintenance = asyncio.get_running_loop().create_task(self._maintain(), name="journal-files")
             self._maintenance.add_done_callback(self._maintained)
 
     async def close(self) -> None:
-        """Wait for the background work; what is not recycled yet stays live and is harmless."""
+        """Wait for the background task. Segments that are not recycled yet stay live, which is harmless."""
         self._closed = True
         if self._maintenance is not None:
             await asyncio.wait([self._maintenance])
 
     async def abandon(self) -> None:
-        """Break the background work off, after an open that failed; the next start drops what it leaves."""
+        """Cancel the background task after a failed open; the next start deletes its leftovers."""
         self._closed = True
         if self._maintenance is not None:
             self._maintenance.cancel()
@@ -176,17 +181,20 @@ class SegmentFiles:
             )
 
     async def _maintain(self) -> None:
-        """An OSError ends this round: nothing was lost, and the next rotation meets the error itself if it lasts."""
+        """Recycle and fill.
+
+        An OSError ends this round without data loss; the next rotation raises it if it persists.
+        """
         while self._recycling and not self._closed:
             path, reusable = self._recycling[0]
-            await self._give_back(path, reusable=reusable)
+            await self._release(path, reusable=reusable)
             self._recycling.popleft()
         if not self._spares and not self._closed:
             await self._fill()
 
-    async def _give_back(self, path: PurePath, *, reusable: bool) -> None:
-        # One durable step after the other: a crash must never leave a hole between live segments, nor bring back an old name for
-        # a file that is in use again.
+    async def _release(self, path: PurePath, *, reusable: bool) -> None:
+        # Each step is durable before the next: a crash must neither leave a gap between live segments nor
+        # restore the old name of a file that is in use again.
         if reusable and len(self._spares) < self._spares_max:
             spare = self.directory / spare_name(self.draw_number())
             await self._disk.rename(path, spare)
@@ -226,5 +234,5 @@ class SegmentFiles:
             await file.close()
 
 
-def _nobody() -> None:
-    """Nobody wants to know."""
+def _ignore_full() -> None:
+    """Default of `on_full`."""

@@ -1,4 +1,4 @@
-"""Sizes and delays of a journal, with the relations that must hold between them."""
+"""Settings of a journal and the constraints between them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
-    """How large, how much at once, how soon proven.
+    """Sizes, limits and delays of a journal.
 
     Attributes:
-        segment_bytes: size of every segment file; a multiple of 512. Files of another size stay readable.
-        queue_bytes_max: entries taken and not yet durable; beyond it `append` refuses.
+        segment_bytes: size of every segment file; a multiple of 512. Files of other sizes stay readable.
+        queue_bytes_max: accepted entries that are not durable yet; `append` refuses more.
         group_bytes_max: entries written by one sync; a larger entry is written alone.
-        entry_bytes_max: the largest entry; 0 = whatever fits into a fresh segment.
-        spares_max: recycled segments that are kept for reuse; others are removed.
-        proof_delay_ms: how long after the last group commit its proof of sync is written (not synced).
+        entry_bytes_max: the largest entry; 0: as large as fits into an empty segment.
+        spares_max: recycled segments kept for reuse; others are deleted.
+        proof_delay_ms: delay after the last group commit before its proof of sync is written (not synced).
 
     Raises:
         SettingError: the values contradict each other.
@@ -57,11 +57,13 @@ class JournalSettings:
 
     @property
     def entry_room_bytes(self) -> int:
-        """The largest entry that a fresh segment can hold: between its opening frame and the reserve for a proof, alone in a frame."""
+        """The largest entry that fits into an empty segment, alone in a frame between the opening frame and
+        the reserve for a proof.
+        """
         reserved = OPENING_FRAME_BYTES + PROOF_FRAME_BYTES
         return self.segment_bytes - reserved - FRAME_HEADER_BYTES - LENGTH_BYTES
 
     @property
     def entry_limit_bytes(self) -> int:
-        """The bound that holds: `entry_bytes_max`, or the room."""
+        """The effective limit: `entry_bytes_max`, or the room."""
         return self.entry_bytes_max or self.entry_room_bytes

@@ -1,8 +1,4 @@
-"""The one writer of a journal: group commit, rotation, proof of sync.
-
-What lives here: everything that writes frames into the newest segment. There is no linger: while a sync is in flight, entries gather, and the next group takes
-them all. One write is in flight at a time, so that only the last group can ever be torn.
-"""
+"""The single writer of a journal: group commit, rotation, proof of sync."""
 
 from __future__ import annotations
 
@@ -37,7 +33,11 @@ DATA_FRAME_BYTES_MIN: Final = aligned(1)
 
 
 class JournalWriter:
-    """Writes groups from the queue until it is closed or the disk fails."""
+    """Writes groups from the queue until it is closed or the disk fails.
+
+    There is no linger: entries that arrive during a sync form the next group. Only one write is in flight, so
+    only the last group can be torn.
+    """
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class JournalWriter:
         self._closing = False
         self._settled = asyncio.Event()
         self.busy = True
-        """Something is being written; until `start` is done, the opening."""
+        """Whether a write is in progress, or `start` has not finished."""
 
     @property
     def retained_bytes(self) -> int:
-        """Bytes in live segments, up to the end of what was written."""
+        """Bytes in live segments, up to the end of the written data."""
         return sum(segment.end for segment in self.segments[:-1]) + self._position
 
     @property
@@ -90,10 +90,10 @@ class JournalWriter:
         return self.segments[-1].segment_bytes if self.segments else 0
 
     async def start(self) -> None:
-        """Open a new generation: behind the last accepted frame, or in a new segment. Durable when it returns.
+        """Start a new generation after the last accepted frame or in a new segment; durable on return.
 
-        The opening frame cuts off a torn tail for good: whatever stands behind it is of an older generation, and whatever is written
-        from now on names the opening frame as its predecessor.
+        The opening frame truncates a torn tail for good: the data behind it has an older generation, and all
+        later frames name the opening frame as their predecessor.
         """
         self._files.saw_number(self._generation)
         if self.segments:
@@ -104,7 +104,7 @@ class JournalWriter:
         self.busy = False
 
     def advance(self) -> None:
-        """Begin what is to be done next, unless something is being done: its end comes here again."""
+        """Start the next write unless one is in progress; its completion calls `advance` again."""
         if self.busy or self.error is not None:
             return
         if self.queue:
@@ -120,7 +120,7 @@ class JournalWriter:
             self._settled.set()
 
     async def close(self) -> None:
-        """Write what is queued and a synced proof, and let go of the file."""
+        """Write the queue and a synced proof, then close the file."""
         self._closing = True
         self._files.stop_waiting()
         self.advance()
@@ -135,12 +135,13 @@ class JournalWriter:
             self._file = None
 
     async def abandon(self) -> None:
-        """Let go of the file, after a start that failed."""
+        """Close the file after a failed start."""
         if self._file is not None:
             await self._file.close()
             self._file = None
 
-    # A group commit is two calls from the loop and no task: it begins in whoever appends and ends in whoever the disk's thread wakes.
+    # A group commit is two calls from the loop without a task: one from the appender, one when the disk
+    # completes the write.
 
     def _write_group(self) -> None:
         entries = self.queue.take_group(self._group_room_bytes())
@@ -173,13 +174,14 @@ class JournalWriter:
         self._instruments.group_committed(len(durable), group.frame_bytes, now_ns - self._started_ns)
         self._proof_is_needed()
         self.busy = False
-        self.advance()  # the disk first: it works while others are told
+        self.advance()  # start the next write before the callbacks run
         self._tell(durable, None)
 
     def _group_failed(self, error: BaseException) -> None:
-        """A full disk is waited for; after anything else nothing may be believed any more."""
+        """Wait for space if the disk is full; fail the journal on any other error."""
         if isinstance(error, OSError) and error.errno in NO_SPACE:
-            # What this group left behind the last synced frame is unknown. The next segment's opening frame says where this one ended.
+            # The data after the last synced frame is undefined. The next segment's opening frame records
+            # where this one ended.
             self._tail_is_lost = True
             self.queue.group_returns()
             self.busy = False
@@ -188,7 +190,7 @@ class JournalWriter:
             self._fail(error)
 
     def _begin(self, step: Coroutine[Any, Any, None]) -> None:
-        """Do something rare in a task."""
+        """Run a rare step in a task."""
         self._step = self._loop.create_task(step, name="journal-writer")
         self._step.add_done_callback(self._stepped)
 
@@ -202,9 +204,10 @@ class JournalWriter:
             self.advance()
 
     def _fail(self, error: BaseException) -> None:
-        # After a failed sync the kernel may call the lost pages clean: no later sync may be believed, so nothing is retried.
+        # After a failed sync the kernel may mark the lost pages clean, so a later sync proves nothing and is
+        # not retried.
         self.error = JournalFailedError(
-            f"the journal in {self._files.directory} failed ({error}): the process must stop, its next start recovers"
+            f"the journal in {self._files.directory} failed ({error}): the process must stop, the next start recovers"
         )
         self.error.__cause__ = error
         self.busy = False
@@ -214,13 +217,13 @@ class JournalWriter:
             self._loop.call_exception_handler({"message": "journal writer", "exception": error})
 
     def _tell(self, entries: list[QueuedEntry], error: JournalError | None) -> None:
-        """One owner's mistake must not keep the next entry from being told."""
+        """Run the entries' callbacks; an exception in one does not stop the others."""
         for entry in entries:
             try:
                 entry.on_durable(error)
             except Exception as raised:  # noqa: BLE001 - reported
                 self._loop.call_exception_handler(
-                    {"message": "told of a durable journal entry, a callback raised", "exception": raised}
+                    {"message": "completion callback of a journal entry raised", "exception": raised}
                 )
 
     def _loop_time_ns(self) -> int:
@@ -238,7 +241,8 @@ class JournalWriter:
             )
 
     def _proof_timer_fired(self) -> None:
-        # One timer for many groups: it looks when the last one was, instead of being moved by every group.
+        # One timer serves many groups: it checks the time of the last group instead of being rescheduled by
+        # every group.
         self._proof_timer = None
         if not self._unproven:
             return
@@ -250,7 +254,10 @@ class JournalWriter:
             self.advance()
 
     async def _write_proof(self, *, sync: bool) -> None:
-        """Say on disk that everything before has been synced. The proof itself may get lost: then the next frame proves it."""
+        """Record on disk that everything before has been synced.
+
+        If this record is lost, the next frame proves it instead.
+        """
         assert self._position + PROOF_FRAME_BYTES <= self._tail_bytes
         header, _ = encode_header(
             FrameKind.PROOF,
@@ -295,7 +302,9 @@ class JournalWriter:
         self._files.maintain()
 
     async def _open_spare(self, previous_generation: int) -> tuple[int, PurePath, DiskFile, int]:
-        """A spare with its opening frame, synced before it gets its name: a live segment always has an intact one."""
+        """Take a spare and sync its opening frame before it becomes live, so that every live segment has an
+        intact one.
+        """
         failures = 0
         while True:
             spare = await self._files.take_spare()
@@ -318,8 +327,9 @@ class JournalWriter:
 
     async def _reopen(self, tail: Segment) -> None:
         self._file = await self._disk.open(tail.path, uncached=True)
-        # What was accepted may be in the kernel's memory only, if the last process died before its sync. If that sync failed, these
-        # pages may even look clean: only writing them again makes the kernel write them at all.
+        # If the last process died before its sync, accepted data may exist only in the page cache. If that
+        # sync failed, the pages may be marked clean, and only writing them again makes the kernel write them
+        # to disk.
         await self._write_unproven(self._file, tail.end - len(self._unproven_bytes))
         self._position = tail.end
         if tail.end + OPENING_FRAME_BYTES > tail.segment_bytes:
@@ -364,5 +374,5 @@ class JournalWriter:
         self._seed = frame_seed(self._identity, generation)
         self._chain_crc = crc
         self._position = self._synced_through = position
-        # An opening frame is a proof itself.
+        # An opening frame is also a proof.
         self._unproven = self._proof_due = False
