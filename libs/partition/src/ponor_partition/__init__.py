@@ -1,4 +1,6 @@
-"""What a partition's own streams say of it (docs/formats/partition-meta.md): entries of the Meta stream, and the log meta among them.
+"""The state of a partition in its own streams: entries of the Meta stream and the log meta
+(docs/formats/partition-meta.md).
 
-Pure, for everybody who reads a partition: brokers, which write it, and cold readers, which never talk to one.
+Pure, because two kinds of readers share it: brokers, which also write it, and cold readers, which bypass
+brokers.
 """

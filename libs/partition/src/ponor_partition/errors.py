@@ -1,7 +1,7 @@
-"""What can be wrong with a partition's own streams."""
+"""Errors of a partition's own streams."""
 
 from __future__ import annotations
 
 
 class PartitionCorruptError(Exception):
-    """State on a Meta or Data stream breaks its format; the message names stream, key and rule."""
+    """State on a Meta or Data stream violates its format; the message names stream, key and rule."""

@@ -1,8 +1,9 @@
-"""Log meta: which slices of which streams are a partition's segments (docs/formats/partition-meta.md).
+"""Log meta: the segments of a partition as slices of streams (docs/formats/partition-meta.md).
 
-The pure model and its bytes; the streams themselves are in `partition_log`. A roll writes one small change, not the whole list: the list grows with
-retention, and rewriting it at every roll would cost the square. A change is checked against its neighbours alone, and the rows of closed segments are kept
-encoded, so that a change costs the same however many segments there are, and a snapshot is a copy.
+The pure model and its encoding. A roll writes one small change instead of the whole list, because the list
+grows with retention and rewriting it at every roll would cost quadratic time. A change is checked only
+against its neighbours, and the rows of closed segments are kept encoded: a change costs the same for any
+number of segments, and a snapshot is a copy.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from ponor_partition.segment import (
 VERSION: Final = 1
 _UNKNOWN_TIMESTAMP: Final = (1 << 63) - 1
 _HEADER: Final = struct.Struct(">BII")
-"""Version, bytes of the JSON head, rows; then the head and the rows."""
+"""Version, bytes of the JSON head, number of rows; the head and the rows follow."""
 ROWS_PER_STEP: Final = 256
 CHANGES_PER_STEP: Final = 64
-"""Rows, and changes, of one step of a replay: a millisecond."""
+"""Rows and changes per step of a replay, about a millisecond."""
 
 
 class LogMeta:
@@ -50,74 +51,82 @@ class LogMeta:
         self.streams: dict[StreamName, StreamId] = {}
         self.segments: list[Segment] = []
         self.cleaned_to = 0
-        """Every key below this Kafka offset was compared with all above it up to here; compaction goes on from here."""
+        """Progress of compaction: the cleaner has compared every key below this Kafka offset with all records
+        up to it."""
         self.closed_bytes = 0
         """Bytes of all closed segments."""
         self.replacements = 0
-        """Rises when closed segments go or are replaced: what was learnt of them holds no more. A roll only adds one."""
-        self._rows = bytearray()  # of the closed segments, encoded
-        self._reach: list[
-            int
-        ] = []  # largest timestamp up to each closed segment, as far as `first_reaching` needed it
+        """Incremented when closed segments are dropped or replaced, which invalidates cached knowledge of
+        them; a roll does not."""
+        self._rows = bytearray()  # encoded rows of the closed segments
+        # Largest timestamp up to and including each closed segment, as far as `first_reaching` has needed it.
+        self._reach: list[int] = []
 
     @property
     def active(self) -> Segment:
-        """The segment that grows."""
+        """The segment that receives appends."""
         return self.segments[-1]
 
     def segment_of(self, kafka_offset: int) -> Segment:
-        """The segment that holds an offset: the last one whose base is not above it (the first for lower offsets)."""
+        """The segment that contains an offset: the last one whose base is not above it (the first for lower
+        offsets).
+        """
         index = bisect_right(self.segments, kafka_offset, key=_base_offset) - 1
         return self.segments[max(index, 0)]
 
     def segments_after(self, segment: Segment) -> Iterator[Segment]:
-        """The segments behind one of them, in their order."""
+        """Yield the segments after `segment`, in order."""
         first = bisect_right(self.segments, segment.base_offset, key=_base_offset)
         return (self.segments[at] for at in range(first, len(self.segments)))
 
     def first_reaching(self, timestamp: int) -> Segment:
-        """The first segment that may hold a record of this timestamp or a later one; the active one if no other does."""
+        """The first segment that may contain this timestamp or a later one; otherwise the active segment."""
         reach = self._reach
         for segment in islice(self.segments, len(reach), len(self.segments) - 1):
             newest = _UNKNOWN_TIMESTAMP if segment.content is None else segment.content.max_timestamp
             reach.append(max(newest, reach[-1]) if reach else newest)
         return self.segments[bisect_left(reach, timestamp)]
 
-    # Changes: bytes for the Meta stream, to be applied by `apply_change` once they are on it.
+    # Changes are encoded for the Meta stream and applied by `apply_change` once they are on it.
 
     @staticmethod
     def stream_change(name: StreamName, stream_id: StreamId) -> bytes:
-        """A stream exists from now on."""
+        """Encode the creation of a stream."""
         return _encode({"stream": name, "id": stream_id})
 
     @staticmethod
     def roll_change(
         base_offset: int, ends: dict[str, int], created_ms: int, content: Content | None = None
     ) -> bytes:
-        """Close the active segment (if any), of that content, at stream offsets `ends` and start a new one there, at Kafka offset `base_offset`."""
+        """Encode a roll: close the active segment (if any) with `content` at stream offsets `ends`.
+
+        Start a new one there at `base_offset`.
+        """
         closed = {} if content is None else {"closed": list(content)}
         return _encode({"roll": base_offset, "ends": ends, "created_ms": created_ms, **closed})
 
     @staticmethod
     def drop_change(before_offset: int) -> bytes:
-        """Forget the segments that lie wholly below a Kafka offset."""
+        """Encode the removal of all segments that end at or before a Kafka offset."""
         return _encode({"drop_before": before_offset})
 
     @staticmethod
     def clean_change(cleaned: Segment) -> bytes:
-        """A cleaned segment takes the place of the closed segments of the same Kafka offsets."""
+        """Encode the replacement of the closed segments in a range of Kafka offsets by a cleaned one."""
         return _encode({"cleaned": _named(cleaned)})
 
     @staticmethod
     def cleaned_to_change(offset: int) -> bytes:
-        """A pass of the cleaner ended: see `cleaned_to`."""
+        """Encode the end of a cleaner pass: the new value of `cleaned_to`."""
         return _encode({"cleaned_to": offset})
 
     def apply_change(self, value: bytes) -> None:
-        """Apply one change, written now or replayed from the Meta stream. The work does not grow with the number of segments that stay.
+        """Apply one change, new or replayed from the Meta stream.
+
+        The cost does not depend on the number of retained segments.
 
         Raises:
-            PartitionCorruptError: not a known change, or it leads to segments that break the rules.
+            PartitionCorruptError: an unknown change, or its result violates the rules.
         """
         try:
             self._apply(json.loads(value))
@@ -127,7 +136,7 @@ class LogMeta:
     def _apply(self, change: dict[str, Any]) -> None:
         match change:
             case {"stream": str(name), "id": int(stream_id)}:
-                assert name not in self.streams, f"stream {name} is known already"
+                assert name not in self.streams, f"stream {name} already exists"
                 self.streams[name] = StreamId(stream_id)
                 if name in SLICED and self.segments and self.active.slice(name) is None:
                     slices = (*self.active.slices, (name, Slice(0)))
@@ -160,16 +169,16 @@ class LogMeta:
     def _apply_cleaned(self, cleaned: Segment) -> None:
         first = bisect_right(self.segments, cleaned.base_offset, key=_base_offset) - 1
         behind = bisect_right(self.segments, cleaned.end_offset - 1, key=_base_offset)
-        assert first >= 0, f"nothing begins at or below {cleaned.base_offset}"
+        assert first >= 0, f"no segment starts at or below {cleaned.base_offset}"
         assert self.segments[first].base_offset == cleaned.base_offset, (
-            f"no segment begins at {cleaned.base_offset}"
+            f"no segment starts at {cleaned.base_offset}"
         )
-        assert self.segments[behind - 1].data.end != OPEN_END, "the active segment is not cleaned"
+        assert self.segments[behind - 1].data.end != OPEN_END, "the active segment cannot be cleaned"
         self._replace_closed(first, behind, (cleaned,))
         self._check(max(first - 1, 0), first + 2)
 
     def _replace_closed(self, first: int, behind: int, by: Sequence[Segment]) -> None:
-        """The closed segments [first, behind) go, others take their place."""
+        """Replace the closed segments [first, behind) by others."""
         self.closed_bytes += sum(segment.size_bytes for segment in by)
         self.closed_bytes -= sum(segment.size_bytes for segment in self.segments[first:behind])
         self.segments[first:behind] = by
@@ -178,29 +187,29 @@ class LogMeta:
         self.replacements += 1
 
     def snapshot(self) -> bytes:
-        """The whole value: a copy of rows that are encoded already."""
+        """Encode the whole value; copies the encoded rows."""
         cleaned_to = {"cleaned_to": self.cleaned_to} if self.cleaned_to else {}
         head = _encode({"streams": self.streams, **cleaned_to})
         active = encode_row(self.active) if self.segments else b""
         return b"".join((_HEADER.pack(VERSION, len(head), len(self.segments)), head, self._rows, active))
 
     def restore(self, value: bytes) -> None:
-        """Replace everything by a snapshot.
+        """Replace the state by a snapshot.
 
         Raises:
-            PartitionCorruptError: the bytes are no snapshot, or break the rules.
+            PartitionCorruptError: not a snapshot, or it violates the rules.
         """
         for _ in self.restoring(value):
             pass
 
     def replaying(self, value: MetaValue) -> Generator[None, None, None]:
-        """`restore` the whole value and apply the changes behind it, in steps of about a millisecond.
+        """Restore the whole value and apply the changes after it, in steps of about a millisecond.
 
         Raises:
-            PartitionCorruptError: as `restore` and `apply_change`.
+            PartitionCorruptError: as for `restore` and `apply_change`.
         """
         if value.whole is None:
-            raise PartitionCorruptError("LOG: changes without the value they change")
+            raise PartitionCorruptError("LOG: changes without a whole value before them")
         yield from self.restoring(value.whole)
         for number, change in enumerate(value.changes, 1):
             self.apply_change(change)
@@ -208,7 +217,7 @@ class LogMeta:
                 yield
 
     def restoring(self, value: bytes) -> Generator[None, None, None]:
-        """`restore`, in steps."""
+        """Run `restore` in steps."""
         try:
             version, head_bytes, count = _HEADER.unpack_from(value)
             rows_at = _HEADER.size + head_bytes
@@ -219,7 +228,7 @@ class LogMeta:
             raise PartitionCorruptError(f"LOG value {value[:80]!r} is not log meta: {error}") from error
         if version != VERSION or rows_at + count * ROW_BYTES != len(value):
             raise PartitionCorruptError(
-                f"LOG value: version {version}, {count} segments do not fit its {len(value)} bytes"
+                f"LOG value: version {version}, {count} segments do not match its {len(value)} bytes"
             )
         self.streams, self.segments, self.cleaned_to = streams, [], cleaned_to
         rows = memoryview(value)[rows_at:]
@@ -241,10 +250,10 @@ class LogMeta:
         self._check(max(first - 1, 0), len(self.segments))
 
     def _check(self, first: int, behind: int) -> None:
-        """Check the rules of the segments [first, behind) and of what lies between any two of them.
+        """Check the segments [first, behind) and their transitions.
 
         Raises:
-            PartitionCorruptError: names the rule that is broken.
+            PartitionCorruptError: names the violated rule.
         """
         before: Segment | None = None
         for after in self.segments[first:behind]:
@@ -253,9 +262,7 @@ class LogMeta:
                     f"log meta: segment {after.base_offset} has no slice of the Data stream"
                 )
             if after.data_stream not in self.streams:
-                raise PartitionCorruptError(
-                    f"log meta: segment {after.base_offset} lies in an unknown stream"
-                )
+                raise PartitionCorruptError(f"log meta: segment {after.base_offset} is in an unknown stream")
             if before is not None:
                 _check_pair(before, after)
             before = after
@@ -277,7 +284,7 @@ def _base_offset(segment: Segment) -> int:
 
 
 def _named(segment: Segment) -> dict[str, Any]:
-    """A segment as a change names it."""
+    """Encode a segment as a JSON object for a change."""
     return {
         "base": segment.base_offset,
         "suffix": segment.suffix,
@@ -299,7 +306,7 @@ def _segment(row: dict[str, Any]) -> Segment:
 
 
 def _content(row: list[int] | None) -> Content | None:
-    """None for a segment that is open, or was closed before contents were noted."""
+    """Decode a content; None for an open segment, or one closed before contents were recorded."""
     return None if row is None else Content(*map(int, row))
 
 

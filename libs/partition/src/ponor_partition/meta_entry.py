@@ -1,7 +1,7 @@
-"""Entries of a Meta stream: one key, one whole value or one change of it (docs/formats/partition-meta.md).
+"""Entries of a Meta stream: a key with a whole value or a change (docs/formats/partition-meta.md).
 
-What lives here: the bytes of an entry and the fold of entries into the present values. Pure; the stream itself is in `meta_stream`.
-An unknown key is kept as it is, so that an older broker does not lose what a newer one wrote.
+Encoding of entries, and folding of entries into current values. Pure; `meta_stream` reads and writes the
+stream. Unknown keys are preserved, so that an older broker does not lose the entries of a newer one.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ PRODUCER_SNAPSHOT: Final = MetaKey("PRODUCER_SNAPSHOT")
 LEADER_EPOCHS: Final = MetaKey("LEADER_EPOCHS")
 
 ENTRY_HEADER: Final = struct.Struct(">BBHI")
-"""format version, flags, key length, value length; then the key (ASCII) and the value."""
+"""Format version, flags, key length, value length; the key (ASCII) and the value follow."""
 ENTRY_VERSION: Final = 1
 FLAG_CHANGE: Final = 0x01
-"""The value changes the key's last whole value; without it, it replaces everything that stood under the key."""
+"""The value is a change of the key's last whole value; without the flag it replaces the value and all
+changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetaEntry:
-    """One entry: the whole value of a key, or (`is_change`) a change on top of the last whole one."""
+    """A whole value of a key, or (`is_change`) a change of the last whole value."""
 
     key: MetaKey
     value: bytes
     is_change: bool = False
 
     def encode(self) -> bytes:
-        """The bytes of the entry."""
+        """Encode the entry."""
         key = self.key.encode("ascii")
         flags = FLAG_CHANGE if self.is_change else 0
         return ENTRY_HEADER.pack(ENTRY_VERSION, flags, len(key), len(self.value)) + key + self.value
 
 
 def decode_entry(payload: Buffer, where: str) -> MetaEntry:
-    """Read one entry.
+    """Decode one entry.
 
     Raises:
-        PartitionCorruptError: names `where` and the rule that the bytes break.
+        PartitionCorruptError: names `where` and the violated rule.
     """
     data = bytes(payload)
     if len(data) < ENTRY_HEADER.size:
@@ -57,11 +58,11 @@ def decode_entry(payload: Buffer, where: str) -> MetaEntry:
     version, flags, key_length, value_length = ENTRY_HEADER.unpack_from(data)
     if version != ENTRY_VERSION or flags & ~FLAG_CHANGE:
         raise PartitionCorruptError(
-            f"{where}: entry version {version}, flags {flags:#x} are not known to this release"
+            f"{where}: entry version {version}, flags {flags:#x} are unknown to this release"
         )
     if len(data) != ENTRY_HEADER.size + key_length + value_length:
         raise PartitionCorruptError(
-            f"{where}: entry lengths {key_length} + {value_length} do not fit its {len(data)} bytes"
+            f"{where}: entry lengths {key_length} + {value_length} do not match its {len(data)} bytes"
         )
     key_end = ENTRY_HEADER.size + key_length
     try:
@@ -73,14 +74,14 @@ def decode_entry(payload: Buffer, where: str) -> MetaEntry:
 
 @dataclass(slots=True)
 class MetaValue:
-    """What stands under a key: the last whole value and the changes since, oldest first."""
+    """The last whole value of a key and the changes since, oldest first."""
 
     whole: bytes | None = None
     changes: list[bytes] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of everything that a replay needs of this key."""
+        """Bytes that a replay of this key needs."""
         return len(self.whole or b"") + sum(len(change) for change in self.changes)
 
 
@@ -88,7 +89,7 @@ MetaValues = dict[MetaKey, MetaValue]
 
 
 def fold_entry(values: MetaValues, entry: MetaEntry) -> None:
-    """Apply one entry to the values: the last whole one wins, changes gather behind it."""
+    """Apply one entry: a whole value replaces everything, a change is appended."""
     value = values.setdefault(entry.key, MetaValue())
     if entry.is_change:
         value.changes.append(entry.value)
@@ -98,7 +99,7 @@ def fold_entry(values: MetaValues, entry: MetaEntry) -> None:
 
 
 def fold(entries: Iterable[MetaEntry]) -> MetaValues:
-    """The values that a run of entries amounts to."""
+    """Fold entries into the current values."""
     values: MetaValues = {}
     for entry in entries:
         fold_entry(values, entry)

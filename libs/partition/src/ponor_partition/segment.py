@@ -1,7 +1,8 @@
-"""A segment of a partition's log: a run of Kafka offsets and the slices of streams that hold it.
+"""A segment of a partition's log: a range of Kafka offsets and the slices of streams that store it.
 
-A segment is a half-open slice of each stream; end −1 is open. Kafka's offset of a record is `segment base + (stream offset − slice start)`, in plain
-streams as in `.cleaned` ones, where the cleaner stretches counts so that offsets stay contiguous.
+A slice is a half-open range of stream offsets; end −1 means open. A record's Kafka offset is `segment base +
+(stream offset − slice start)`, also in `.cleaned` streams, where the cleaner enlarges record counts so that
+offsets stay contiguous.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ OPEN_END: Final = -1
 SLICED: Final = (DATA, TIME, TXN)
 
 _ROW: Final = struct.Struct(">qqB6q3q")
-"""Base offset, creation time, flags, the slices of `SLICED` (start, end), content. Absent parts are zero."""
+"""Base offset, creation time, flags, the slices of `SLICED` (start, end), content. Missing parts are zero."""
 ROW_BYTES: Final = _ROW.size
 _HAS_TIME: Final = 0x01
 _HAS_TXN: Final = 0x02
@@ -29,14 +30,16 @@ _KNOWN_FLAGS: Final = _HAS_TIME | _HAS_TXN | _HAS_CONTENT | _IS_CLEANED
 
 
 class Slice(NamedTuple):
-    """Stream offsets [start, end); end −1 is open."""
+    """Stream offsets [start, end); end −1 means open."""
 
     start: int
     end: int = OPEN_END
 
 
 class Content(NamedTuple):
-    """What a segment holds: bytes of its batches, the largest timestamp and the base offset of the first batch that has it (−1: none)."""
+    """Contents of a segment: bytes of its batches, the largest timestamp and the base offset of the first
+    batch with it (−1: none).
+    """
 
     size_bytes: int = 0
     max_timestamp: int = -1
@@ -44,7 +47,9 @@ class Content(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A run of Kafka offsets from `base_offset` on; `slices` names only streams that exist when it was made or grew.
+    """A range of Kafka offsets from `base_offset`.
+
+    `slices` contains only streams that existed when the segment was written.
 
     `content` is None while the segment is open.
     """
@@ -56,7 +61,7 @@ class Segment(NamedTuple):
     content: Content | None = None
 
     def slice(self, name: str) -> Slice | None:
-        """The segment's part of a stream (`log`, `time`, `txn`), None if it has none."""
+        """The segment's slice of a stream (`log`, `time`, `txn`), or None."""
         for known, part in self.slices:
             if known == name:
                 return part
@@ -64,7 +69,7 @@ class Segment(NamedTuple):
 
     @property
     def data(self) -> Slice:
-        """The part of the Data stream."""
+        """The slice of the Data stream."""
         part = self.slice(DATA)
         assert part is not None
         return part
@@ -76,26 +81,26 @@ class Segment(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """Kafka offset behind the segment, which is closed."""
+        """Kafka offset after the last one of a closed segment."""
         assert self.data.end != OPEN_END, f"segment {self.base_offset} is open"
         return self.kafka_offset(self.data.end)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its batches; 0 where they are not known."""
+        """Bytes of its batches; 0 if unknown."""
         return 0 if self.content is None else self.content.size_bytes
 
     def kafka_offset(self, stream_offset: int) -> int:
-        """Kafka's offset of a stream offset within the Data slice."""
+        """Convert a stream offset of the Data slice to a Kafka offset."""
         return self.base_offset + (stream_offset - self.data.start)
 
     def stream_offset(self, kafka_offset: int) -> int:
-        """The inverse of `kafka_offset`."""
+        """Convert a Kafka offset to a stream offset of the Data slice."""
         return self.data.start + (kafka_offset - self.base_offset)
 
 
 def encode_row(segment: Segment) -> bytes:
-    """The segment as a row of fixed size; see `docs/formats/partition-meta.md`."""
+    """Encode the segment as a row of fixed size (docs/formats/partition-meta.md)."""
     time, txn, content = segment.slice(TIME), segment.slice(TXN), segment.content
     flags = (
         (_HAS_TIME if time is not None else 0)
@@ -116,10 +121,10 @@ def encode_row(segment: Segment) -> bytes:
 
 
 def decode_rows(rows: memoryview) -> Iterator[Segment]:
-    """The segments of a run of whole rows.
+    """Decode consecutive whole rows.
 
     Raises:
-        ValueError: a row has flags that this release does not know.
+        ValueError: a row has flags that are unknown to this release.
     """
     for (
         base,
