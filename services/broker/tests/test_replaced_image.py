@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
+from ponor.metadata.v1.records_pb2 import Record, RecordBatch, TopicDeleted
 from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.identity import PartitionKey
+from ponor_broker.partitions.partition import Partition
 from ponor_kafka.errors import ErrorCode
 from ponor_metadata.rows import MoveCause, MoveRow, StreamRow
 from ponor_runtime.identity import NodeEpoch, StreamEpoch, StreamId
@@ -28,6 +32,35 @@ async def test_requests_for_a_partition_that_was_to_come_here_end_with_the_topic
             waiting.result()
         assert refusal.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert not list(rig.partitions.parking.partitions)
+
+
+class Scanned(dict[PartitionKey, Partition]):
+    """Counts how often somebody walks over it."""
+
+    scans = 0
+
+    def __iter__(self) -> Iterator[PartitionKey]:
+        self.scans += 1
+        return super().__iter__()
+
+
+async def test_topics_that_are_deleted_together_cost_one_look_at_the_partitions() -> None:
+    async with FetchRig() as rig:
+        names = [f"t{number}" for number in range(5)]
+        for name in names:
+            await rig.create(name, 2)
+        ids = [rig.topic_ids[name] for name in names]
+        rig.partitions._open = scanned = Scanned(rig.partitions._open)
+        for topic_id in ids[:4]:
+            rig.image.topics.delete(topic_id)
+            for index in range(2):
+                rig.image.partitions.delete((topic_id, index))
+        deleted = [Record(topic_deleted=TopicDeleted(topic_id=topic_id)) for topic_id in ids[:4]]
+        rig.partitions.image_changed(RecordBatch(records=deleted))
+        assert scanned.scans == 1
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert list(scanned) == [(ids[4], 0), (ids[4], 1)]
 
 
 async def test_a_deleted_partition_is_not_awaited() -> None:

@@ -226,6 +226,7 @@ class PartitionManager:
 
     def _note_changes(self, batch: RecordBatch) -> None:
         """The image says something new of these partitions: with thousands open, only they are looked at."""
+        deleted: set[bytes] = set()
         for record in batch.records:
             if record.HasField("partition_changed"):
                 changed = record.partition_changed
@@ -238,10 +239,11 @@ class PartitionManager:
                 cancelled = record.partition_move_cancelled
                 self._note_stale((cancelled.topic_id, cancelled.partition))
             elif record.HasField("topic_deleted"):
-                topic_id = record.topic_deleted.topic_id
-                known = [*self._open, *self._arrivals.waiting, *self.parking.partitions]
-                for key in [key for key in known if key[0] == topic_id]:
-                    self._note_stale(key)
+                deleted.add(record.topic_deleted.topic_id)
+        if deleted:  # one look at all for a thousand topics that are deleted together
+            known = [*self._open, *self._arrivals.waiting, *self.parking.partitions]
+            for key in [key for key in known if key[0] in deleted]:
+                self._note_stale(key)
 
     def _note_stale(self, key: PartitionKey) -> None:
         self._stale[key] = None
