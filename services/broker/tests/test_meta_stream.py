@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,6 +85,18 @@ def test_any_bytes_are_an_entry_or_named_damage(data: bytes) -> None:
     else:
         named = entry.encode() == data
     assert named
+
+
+async def test_nobody_waits_for_a_rewrite_and_its_failure_is_no_forgotten_one() -> None:
+    stream, forgotten = MemoryStream(1), list[str]()
+    meta = MetaStream(stream)
+    await meta.put(MetaKey("LOG"), b"whole")
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: forgotten.append(what["message"]))
+    stream.hold = True
+    meta.rewrite({MetaKey("LOG"): b"whole"})
+    stream.fail()
+    gc.collect()
+    assert forgotten == []
 
 
 async def test_damage_on_the_stream_names_the_place() -> None:

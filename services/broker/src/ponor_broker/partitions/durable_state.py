@@ -24,10 +24,11 @@ from s3stream.records import StreamRecord
 from ponor_broker.partitions.checkpoint import PartitionCheckpoint
 from ponor_broker.partitions.leader_epochs import LeaderEpochs
 from ponor_broker.partitions.meta_stream import MetaStream
-from ponor_broker.partitions.partition_log import PartitionLog, observe
+from ponor_broker.partitions.partition_log import PartitionLog
 from ponor_broker.partitions.partition_state import PartitionState
 from ponor_broker.partitions.producer_entry import ROW_BYTES_MAX, ProducerBatch
 from ponor_broker.partitions.producer_state import ProducerStates
+from ponor_broker.partitions.stream_port import observe
 
 RECOVER_BYTES: Final = 1 << 20
 BATCHES_PER_TURN: Final = 256

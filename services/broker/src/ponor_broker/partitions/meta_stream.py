@@ -21,7 +21,7 @@ from ponor_runtime.turns import in_turns
 from s3stream.errors import S3StreamError
 from s3stream.records import StreamRecord
 
-from ponor_broker.partitions.stream_port import PartitionStream
+from ponor_broker.partitions.stream_port import PartitionStream, observe
 from ponor_broker.partitions.stream_reading import fetch
 
 REPLAY_BYTES: Final = 1 << 20
@@ -207,7 +207,7 @@ class MetaStream:
         entries = [entry for key in self._extents if (entry := self._whole(key, snapshots)) is not None]
         self._bytes_on_stream = 0
         for entry in entries:
-            self._append(entry)
+            observe(self._append(entry))
         # A key that was not rewritten stays: its first offset is the smallest, and nothing from it on goes (AutoMQ PR 3056 lost one).
         self._compaction = _Compaction(self.needed_from, self._stream.next_offset)
 

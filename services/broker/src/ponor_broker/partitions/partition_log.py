@@ -21,7 +21,7 @@ from s3stream.records import StreamRecord
 from ponor_broker.partitions import time_index
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.meta_stream import MetaStream
-from ponor_broker.partitions.stream_port import PartitionStream
+from ponor_broker.partitions.stream_port import PartitionStream, observe
 from ponor_broker.partitions.stream_reading import fetch
 from ponor_broker.partitions.stream_trims import StreamTrims
 from ponor_broker.partitions.time_index import TIME_ENTRY
@@ -336,8 +336,3 @@ class PartitionLog:
     async def close(self) -> None:
         """Close the streams of the log; the Meta stream stays open."""
         await asyncio.gather(*(stream.close() for stream in self._streams.values()))
-
-
-def observe(durable: asyncio.Future[None]) -> None:
-    """Nobody waits for this append: if it fails, so does every later one of the stream, and those have somebody who waits."""
-    durable.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -89,3 +89,8 @@ class StreamSource(Protocol):
     async def force_upload(self, *, at_once: bool = False) -> None: ...
 
     def on_upload(self, stream_id: StreamId, hook: Callable[[], bool]) -> None: ...
+
+
+def observe(durable: asyncio.Future[None]) -> None:
+    """Nobody waits for this append: if it fails, so does every later one of the stream, and those have somebody who waits."""
+    durable.add_done_callback(lambda done: done.cancelled() or done.exception())
