@@ -1,6 +1,6 @@
-"""A bucket and the metadata of one cluster, in virtual time: what a collector has to tell apart, without a controller.
+"""Fixture: a bucket and the metadata of one cluster in virtual time, without a controller.
 
-The rows go through their states here as `apply_objects` takes them; the store is the simulator's, with its lost answers and late puts.
+Rows change state as in `apply_objects`. The store is the simulator's, with lost answers and late puts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def key_of(object_id: int, namespace: str = NAMESPACE) -> str:
 
 @dataclass
 class BucketWorld:
-    """Rows and objects. Cluster time is the loop's."""
+    """Rows and objects. The cluster clock is the loop's."""
 
     seed: int = 1
     marker: ClusterMarker | None = MARKER
@@ -100,7 +100,7 @@ class BucketWorld:
         self.image.objects.delete(object_id)
 
     def gone(self) -> ObjectId:
-        """An id that was given, and whose deletion was confirmed."""
+        """Return an id that was assigned and whose deletion was confirmed."""
         object_id = self.prepare()
         self.remove(object_id)
         return object_id
@@ -141,7 +141,7 @@ class BucketWorld:
         )
 
     def play(self, story: Callable[[Runtime], Awaitable[None]]) -> None:
-        """Run a story as the program of one simulated machine."""
+        """Run a test body as the program of one simulated machine."""
         ended: list[bool] = []
 
         async def main(runtime: Runtime) -> None:
@@ -164,7 +164,7 @@ class BucketWorld:
 
 
 class StaleListings:
-    """`ObjectStore` that lists what it saw earlier, now and then: deleted keys are still there, new ones are not."""
+    """`ObjectStore` that sometimes returns an earlier listing, with deleted keys and without new ones."""
 
     def __init__(self, inner: ObjectStore, is_stale: Callable[[], bool]) -> None:
         self._inner = inner

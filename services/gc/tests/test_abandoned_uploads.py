@@ -1,4 +1,4 @@
-"""Uploads in parts that nobody will complete are aborted; those that somebody may complete are let alone."""
+"""Tests that abandoned multipart uploads are aborted, and that uploads that may still complete are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from services.gc.tests.bucket_world import SETTINGS, BucketWorld, key_of
 
 
 class NoListings(DirectoryMultipartStore):
-    """A store that does not tell what is open, as some S3 servers do not."""
+    """A store that cannot list open uploads, like some S3 servers."""
 
     async def list_multiparts(self, prefix: str) -> AsyncIterator[OpenMultipart]:
         async for upload in super().list_multiparts(prefix):
@@ -42,7 +42,7 @@ async def _listed(store: DirectoryMultipartStore) -> set[str]:
     return {upload.key async for upload in store.list_multiparts("")}
 
 
-def test_only_what_nobody_can_complete_is_aborted() -> None:
+def test_only_uploads_that_cannot_complete_are_aborted() -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -74,7 +74,7 @@ def test_only_what_nobody_can_complete_is_aborted() -> None:
         assert report.uploads[Verdict.OTHERS] == 2
         assert await _listed(multipart) == set(begun) - {key_of(abandoned), key_of(committed)}
         late = begun[key_of(abandoned)]
-        with pytest.raises(MultipartNotFoundError):  # the writer wakes up: nothing comes to be
+        with pytest.raises(MultipartNotFoundError):  # the writer resumes and creates no object
             await multipart.upload_part(late, 2, [b"part"])
         world.remove(prepared)
         assert (await rounds.go()).aborted == 1
@@ -84,7 +84,7 @@ def test_only_what_nobody_can_complete_is_aborted() -> None:
     world.play(story)
 
 
-def test_while_an_incarnation_is_unconfirmed_nothing_is_aborted() -> None:
+def test_unconfirmed_incarnation_aborts_nothing() -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -100,7 +100,7 @@ def test_while_an_incarnation_is_unconfirmed_nothing_is_aborted() -> None:
 
 
 @pytest.mark.parametrize("has_uploads", [True, False])
-def test_a_store_that_cannot_list_them_is_said_once(
+def test_store_without_upload_listing_is_reported_once(
     has_uploads: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = BucketWorld()
@@ -115,4 +115,4 @@ def test_a_store_that_cannot_list_them_is_said_once(
             await multipart.close()
 
     world.play(story)
-    assert caplog.text.count("are not looked for in this store") == 1
+    assert caplog.text.count("are not collected in this store") == 1

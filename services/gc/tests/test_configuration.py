@@ -1,4 +1,4 @@
-"""The configuration file of a collector."""
+"""Tests of the collector's configuration file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _write(tmp_path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_good_file_is_read(tmp_path: Path) -> None:
+def test_valid_file_is_read(tmp_path: Path) -> None:
     configuration = read_configuration(
         _write(tmp_path, metrics="127.0.0.1:0", ready_file=str(tmp_path / "ready"))
     )
@@ -47,12 +47,12 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_a_bad_file_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+def test_invalid_file_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(StartRefusedError, match=named):
         read_configuration(_write(tmp_path, **changes))
 
 
-def test_an_unknown_setting_and_broken_json_are_refused(tmp_path: Path) -> None:
+def test_unknown_setting_and_invalid_json_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="claim_objects_max"):
         read_configuration(_write(tmp_path, settings={"claim_object_max": 1}))
     path = tmp_path / "gc.json"

@@ -1,4 +1,4 @@
-"""Deleting goes faster by a little, and half as fast when the store says so."""
+"""Tests of the deletion rate: additive increase, halving on "slow down"."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ async def _take(pace: DeletionPace, keys: Sequence[int]) -> None:
         pace.taken()
 
 
-async def test_turns_wait_for_the_keys_before_them() -> None:
+async def test_turns_wait_for_earlier_keys() -> None:
     clock = InstantClock()
     pace = DeletionPace(clock, GcSettings(delete_keys_per_s_min=100, delete_keys_per_s_max=100))
     await _take(pace, [50, 200, 1])
     assert clock.slept == [0.5, 2.0]
 
 
-async def test_the_rate_rises_by_steps_and_halves_once_for_all_that_were_under_way() -> None:
+async def test_rate_rises_by_steps_and_halves_once_for_all_calls_in_flight() -> None:
     pace = DeletionPace(InstantClock(), GcSettings(delete_keys_per_s_max=1_000))
     assert pace.keys_per_s == KEYS_PER_S_FIRST
     await _take(pace, [1] * 4)
@@ -43,7 +43,7 @@ async def test_the_rate_rises_by_steps_and_halves_once_for_all_that_were_under_w
     assert pace.keys_per_s == 175
 
 
-async def test_the_bounds_hold() -> None:
+async def test_rate_stays_within_bounds() -> None:
     pace = DeletionPace(InstantClock(), GcSettings(delete_keys_per_s_min=40, delete_keys_per_s_max=600))
     await _take(pace, [1] * 50)
     assert pace.keys_per_s == 600
@@ -52,7 +52,7 @@ async def test_the_bounds_hold() -> None:
     assert pace.keys_per_s == 40
 
 
-async def test_a_store_takes_a_thousand_keys_a_call_and_is_heard() -> None:
+async def test_store_gets_a_thousand_keys_per_call_and_slow_down_lowers_the_rate() -> None:
     inner = MemoryObjectStore()
     for number in range(2_500):
         await inner.put(f"{number}", [b"x"])
@@ -69,7 +69,7 @@ async def test_a_store_takes_a_thousand_keys_a_call_and_is_heard() -> None:
     assert pace.keys_per_s == KEYS_PER_S_FIRST / 2 + 3 * KEYS_PER_S_STEP
 
 
-def test_behind_the_retries_every_slow_down_is_heard() -> None:
+def test_pace_sees_every_slow_down_despite_retries() -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:

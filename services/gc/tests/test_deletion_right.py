@@ -1,4 +1,4 @@
-"""A collector that finds a contradiction between its store and its metadata reports and deletes nothing."""
+"""Tests that a collector only reports when its store contradicts its metadata."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.gc.tests.bucket_world import MARKER, NAMESPACE, ORDINAL, BucketWor
 FOREIGN = replace(MARKER, cluster_id="other-cluster")
 
 
-def test_a_marker_survives_its_encoding() -> None:
+def test_marker_round_trips_through_its_encoding() -> None:
     assert decode_marker(MARKER.encode(), MARKER.key) == MARKER
 
 
@@ -24,7 +24,7 @@ def test_a_marker_survives_its_encoding() -> None:
 def test_nothing_is_deleted_under_a_foreign_or_missing_marker(
     marker: ClusterMarker | None, named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another cluster reads what the own metadata call dead: two releases with equal names once shared a namespace."""
+    """Another cluster may use objects that this cluster's metadata considers dead: two releases with equal names once shared a namespace."""
     world = BucketWorld(marker=marker)
 
     async def story(runtime: Runtime) -> None:
@@ -42,7 +42,7 @@ def test_nothing_is_deleted_under_a_foreign_or_missing_marker(
 
 
 def test_an_object_beyond_the_counter_withdraws_the_right(caplog: pytest.LogCaptureFixture) -> None:
-    """The controllers' log is an older copy: the store holds ids that they have not given yet."""
+    """The controllers' log is an older copy, and the store contains ids that it has not assigned yet."""
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -56,7 +56,9 @@ def test_an_object_beyond_the_counter_withdraws_the_right(caplog: pytest.LogCapt
         again = await rounds.go()
         assert again.only_looked
         assert again.deleted == 0
-        assert dead in world.keys or report.deleted, "a prefix before the contradiction may have been cleared"
+        assert dead in world.keys or report.deleted, (
+            "prefixes before the contradiction may have been reconciled"
+        )
         assert max(value for _, value in runtime.telemetry.gauges("ponor_gc_report_only")) == 1
 
     with caplog.at_level(logging.ERROR):
@@ -64,7 +66,7 @@ def test_an_object_beyond_the_counter_withdraws_the_right(caplog: pytest.LogCapt
     assert "nothing is deleted" in caplog.text
 
 
-def test_an_id_that_is_given_during_the_listing_is_no_contradiction() -> None:
+def test_id_assigned_during_the_listing_is_no_contradiction() -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -79,7 +81,7 @@ def test_an_id_that_is_given_during_the_listing_is_no_contradiction() -> None:
     world.play(story)
 
 
-def test_the_right_comes_back_with_the_marker() -> None:
+def test_right_returns_with_the_marker() -> None:
     world = BucketWorld(marker=None)
 
     async def story(runtime: Runtime) -> None:
@@ -87,7 +89,7 @@ def test_the_right_comes_back_with_the_marker() -> None:
         assert not await right.may_delete(MARKER)
         assert await put_marker(world.store, MARKER) == MARKER
         assert await right.may_delete(MARKER)
-        assert await put_marker(world.store, FOREIGN) == MARKER, "the first one stays"
+        assert await put_marker(world.store, FOREIGN) == MARKER, "the first marker stays"
         assert await read_marker(world.store, f"{PREFIX}none/marker") is None
 
     world.play(story)

@@ -1,4 +1,4 @@
-"""The store and the metadata are compared: what nobody will ever want goes, all else stays."""
+"""Tests of reconciliation: dead objects are deleted, all others are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ponor_runtime.runtime import Runtime
 from services.gc.tests.bucket_world import HOUR_MS, SETTINGS, BucketWorld, StaleListings, key_of
 
 
-def test_a_put_that_landed_after_its_deletion_was_confirmed_goes() -> None:
+def test_put_after_its_confirmed_deletion_is_deleted() -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -42,7 +42,7 @@ def test_a_put_that_landed_after_its_deletion_was_confirmed_goes() -> None:
     world.play(story)
 
 
-def test_what_is_not_ours_stays_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_keys_are_kept_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -69,13 +69,13 @@ def test_what_is_not_ours_stays_and_is_told(caplog: pytest.LogCaptureFixture) ->
 
     world.play(story)
     assert (
-        f"left alone, such as {key_of(counters.next_value(world.image, counters.OBJECT) - 1)}.bak"
+        f"not deleted, such as {key_of(counters.next_value(world.image, counters.OBJECT) - 1)}.bak"
         in caplog.text
     )
 
 
 @pytest.mark.parametrize("why", ["dry run", "unconfirmed incarnation"])
-def test_a_look_deletes_nothing(why: str) -> None:
+def test_report_only_pass_deletes_nothing(why: str) -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -94,7 +94,7 @@ def test_a_look_deletes_nothing(why: str) -> None:
     world.play(story)
 
 
-def test_a_forced_recovery_in_the_middle_of_a_pass_stops_the_deletions() -> None:
+def test_forced_recovery_during_a_pass_stops_the_deletions() -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -110,13 +110,13 @@ def test_a_forced_recovery_in_the_middle_of_a_pass_stops_the_deletions() -> None
         world.store.bucket.on_delete = recovery_comes
         await world.rounds(runtime).go()
         prefixes = {key[:2] for key in deletions}
-        assert len(prefixes) == 1  # of the prefix in which it came, one call at most
+        assert len(prefixes) == 1  # at most one call, in the prefix at which it happened
         assert len(world.keys) == 20 - len(deletions)
 
     world.play(story)
 
 
-def test_more_dead_than_memory_takes_are_deleted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_objects_above_the_memory_bound_are_deleted_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciliation, "DEAD_AT_ONCE_MAX", 3)
     world = BucketWorld()
 
@@ -135,7 +135,7 @@ def test_more_dead_than_memory_takes_are_deleted_in_turns(monkeypatch: pytest.Mo
     world.play(story)
 
 
-def test_a_pass_that_failed_goes_on_where_it_was() -> None:
+def test_failed_pass_resumes_where_it_failed() -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -163,7 +163,7 @@ def test_a_pass_that_failed_goes_on_where_it_was() -> None:
     world.play(story)
 
 
-def test_a_stale_listing_costs_nothing_but_a_call() -> None:
+def test_stale_listing_causes_only_an_extra_call() -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -172,7 +172,7 @@ def test_a_stale_listing_costs_nothing_but_a_call() -> None:
         await world.put(key_of(world.gone()))
         await world.pass_hours(2)
         assert (await rounds.go()).deleted == 1
-        assert (await rounds.go()).deleted == 1  # it is listed again, and deleting what is absent is no error
+        assert (await rounds.go()).deleted == 1  # listed again; deleting an absent object is no error
         live = world.prepare()
         await world.put(key_of(live))
         world.commit(live)
@@ -183,7 +183,7 @@ def test_a_stale_listing_costs_nothing_but_a_call() -> None:
     world.play(story)
 
 
-def test_listing_keeps_to_its_rate() -> None:
+def test_listing_keeps_its_rate() -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -195,7 +195,7 @@ def test_listing_keeps_to_its_rate() -> None:
     world.play(story)
 
 
-def test_a_cluster_without_a_name_has_nothing_to_compare() -> None:
+def test_unformatted_cluster_reconciles_nothing() -> None:
     world = BucketWorld()
 
     async def story(runtime: Runtime) -> None:
@@ -206,7 +206,7 @@ def test_a_cluster_without_a_name_has_nothing_to_compare() -> None:
     world.play(story)
 
 
-def test_rounds_come_within_an_interval_and_a_failed_one_sooner() -> None:
+def test_rounds_run_within_an_interval_and_sooner_after_a_failure() -> None:
     world = BucketWorld(seed=5)
 
     async def story(runtime: Runtime) -> None:

@@ -1,7 +1,7 @@
-"""Whatever happens to objects and processes: reconciliation never deletes what somebody may want, and in the end nothing is left that nobody does.
+"""Property test of reconciliation: it never deletes a needed object, and finally no garbage remains.
 
-Writers prepare, put, commit and die; puts land late; a sweeper deletes and loses its answers; the store fails before and after; listings are stale; and the collector is
-killed and started anew in the middle of its rounds.
+Writers prepare, put, commit and die; puts arrive late; a sweeper deletes and loses answers; the store fails before and after calls;
+listings are stale; and the collector is killed and restarted during its rounds.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from services.gc.tests.bucket_world import (
 HOURS = 6
 WRITERS = 4
 STRANGE_KEY = f"{next(iter(key_prefixes(NAMESPACE)))}no-number"
-"""Among our objects, and not of an object."""
+"""A key under this cluster's prefixes that is not an object key."""
 LEASE_MS = HOUR_MS // 2
 DELAY_MS = HOUR_MS // 6
-"""The age is far below the lease: the proof has to hold without it."""
+"""The minimum age is far below the lease, because the proof must hold without it."""
 OFTEN = replace(SETTINGS, reconcile_age_ms_min=60_000, reconcile_interval_ms=HOUR_MS // 2)
 
 
 class History(BucketWorld):
-    """What goes on while the collector makes its rounds."""
+    """Writers, deletions and failures during the collector's rounds."""
 
     def begin(self, quiet: bool = False) -> None:
         self.chance = random.Random(f"history {self.seed}")
@@ -62,7 +62,7 @@ class History(BucketWorld):
         self.orphans_made += parse_object_key(key)[1] not in self.image.objects
 
     async def writer(self) -> None:
-        """Lives from object to object; some of its puts are given up and land when they like."""
+        """Write and commit objects; some puts are abandoned and arrive late."""
         while not self.quiet:
             object_id = self.prepare(LEASE_MS)
             hours = self.chance.choice((0.01, 0.1, 0.4, 1.5))
@@ -89,7 +89,7 @@ class History(BucketWorld):
                 return True
 
     async def trimmer(self) -> None:
-        """Readers lose objects."""
+        """Destroy committed objects."""
         while not self.quiet:
             await self.pass_hours(self.chance.uniform(0, 0.2))
             committed = [row for row in self.image.objects if row.state is ObjectState.COMMITTED]
@@ -99,7 +99,7 @@ class History(BucketWorld):
                 self.written.discard(key_of(row.object_id))
 
     async def sweeper(self) -> None:
-        """Claim, delete, confirm, as the real one does by the controller's rules; some deletions are confirmed and undone."""
+        """Claim, delete and confirm by the controller's rules; some confirmed deletions are undone."""
         while True:
             await self.pass_hours(0.05)
             now_ms = self.now_ms()
@@ -135,7 +135,7 @@ class History(BucketWorld):
     stale=st.sampled_from((0.0, 0.5)),
     kills=st.integers(0, 6),
 )
-def test_nothing_that_is_wanted_goes_and_nothing_else_stays(
+def test_needed_objects_stay_and_garbage_is_deleted(
     seed: int, before: float, after: float, stale: float, kills: int
 ) -> None:
     world = History(seed)
@@ -169,9 +169,9 @@ def test_nothing_that_is_wanted_goes_and_nothing_else_stays(
         await asyncio.gather(*going, return_exceptions=True)
         assert not [task for task in going if task.done() and not task.cancelled() and task.exception()]
         rows = {key_of(row.object_id) for row in world.image.objects}
-        assert rows == world.written, "all that lives was committed, and is there"
+        assert rows == world.written, "exactly the live objects are committed and present"
         undead = world.keys - rows - {stranger}
-        # The sweeper's own last undone deletions may be younger than the age.
+        # The last undone deletions may be younger than the minimum age.
         assert {
             key for key in undead if world.store.bucket.put_at_ms[key] < world.now_ms() - HOUR_MS
         } == set()

@@ -1,4 +1,4 @@
-"""Whose key it is, and whether it is dead."""
+"""Tests of verdicts: ownership of keys, and whether objects are dead."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def about_upload(world: BucketWorld, key: str, begun_at_ms: int = OLD_MS) -> Ver
     return judge_upload(OpenMultipart(key, "id", begun_at_ms), world.image, cluster, BOUND_MS)
 
 
-def test_a_row_in_any_state_keeps_the_object(world: BucketWorld) -> None:
+def test_row_in_any_state_keeps_the_object(world: BucketWorld) -> None:
     object_id = world.prepare()
     assert about(world, key_of(object_id)) is Verdict.KNOWN
     world.commit(object_id)
@@ -43,7 +43,7 @@ def test_a_row_in_any_state_keeps_the_object(world: BucketWorld) -> None:
     assert about(world, key_of(object_id)) is Verdict.DEAD
 
 
-def test_an_id_that_was_not_given_yet_is_let_alone_however_old_the_object(world: BucketWorld) -> None:
+def test_unassigned_id_is_kept_at_any_age(world: BucketWorld) -> None:
     object_id = counters.next_value(world.image, counters.OBJECT)
     assert about(world, key_of(object_id)) is Verdict.FUTURE
     assert about(world, key_of(object_id + 1_000)) is Verdict.FUTURE
@@ -52,7 +52,7 @@ def test_an_id_that_was_not_given_yet_is_let_alone_however_old_the_object(world:
     assert about(world, key_of(object_id + 1)) is Verdict.FUTURE
 
 
-def test_what_is_young_or_of_unknown_age_is_let_alone(world: BucketWorld) -> None:
+def test_young_objects_and_unknown_ages_are_kept(world: BucketWorld) -> None:
     key = key_of(world.gone())
     assert about(world, key, YOUNG_MS) is Verdict.YOUNG
     assert about(world, key, BOUND_MS) is Verdict.YOUNG
@@ -60,7 +60,7 @@ def test_what_is_young_or_of_unknown_age_is_let_alone(world: BucketWorld) -> Non
     assert about(world, key, BOUND_MS - 1) is Verdict.DEAD
 
 
-def test_nothing_else_is_ours(world: BucketWorld) -> None:
+def test_other_keys_are_not_ours(world: BucketWorld) -> None:
     object_id = world.gone()
     good = key_of(object_id)
     other_cluster = compose_id(ClusterOrdinal(2), 5)  # smaller than every id of ours
@@ -81,12 +81,12 @@ def test_nothing_else_is_ours(world: BucketWorld) -> None:
 NAMESPACE_OF_LOG = "cluster-3"
 
 
-def test_an_upload_is_let_alone_while_its_object_is_prepared(world: BucketWorld) -> None:
-    object_id = world.prepare(ttl_ms=1)  # its lease is over at once: the writer may still complete
+def test_upload_is_kept_while_its_object_is_prepared(world: BucketWorld) -> None:
+    object_id = world.prepare(ttl_ms=1)  # the lease expires immediately, but the writer may still complete
     key = key_of(object_id)
     assert about_upload(world, key) is Verdict.KNOWN
     world.commit(object_id)
-    assert about_upload(world, key) is Verdict.DEAD  # a repetition of what is committed
+    assert about_upload(world, key) is Verdict.DEAD  # a second upload of a committed object
     row = world.image.objects.get(ObjectId(object_id))
     assert row is not None
     assert row.state is ObjectState.COMMITTED

@@ -1,4 +1,4 @@
-"""Late slots of closed logs are collected; fences, open logs, living epochs and strangers are left alone."""
+"""Tests that late slots of closed logs are deleted, and that fences, open logs, live epochs and unknown objects are kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BROKER, OTHER = NodeId(7), NodeId(8)
 
 
 class World:
-    """A store with slots, and what the metadata say of their logs."""
+    """A store with slots, and the metadata of their logs."""
 
     def __init__(self, store: DirectoryObjectStore) -> None:
         self.store = store
@@ -80,22 +80,22 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     disk.close()
 
 
-async def test_only_late_data_of_closed_logs_goes(world: World) -> None:
+async def test_only_late_data_of_closed_logs_is_deleted(world: World) -> None:
     world.broker(BROKER, 5)
     world.open_log(BROKER, 4)
     late = [await world.put(BROKER, 1, 3), await world.put(BROKER, 3, 0)]
     kept = {
         await world.put(BROKER, 1, 2, SlotKind.FENCE),
-        await world.put(BROKER, 4, 0),  # nobody recovered it yet
-        await world.put(BROKER, 5, 0),  # the living process's own
-        await world.put(BROKER, 6, 0),  # of a process that the metadata do not show yet
-        await world.put(OTHER, 1, 0),  # of a node that they do not know
+        await world.put(BROKER, 4, 0),  # not recovered yet
+        await world.put(BROKER, 5, 0),  # the live process's own
+        await world.put(BROKER, 6, 0),  # of a process that is not in the metadata yet
+        await world.put(OTHER, 1, 0),  # of an unknown node
     }
     assert await world.collector().collect() == len(late)
     assert await world.keys() == kept
 
 
-async def test_the_log_of_a_fenced_process_is_closed_when_it_was_recovered(world: World) -> None:
+async def test_log_of_a_fenced_process_is_closed_after_its_recovery(world: World) -> None:
     world.broker(BROKER, 5, fenced=True)
     world.open_log(BROKER, 5)
     late = await world.put(BROKER, 5, 9)
@@ -105,7 +105,7 @@ async def test_the_log_of_a_fenced_process_is_closed_when_it_was_recovered(world
     assert late not in await world.keys()
 
 
-async def test_a_dry_run_and_an_unconfirmed_incarnation_delete_nothing(world: World) -> None:
+async def test_dry_run_and_unconfirmed_incarnation_delete_nothing(world: World) -> None:
     world.broker(BROKER, 2)
     late = await world.put(BROKER, 1, 0)
     assert await world.collector(GcSettings(wal_leftovers_dry_run=True)).collect() == 1
@@ -117,7 +117,7 @@ async def test_a_dry_run_and_an_unconfirmed_incarnation_delete_nothing(world: Wo
     assert await world.keys() == set()
 
 
-async def test_what_is_no_slot_is_left_alone(world: World) -> None:
+async def test_objects_that_are_not_slots_are_kept(world: World) -> None:
     world.broker(BROKER, 3)
     slot = await world.put(BROKER, 1, 0)
     prefix = slot.rpartition("/")[0]
@@ -128,7 +128,7 @@ async def test_what_is_no_slot_is_left_alone(world: World) -> None:
     assert await world.keys() == strangers
 
 
-async def test_a_pass_is_bounded_and_the_next_goes_on(world: World) -> None:
+async def test_pass_is_bounded_and_the_next_one_resumes(world: World) -> None:
     world.broker(BROKER, 2)
     world.broker(OTHER, 2)
     for node in (BROKER, OTHER):

@@ -1,5 +1,5 @@
 """Garbage collection: deletes objects that nothing refers to.
 
-The controller decides what is garbage and when (its log is the truth); this service claims, deletes and confirms. Any number of processes may run; one that
-dies in the middle loses nothing, its claim runs out and the objects are claimed again.
+The controller decides which objects are garbage. This service claims them, deletes them and confirms the deletion. Any number of
+processes may run. If one dies, its claim expires and another collector claims the objects.
 """

@@ -1,4 +1,4 @@
-"""`python -m ponor_gc --config FILE`: one garbage collector as a process of its own."""
+"""Entry point of `python -m ponor_gc --config FILE`: run one garbage collector process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def serve(configuration: GcConfiguration, runtime: Runtime, stop: asyncio.
 
 
 def main() -> int:
-    """Run; returns the exit code."""
+    """Run the collector and return the exit code."""
     return run_from_command_line(
         serve,
         name=NAME,

@@ -1,7 +1,6 @@
-"""Uploads in parts that nobody will complete: their parts cost money, and no listing of objects shows them.
+"""Abort abandoned multipart uploads, whose parts cost money and appear in no listing of objects.
 
-What lives here: one pass over the open uploads of this cluster's objects. An upload is let alone while its object is PREPARED, whether the lease has run out or not:
-the writer may complete it until the row is gone.
+An upload is kept while its object is PREPARED, even after the lease has expired: the writer may complete it until the row is removed.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from ponor_gc.verdicts import Verdict, is_own_key, judge_upload
 
 LOG: Final = logging.getLogger(__name__)
 ABORTED_AT_ONCE_MAX: Final = 10_000
-"""Uploads that one pass looks at; when these are gone the next one finds the rest."""
+"""Uploads that one pass examines; the next pass finds the rest."""
 
 
 class AbandonedUploads:
-    """Aborts them. `store` is None where the store has no uploads in parts."""
+    """Aborts abandoned uploads. `store` is None if the store does not support multipart uploads."""
 
     def __init__(
         self,
@@ -47,22 +46,22 @@ class AbandonedUploads:
         self._settings = settings
         self._pace = pace
         self._collected = telemetry.counter("ponor_gc_collected_total", reason="upload")
-        self._said = False
+        self._warned = False
 
     async def collect(self, current: ReadImage, report: ReconcileReport) -> None:
-        """One pass; what it finds goes into `report`, whose `only_looked` says whether anything is aborted.
+        """Run one pass and add the findings to `report`. Abort nothing if `report.only_looked` is set.
 
         Raises:
-            ObjectStoreError: the store cannot be asked.
+            ObjectStoreError: the store failed.
             MetadataLagError, HistoryReplacedError, OperationError: as `followed_image`.
         """
         if self._store is None:
-            self._say_once("it has no uploads in parts")
+            self._warn_once("it does not support multipart uploads")
             return
         try:
             uploads = await self._own(self._store, current, report)
         except ObjectStoreRefusedError as error:
-            self._say_once(str(error))
+            self._warn_once(str(error))
             return
         report.uploads_listed = True
         for upload in await self._abandoned(uploads, current, report):
@@ -72,7 +71,7 @@ class AbandonedUploads:
     async def _own(
         self, store: MultipartStore, current: ReadImage, report: ReconcileReport
     ) -> list[OpenMultipart]:
-        """Open uploads of our objects; what others do in the bucket takes no room."""
+        """Return open uploads of this cluster's objects; other uploads in the bucket are only counted."""
         cluster = cluster_of(await current())
         own: list[OpenMultipart] = []
         async for upload in store.list_multiparts(""):
@@ -107,12 +106,12 @@ class AbandonedUploads:
             self._pace.slowed(turn)
             raise
         self._collected.add()
-        LOG.info("the upload in parts of %s, which nobody will complete, is aborted", upload.key)
+        LOG.info("abandoned multipart upload of %s aborted", upload.key)
 
-    def _say_once(self, why: str) -> None:
-        if not self._said:
-            self._said = True
+    def _warn_once(self, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
             LOG.warning(
-                "uploads in parts that were given up are not looked for in this store: %s; have the bucket abort them by a lifecycle rule",
-                why,
+                "abandoned multipart uploads are not collected in this store: %s; abort them by a lifecycle rule of the bucket",
+                reason,
             )

@@ -1,7 +1,4 @@
-"""The composition root of the garbage collector.
-
-What lives here: construction and order, no decisions.
-"""
+"""Composition root of the garbage collector: constructs its parts and starts and stops them."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ INCARNATION_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class GcOptions:
-    """What differs from one process to another."""
+    """Options that differ between processes."""
 
     node_id: NodeId
     controllers: tuple[str, ...]
@@ -53,12 +50,14 @@ async def run(
     multipart: MultipartStore | None = None,
     pace: DeletionPace | None = None,
 ) -> None:
-    """Collect until `stop` is set. The stores are the caller's and stay open; `pace` is that of the store's deletions, if they have one.
+    """Collect until `stop` is set.
+
+    The caller owns the stores and closes them. `pace` is the rate limit of the store's deletions, if it has one.
 
     Raises:
-        WrongClusterError: controllers, store and configuration do not belong to one cluster.
-        NodeFencedError: another process took the node id.
-        OperationError: the controller does not accept this node; the message says why.
+        WrongClusterError: controllers, store and configuration belong to different clusters.
+        NodeFencedError: another process registered under the node id.
+        OperationError: the controller refuses this node; the message gives the reason.
     """
     joined = await join(runtime, options.controllers, options.node_id, options.membership, store, stop)
     if joined is None:
@@ -130,7 +129,7 @@ def _begin(
     multipart: MultipartStore | None,
     pace: DeletionPace,
 ) -> None:
-    """Everything that a collector does, side by side."""
+    """Start the collector's background tasks."""
     clock, telemetry = runtime.clock, runtime.telemetry
     right = DeletionRight(store, clock, telemetry)
     witness = Witness(store, clock, joined.marker.namespace, options.node_id)
@@ -167,7 +166,7 @@ def build_rounds(
     pace: DeletionPace,
     right: DeletionRight | None = None,
 ) -> Rounds:
-    """What compares the store with the metadata; also for a command that does it once."""
+    """Build the reconciliation rounds, for a collector or for a command that runs one round."""
     clock, telemetry = runtime.clock, runtime.telemetry
     right = right or DeletionRight(store, clock, telemetry)
     objects = Reconciliation(store, right, clock, settings, telemetry)
@@ -179,4 +178,4 @@ async def _sweep_while_current(sweeper: Sweeper) -> None:
     try:
         await sweeper.run()
     except NodeFencedError:
-        return  # `run` hears it from the session, and stops the process in order
+        return  # `run` sees the fence on the session and stops the process cleanly

@@ -1,10 +1,10 @@
-"""The configuration file of one garbage collector process.
+"""Configuration file of one garbage collector process.
 
-What lives here: the JSON object that `ponor up` writes and `python -m ponor_gc --config FILE` reads. Bounds of settings are in `settings`.
+The file is a JSON object that `ponor up` writes and `python -m ponor_gc --config FILE` reads:
 
     {"node_id": N, "controllers": ["HOST:PORT"], "object_store": URL, "ready_file": FILE, "metrics": "HOST:PORT", "settings": {NAME: VALUE}}
 
-`node_id`, `controllers` and `object_store` are required. `data` is accepted and not used: this service keeps nothing.
+`node_id`, `controllers` and `object_store` are required. `data` is accepted and ignored, because this service stores nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class GcConfiguration:
-    """A parsed file."""
+    """Parsed configuration file."""
 
     options: GcOptions
     settings: GcSettings
@@ -47,11 +47,11 @@ class GcConfiguration:
 
 
 def read_configuration(path: Path) -> GcConfiguration:
-    """Read and check a file.
+    """Read and validate a configuration file.
 
     Raises:
-        StartRefusedError: names what is wrong with it.
-        SettingError: names the setting.
+        StartRefusedError: the file is invalid; the message names the problem.
+        SettingError: a setting is invalid; the message names it.
     """
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

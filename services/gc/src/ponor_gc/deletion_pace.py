@@ -1,7 +1,7 @@
-"""How fast to delete: faster by a little with every call that the store takes, half as fast when it asks to slow down.
+"""Adaptive rate limit of deletions: rises by a step with every successful call, halves when the store asks to slow down.
 
-What lives here: the rate, in keys a second, because a store counts the keys of a bulk deletion and not the call. How many calls are in flight is
-`s3stream.stores.congestion`'s business; that window alone cannot hold deletes back, since one call at a time still carries thousands of keys a second.
+The rate counts keys per second, because stores count the keys of a bulk deletion and not the calls. `s3stream.stores.congestion`
+limits the calls in flight, which is not enough here: a single call in flight can still delete thousands of keys per second.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ponor_gc.settings import GcSettings
 
 KEYS_PER_S_FIRST: Final = 500
 KEYS_PER_S_STEP: Final = 50
-"""What one call that was taken adds."""
+"""Increase of the rate after a successful call."""
 
 
 class DeletionPace:
-    """Gives turns to delete, one after the other."""
+    """Delays deletions to the current rate."""
 
     def __init__(self, clock: Clock, settings: GcSettings) -> None:
         self._clock = clock
@@ -28,15 +28,15 @@ class DeletionPace:
         self._free_at_ns = clock.monotonic_ns()
         self._turns = 0
         self._slowed_at = 0
-        """Turns up to this one were given when the pace was halved last: the calls in flight are told the same, once is enough."""
+        """Last turn granted before the last halving. Calls in flight get the same error, so turns up to this one do not halve the rate again."""
 
     @property
     def keys_per_s(self) -> float:
-        """The rate now."""
+        """Return the current rate."""
         return self._keys_per_s
 
     async def turn(self, keys: int) -> int:
-        """Wait until this many keys may go; returns the number of the turn."""
+        """Wait until this many keys may be deleted; return the number of the turn."""
         assert keys > 0
         now_ns = self._clock.monotonic_ns()
         begin_ns = max(now_ns, self._free_at_ns)
@@ -47,11 +47,11 @@ class DeletionPace:
         return self._turns
 
     def taken(self) -> None:
-        """The store did it."""
+        """Record a successful call."""
         self._keys_per_s = min(self._keys_per_s + KEYS_PER_S_STEP, self._max)
 
     def slowed(self, turn: int) -> None:
-        """The store asked for less."""
+        """Record a "slow down" error of the call with this turn."""
         if turn > self._slowed_at:
             self._keys_per_s = max(self._keys_per_s / 2, self._min)
             self._slowed_at = self._turns

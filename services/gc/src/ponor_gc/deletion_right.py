@@ -1,7 +1,8 @@
-"""Whether this collector may delete anything in its store.
+"""Check whether this collector may delete objects in its store.
 
-Every proof of death rests on one claim: this namespace belongs to this cluster, and the metadata are its newest. The marker in the store (docs/formats/cluster-marker.md) and ids
-beyond the counter can show that the claim is wrong: another cluster writes here, or the controllers' log is older than the store. Then this collector only reports.
+Every proof that an object is dead assumes that the namespace belongs to this cluster and that the metadata is the newest. The
+marker in the store (docs/formats/cluster-marker.md) and ids beyond the counter can disprove this: another cluster writes here, or
+the controllers' log is older than the store. The collector then only reports.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from ponor_runtime.telemetry import Telemetry
 
 LOG: Final = logging.getLogger(__name__)
 MARKER_MS_MAX: Final = 60_000
-"""How long a marker that was seen is trusted."""
+"""Time for which a verified marker is trusted."""
 
 
 def marker_of(cluster: ClusterRow) -> ClusterMarker:
-    """The marker that this cluster's namespace must have."""
+    """Return the marker that this cluster's namespace must have."""
     return ClusterMarker(cluster.cluster_id, cluster.cluster_ordinal, cluster.namespace)
 
 
 class DeletionRight:
-    """Asked before every deletion. Once withdrawn by `withdraw` it stays so until the process starts again."""
+    """Permission to delete, checked before every deletion. After `withdraw` it is denied until the process restarts."""
 
     def __init__(self, store: ObjectStore, clock: Clock, telemetry: Telemetry) -> None:
         self._store = store
@@ -38,19 +39,19 @@ class DeletionRight:
 
     @property
     def refusal(self) -> str:
-        """Why nothing is deleted, as found by the last check; empty: it may be."""
+        """Return why deletion is denied, as of the last check; empty if it is allowed."""
         return self._refusal
 
     def withdraw(self, reason: str) -> None:
-        """Delete nothing from now on."""
+        """Deny all deletions from now on."""
         self._withdrawn = True
         self._tell(reason)
 
     async def may_delete(self, own: ClusterMarker) -> bool:
-        """Whether a cluster's objects may be deleted here; reads the marker if it was not seen lately.
+        """Return whether this cluster's objects may be deleted here; read the marker if the last check is too old.
 
         Raises:
-            ObjectStoreError: the store cannot be asked.
+            ObjectStoreError: the store failed.
         """
         now_ns = self._clock.monotonic_ns()
         is_fresh = self._seen_ns is not None and now_ns - self._seen_ns < MARKER_MS_MAX * 1_000_000
@@ -66,7 +67,7 @@ class DeletionRight:
             return f"the marker of {own} is not readable ({error})"
         if found is None:
             return (
-                f"the store has no marker {own.key} of {own}; start a broker of this cluster, which puts it"
+                f"the store has no marker {own.key} of {own}; start a broker of this cluster, which writes it"
             )
         if found != own:
             return f"the store says that namespace {own.namespace} belongs to {found}, the controllers serve {own}; give one of the two clusters another store"

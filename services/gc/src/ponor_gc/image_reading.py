@@ -1,7 +1,7 @@
-"""The metadata for a while: followed until they are current, read, and let go.
+"""Short-lived subscriptions to the metadata.
 
-What lives here: one subscription that lives as long as one question, or one round of questions. The collector asks rarely; in between it need not keep what a
-cluster of a million objects has to say.
+The collector reads the metadata rarely. It subscribes for one read or one round and then drops the image, because the image of a
+cluster with a million objects is large.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from ponor_runtime.telemetry import Telemetry
 CURRENT_MS_MAX: Final = 60_000
 
 ReadImage = Callable[[], Awaitable[MetadataImage]]
-"""The metadata as committed at a moment after the call, a linearizable read; raises `MetadataLagError` when nobody can tell. What it returns goes on being current."""
+"""Linearizable read of the metadata image; the returned image continues to be updated. Raises `MetadataLagError` on a timeout."""
 FollowImage = Callable[[], AbstractAsyncContextManager[ReadImage]]
-"""Begins to follow the metadata, and ends it."""
+"""Opens a subscription to the metadata for the duration of the context."""
 
 
 @asynccontextmanager
 async def followed_image(
     runtime: Runtime, controllers: Sequence[str], cluster_id: str
 ) -> AsyncIterator[ReadImage]:
-    """Follow the metadata for a while; every call of what this yields raises:
+    """Subscribe to the metadata and yield a function that reads the current image.
 
-    MetadataLagError: no majority of controllers tells within a minute what is committed.
-    HistoryReplacedError: a forced recovery began another history meanwhile: what was concluded before may not hold.
-    OperationError: no controller accepts this subscriber.
+    Calls of the yielded function raise:
+        MetadataLagError: no majority of the controllers confirmed the committed index within a minute.
+        HistoryReplacedError: a forced recovery replaced the history, so earlier conclusions may be wrong.
+        OperationError: no controller accepts this subscriber.
     """
     subscription = SubscriptionClient(
         network=runtime.network,
         clock=runtime.clock,
         randomness=runtime.randomness,
-        telemetry=Telemetry(),  # its gauges would outlive it
+        telemetry=Telemetry(),  # separate, because its gauges would outlive the subscription
         addresses=controllers,
         cluster_id=cluster_id,
     )
@@ -52,7 +53,7 @@ async def followed_image(
             await asyncio.wait((following, reading), return_when=asyncio.FIRST_COMPLETED)
             if following.done():
                 following.result()
-                raise MetadataLagError("the metadata are followed no more")
+                raise MetadataLagError("the subscription to the metadata ended")
             reading.result()
             return subscription.image
         finally:
@@ -68,7 +69,7 @@ async def followed_image(
 
 
 async def read_image(runtime: Runtime, controllers: Sequence[str], cluster_id: str) -> MetadataImage:
-    """The image as committed at a moment after this call.
+    """Return the image as of a committed index at or after this call (a linearizable read).
 
     Raises:
         MetadataLagError, OperationError: as `followed_image`.

@@ -1,7 +1,7 @@
-"""The object store as the collector has it: every deletion waits for its turn.
+"""Object store of a collector, whose deletions go through a rate limit.
 
-What lives here: where the pace stands among what is around a raw store. Inside of the retries, so that it hears every "slow down" and a repetition waits for a turn like
-anybody else; outside of the meter, so that waiting is not counted as the store's time.
+The wrapper sits inside the retries, so that the pace sees every "slow down" error and retries wait for a turn. It sits outside the
+meter, so that waiting does not count as the store's time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ponor_gc.deletion_pace import DeletionPace
 
 
 class PacedObjectStore:
-    """`ObjectStore` whose deletes go at a pace, at most a thousand keys at a time."""
+    """`ObjectStore` wrapper that limits the rate of deletions, with at most a thousand keys per call."""
 
     def __init__(self, inner: ObjectStore, pace: DeletionPace) -> None:
         self._inner = inner
@@ -56,10 +56,11 @@ class PacedObjectStore:
 async def open_stores(
     url: str, pace: DeletionPace, runtime: Runtime, environment: Mapping[str, str]
 ) -> tuple[ObjectStore, MultipartStore]:
-    """The store of a URL for a collector, and the same for uploads in parts.
+    """Open the store of a URL for a collector, and its multipart interface.
 
     Raises:
-        ValueError, ObjectStoreError: as `open_object_store`.
+        ValueError: the URL or the environment is invalid.
+        ObjectStoreError: the store cannot be opened.
     """
     store = collecting_store(
         await open_raw_store(url, runtime=runtime, environment=environment), pace, runtime
@@ -72,7 +73,7 @@ async def open_stores(
 
 
 def collecting_store(raw: ObjectStore, pace: DeletionPace, runtime: Runtime) -> ObjectStore:
-    """Meter, pace, limits and retries around a raw store."""
+    """Wrap a raw store with metering, the pace, concurrency limits and retries."""
     paced = PacedObjectStore(MeteredObjectStore(raw, runtime.telemetry, runtime.clock), pace)
     runtime.telemetry.gauge("ponor_gc_delete_keys_per_second", lambda: pace.keys_per_s)
     return RetryingObjectStore(

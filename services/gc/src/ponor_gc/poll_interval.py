@@ -1,4 +1,4 @@
-"""How long to pause between two sweeps: short while there is garbage, longer and longer while there is none."""
+"""Pause between two sweeps: short while there is garbage, doubling while there is none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ponor_gc.settings import GcSettings
 
 
 class PollInterval:
-    """The next pause, in ms."""
+    """Computes the next pause in ms."""
 
     def __init__(self, settings: GcSettings) -> None:
         self._min_ms = settings.poll_interval_ms_min
@@ -14,17 +14,17 @@ class PollInterval:
         self._next_ms = self._min_ms
 
     def after_full(self) -> int:
-        """A sweep got all it could take: there is more."""
+        """Return the pause after a sweep that reached its limit, so that more garbage is likely."""
         self._next_ms = self._min_ms
         return 0
 
     def after_some(self) -> int:
-        """A sweep got something."""
+        """Return the pause after a sweep that deleted objects below its limit."""
         self._next_ms = self._min_ms
         return self._min_ms
 
     def after_nothing(self) -> int:
-        """A sweep got nothing, or could not delete what it got."""
+        """Return the pause after a sweep that got no objects or failed to delete them."""
         pause_ms = self._next_ms
         self._next_ms = min(self._next_ms * 2, self._max_ms)
         return pause_ms

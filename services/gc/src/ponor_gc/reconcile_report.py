@@ -1,4 +1,4 @@
-"""What a reconciliation found: numbers by verdict, and a few examples to look at."""
+"""Result of a reconciliation: counts by verdict, and a few examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ EXAMPLES_MAX: Final = 10
 
 @dataclass(slots=True)
 class ReconcileReport:
-    """Of one pass. `refusal`: why this collector must not delete, empty otherwise; `is_whole`: every prefix was looked at; `uploads_listed`: the store has a list of uploads in parts."""
+    """Findings of one pass.
+
+    Attributes:
+        only_looked: nothing was deleted or aborted.
+        refusal: why this collector must not delete; empty if it may.
+        is_whole: the pass covered every prefix.
+        uploads_listed: the store can list multipart uploads.
+    """
 
     objects: Counter[Verdict] = field(default_factory=Counter)
     object_bytes: Counter[Verdict] = field(default_factory=Counter)
@@ -29,7 +36,7 @@ class ReconcileReport:
     strange_examples: list[str] = field(default_factory=list)
 
     def note(self, verdict: Verdict, key: str, size_bytes: int) -> None:
-        """A key of a listing, and what was said about it."""
+        """Count a listed key under its verdict."""
         self.objects[verdict] += 1
         self.object_bytes[verdict] += size_bytes
         examples = {Verdict.DEAD: self.dead_examples, Verdict.STRANGE: self.strange_examples}.get(verdict)
@@ -37,7 +44,7 @@ class ReconcileReport:
             examples.append(key)
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the report for JSON output."""
         return {
             "only_looked": self.only_looked,
             "refusal": self.refusal,
@@ -59,6 +66,6 @@ class ReconcileReport:
         uploads = self.uploads[Verdict.DEAD] if self.only_looked else self.aborted
         return (
             f"{self.objects.total()} objects in the store: {self.objects[Verdict.KNOWN]} known, {number} orphans ({size_bytes} bytes) {verb}, "
-            f"{self.objects[Verdict.YOUNG]} too young to tell, {self.objects[Verdict.FUTURE]} newer than the metadata, "
-            f"{self.objects[Verdict.STRANGE]} keys that are not ours; {uploads} of {self.uploads.total()} uploads in parts {verb}"
+            f"{self.objects[Verdict.YOUNG]} too young to delete, {self.objects[Verdict.FUTURE]} newer than the metadata, "
+            f"{self.objects[Verdict.STRANGE]} unknown keys; {uploads} of {self.uploads.total()} multipart uploads {verb}"
         )

@@ -1,9 +1,8 @@
-"""Reconciliation: the store is listed, then the metadata are read, and what is provably dead is deleted.
+"""Reconciliation of the store with the metadata: list the store, read the metadata, delete what is provably dead.
 
-What lives here: one pass over the objects of this cluster's namespace, a bounded number of keys at a time and a second. This finds what the ordinary way (claim, delete,
-confirm) cannot: a put that landed after its deletion was confirmed, a deletion that a store undid. Write-ahead logs stand under other keys and are `wal_leftovers`'s.
-The order matters: metadata that are read after the listing know of every object in it. They are read anew before every deletion, which also hears of a forced recovery
-that began meanwhile.
+One pass covers the objects of this cluster's namespace at a bounded rate. It finds garbage that claims cannot find: a put that
+arrived after its deletion was confirmed, or a deletion that the store undid. `wal_leftovers` handles write-ahead logs, which have
+other keys.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from ponor_gc.verdicts import Verdict, judge_object
 
 LOG: Final = logging.getLogger(__name__)
 PAGE_KEYS: Final = 1_000
-"""After so many keys of a listing the pass pauses, to keep to its rate."""
+"""Listed keys after which the pass pauses to keep its rate."""
 DEAD_AT_ONCE_MAX: Final = 10_000
-"""Dead keys of a prefix that are kept in memory; if there are more, the prefix is listed again when these are deleted."""
+"""Maximum dead keys of a prefix in memory; if there are more, the prefix is listed again after these are deleted."""
 
 
 class Reconciliation:
-    """Goes over all prefixes; a pass that failed is gone on with from the prefix at which it did."""
+    """Reconciles all prefixes; after a failed pass, the next one resumes at the failed prefix."""
 
     def __init__(
         self,
@@ -52,10 +51,10 @@ class Reconciliation:
         self._listed = 0
 
     async def reconcile(self, current: ReadImage, report: ReconcileReport) -> None:
-        """One pass; what it finds goes into `report`, whose `only_looked` says whether anything is deleted.
+        """Run one pass and add the findings to `report`. Delete nothing if `report.only_looked` is set.
 
         Raises:
-            ObjectStoreError: the store cannot be asked.
+            ObjectStoreError: the store failed.
             MetadataLagError, HistoryReplacedError, OperationError: as `followed_image`.
         """
         cluster = cluster_of(await current())
@@ -74,15 +73,18 @@ class Reconciliation:
         while True:
             dead, is_complete = await self._list_dead(prefix, current, seen)
             deleted = await self._delete(dead, current, report)
-            # What was left alone would be found again and again: only a pass that gets on goes on here.
+            # Continue only after progress: keys that were not deleted would be listed again and again.
             if is_complete or not deleted:
                 return
-            seen = ReconcileReport()  # everything was counted the first time
+            seen = ReconcileReport()  # the first listing has counted everything
 
     async def _list_dead(
         self, prefix: str, current: ReadImage, report: ReconcileReport
     ) -> tuple[list[ObjectInfo], bool]:
-        """What seems dead under a prefix, and whether that is all. While it is listed nothing is deleted: a listing that is repeated after an error needs its keys."""
+        """Return the apparently dead objects under a prefix, and whether the list is complete.
+
+        Nothing is deleted during the listing, because a retry of the listing after an error needs its keys.
+        """
         image = await current()
         put_before_ms = self._clock.wall_ms() - self._settings.reconcile_age_ms_min
         dead: list[ObjectInfo] = []
@@ -104,24 +106,28 @@ class Reconciliation:
             if self._listed % PAGE_KEYS == 0:
                 await self._clock.sleep(PAGE_KEYS / self._settings.reconcile_keys_per_s)
         if future is not None and await self._is_beyond_counter(future, current):
-            reason = f"{future.key} has an id that the controllers have not given yet: their log is older than the store, or another cluster writes here"
+            reason = f"{future.key} has an id that the controllers have not assigned yet: their log is older than the store, or another cluster writes here"
             self._right.withdraw(reason)
             report.only_looked, report.refusal = True, reason
             return [], True
         return dead, is_complete
 
     async def _is_beyond_counter(self, info: ObjectInfo, current: ReadImage) -> bool:
-        """Whether metadata that are newer than the listing still do not know an id: it was given before the object was put, so they should."""
+        """Return whether the metadata, read after the listing, still has not assigned the object's id.
+
+        An id is assigned before its object is put, so newer metadata must know it.
+        """
         image = await current()
         cluster = cluster_of(image)
         assert cluster is not None
         return judge_object(info, image, cluster, 0) is Verdict.FUTURE
 
     async def _delete(self, dead: list[ObjectInfo], current: ReadImage, report: ReconcileReport) -> bool:
-        """Delete what is dead by the metadata as they are now; returns whether anything was."""
+        """Delete the objects that are dead by the current metadata; return whether any were deleted."""
         batch_keys = self._settings.delete_keys_max
         before = report.deleted
         for at in range(0, len(dead), batch_keys):
+            # Metadata read after the listing knows every listed object. Reading it before each batch also detects a forced recovery.
             image = await current()
             cluster = cluster_of(image)
             assert cluster is not None
@@ -148,5 +154,5 @@ class Reconciliation:
 
 
 def may_delete(cluster: ClusterRow, settings: GcSettings) -> bool:
-    """Whether a pass deletes, or only looks."""
+    """Return whether a pass may delete."""
     return not settings.reconcile_dry_run and not cluster.incarnation_unconfirmed

@@ -1,7 +1,4 @@
-"""Rounds: now and then everything in the store is compared with the metadata.
-
-What lives here: when, and what belongs to one round: the objects, then the uploads in parts, with one following of the metadata for both.
-"""
+"""Periodic reconciliation rounds: the objects, then the multipart uploads, with one subscription to the metadata for both."""
 
 from __future__ import annotations
 
@@ -26,14 +23,14 @@ from ponor_gc.verdicts import Verdict
 
 LOG: Final = logging.getLogger(__name__)
 RETRY_MS: Final = 600_000
-"""After a round that failed; or the interval, if that is shorter."""
+"""Pause after a failed round, unless the interval is shorter."""
 JITTER: Final = 0.2
-"""Of the interval, so that collectors that began together do not go on so."""
+"""Random share of the interval, so that collectors that started together spread out."""
 NOT_NOW: Final = (ObjectStoreError, MetadataLagError, HistoryReplacedError, OperationError)
 
 
 class Rounds:
-    """Goes round for ever, or once on demand."""
+    """Runs rounds periodically, or one on demand."""
 
     def __init__(
         self,
@@ -57,7 +54,11 @@ class Rounds:
         telemetry.gauge("ponor_gc_strange_keys", lambda: self._strange)
 
     async def run(self, clock: Clock, randomness: Randomness) -> None:
-        """Go round for ever. The first round begins at any moment of the first interval: a collector that is restarted every few hours comes to it too."""
+        """Run rounds until cancelled.
+
+        The first round starts at a random time within the first interval, so that a collector that restarts every few hours also runs
+        rounds.
+        """
         interval_ms = self._settings.reconcile_interval_ms
         pause_ms = randomness.uniform(0, interval_ms)
         while True:
@@ -66,16 +67,16 @@ class Rounds:
                 await self.go()
             except NOT_NOW as error:
                 self._failed.add()
-                LOG.warning("the store is compared with the metadata later again: %s", error)
+                LOG.warning("reconciliation failed and will be retried: %s", error)
                 pause_ms = min(interval_ms, RETRY_MS)
             else:
                 pause_ms = interval_ms * randomness.uniform(1 - JITTER, 1 + JITTER)
 
     async def go(self) -> ReconcileReport:
-        """One round.
+        """Run one round.
 
         Raises:
-            ObjectStoreError, MetadataLagError, HistoryReplacedError, OperationError: it ended early; the next one goes on where this one was.
+            ObjectStoreError, MetadataLagError, HistoryReplacedError, OperationError: the round failed; the next one resumes there.
         """
         report = ReconcileReport()
         async with self._follow() as current:
@@ -89,17 +90,17 @@ class Rounds:
             await self._objects.reconcile(current, report)
             await self._uploads.collect(current, report)
         self._done.add()
-        self._tell(report)
+        self._publish(report)
         return report
 
-    def _tell(self, report: ReconcileReport) -> None:
+    def _publish(self, report: ReconcileReport) -> None:
         if report.is_whole:
             self._orphans = report.objects[Verdict.DEAD]
             self._strange = report.objects[Verdict.STRANGE]
         LOG.info("%s", report)
         if report.strange_examples:
             LOG.warning(
-                "%d keys among our objects are not of our objects and are left alone, such as %s",
+                "%d unknown keys under our prefixes are not deleted, such as %s",
                 report.objects[Verdict.STRANGE],
                 ", ".join(report.strange_examples),
             )

@@ -1,4 +1,4 @@
-"""Settings of the garbage collector. How old garbage must be is the controller's setting `destroy_delay_ms`."""
+"""Settings of the garbage collector. The controller's setting `destroy_delay_ms` defines the minimum age of garbage."""
 
 from __future__ import annotations
 
@@ -9,85 +9,87 @@ from ponor_runtime.settings import setting
 
 @dataclass(frozen=True, slots=True)
 class GcSettings:
-    """What an operator may choose; see each field's `doc`."""
+    """Settings of one collector process; each field's `doc` gives its meaning."""
 
     claim_objects_max: int = setting(
-        500, minimum=1, maximum=1_000, unit="objects", doc="Objects of one claim."
+        500, minimum=1, maximum=1_000, unit="objects", doc="Maximum objects in one claim."
     )
     claim_ttl_ms: int = setting(
         120_000,
         minimum=1_000,
         maximum=600_000,
         unit="ms",
-        doc="Life of a claim: how long deleting its objects may take.",
+        doc="Duration of a claim, within which its objects must be deleted.",
     )
     poll_interval_ms_min: int = setting(
         500,
         minimum=10,
         maximum=60_000,
         unit="ms",
-        doc="Pause after a sweep that found something, and not all it could take.",
+        doc="Pause after a sweep that deleted objects below its limit.",
     )
     poll_interval_ms_max: int = setting(
         5_000,
         minimum=10,
         maximum=600_000,
         unit="ms",
-        doc="Longest pause: while nothing is found, each is twice the one before.",
+        doc="Longest pause. Pauses double while sweeps find nothing.",
     )
     wal_leftovers_interval_ms: int = setting(
         3_600_000,
         minimum=1_000,
         maximum=30 * 86_400_000,
         unit="ms",
-        doc="Pause before each look for slots that arrived in write-ahead logs after they were closed. A look lists these logs and reads the metadata anew.",
+        doc="Pause before each scan for slots that arrived in write-ahead logs after they were closed. A scan lists these logs and reads the metadata.",
     )
     wal_leftovers_keys_max: int = setting(
         100_000,
         minimum=1_000,
         maximum=100_000_000,
         unit="keys",
-        doc="Keys of one look, a thousand of them a request; the next look goes on from there.",
+        doc="Keys of one scan, a thousand per request; the next scan continues from there.",
     )
     delete_keys_max: int = setting(
-        500, minimum=1, maximum=1_000, unit="keys", doc="Keys of one call that deletes."
+        500, minimum=1, maximum=1_000, unit="keys", doc="Maximum keys in one delete call."
     )
     delete_keys_per_s_min: int = setting(
         10,
         minimum=1,
         maximum=1_000_000,
         unit="keys/s",
-        doc="How slow deleting may become when the store asks to slow down.",
+        doc="Lowest deletion rate after the store asks to slow down.",
     )
     delete_keys_per_s_max: int = setting(
         3_000,
         minimum=1,
         maximum=1_000_000,
         unit="keys/s",
-        doc="How fast this collector deletes at most. It rises by 50 with every call that the store takes, and halves when it asks to slow down.",
+        doc="Highest deletion rate. The rate rises by 50 with every successful call and halves when the store asks to slow down.",
     )
     reconcile_interval_ms: int = setting(
         86_400_000,
         minimum=1_000,
         maximum=365 * 86_400_000,
         unit="ms",
-        doc="Time between two comparisons of everything in the store with the metadata, a fifth more or less; the first comes within one such time.",
+        doc="Interval of reconciliation rounds, plus or minus a fifth; the first round runs within one interval.",
     )
     reconcile_age_ms_min: int = setting(
         2 * 86_400_000 + 600_000,
         minimum=0,
         maximum=365 * 86_400_000,
         unit="ms",
-        doc="Age, by the store, below which nothing that the metadata do not know is deleted; keep it at or above twice the controllers' prepared_ttl_ms_max plus their destroy_delay_ms.",
+        doc="Minimum age, by the store's clock, of objects that reconciliation deletes; keep it at or above twice the controllers' prepared_ttl_ms_max plus their destroy_delay_ms.",
     )
     reconcile_keys_per_s: int = setting(
         2_000,
         minimum=1,
         maximum=1_000_000,
         unit="keys/s",
-        doc="How fast a comparison lists; a request lists a thousand keys.",
+        doc="Listing rate of reconciliation; a request lists a thousand keys.",
     )
     reconcile_dry_run: bool = setting(
-        False, doc="Say what a comparison would delete and abort, and delete nothing."
+        False, doc="Report what reconciliation would delete and abort, without doing it."
     )
-    wal_leftovers_dry_run: bool = setting(False, doc="Say what a look would delete, and delete nothing.")
+    wal_leftovers_dry_run: bool = setting(
+        False, doc="Report what a scan of write-ahead logs would delete, without doing it."
+    )

@@ -1,7 +1,7 @@
-"""The sweeper: claim, delete, confirm.
+"""Sweeper: claims garbage from the controller, deletes it, and confirms the deletion.
 
-What lives here: one pass, and the loop around it. The order makes every crash harmless: what was deleted and not confirmed is claimed and deleted once more,
-and deleting what is absent is no error. A pass that is granted nothing makes no request to the store, and the controller writes nothing for it.
+The order makes every crash harmless: objects that were deleted and not confirmed are claimed and deleted again, and deleting absent
+objects is not an error. An empty claim makes no request to the store and writes no record at the controller.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ logger = logging.getLogger(__name__)
 
 
 class Sweep(Enum):
-    """What a pass came to."""
+    """Result of a pass."""
 
-    NOTHING = "nothing was due"
-    SOME = "something was deleted, and nothing else was due"
-    FULL = "as much as one claim takes was deleted: there may be more"
-    FAILED = "what was claimed could not be deleted or confirmed; it is claimed again later"
+    NOTHING = "no objects were due"
+    SOME = "objects were deleted, and no more were due"
+    FULL = "a full claim was deleted; more may be due"
+    FAILED = "claimed objects could not be deleted or confirmed; they are claimed again later"
 
 
 class Sweeper:
-    """Deletes what the controller grants."""
+    """Deletes the objects that the controller grants."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Sweeper:
         self._failures = telemetry.counter("ponor_gc_failures_total")
 
     async def run(self) -> None:
-        """Sweep for ever."""
+        """Sweep until cancelled."""
         interval = PollInterval(self._settings)
         while True:
             sweep = await self.sweep()
@@ -77,10 +77,10 @@ class Sweeper:
             await self._clock.sleep(pause_ms / 1000)
 
     async def sweep(self) -> Sweep:
-        """One pass.
+        """Run one pass.
 
         Raises:
-            NodeFencedError: another process has this node id; this one must stop.
+            NodeFencedError: another process registered under this node id; this one must stop.
             SessionClosedError: the session was closed on this side.
         """
         claim = wire.ClaimObjects(limit=self._settings.claim_objects_max, ttl_ms=self._settings.claim_ttl_ms)
@@ -92,7 +92,7 @@ class Sweeper:
         if not await self._may_delete():
             self._failures.add()
             return Sweep.FAILED
-        # An older copy of the controllers' log would still name what is deleted now.
+        # Record the position first: an older copy of the controllers' log would still list the objects deleted here.
         await self._witness.write(self._session.seen)
         keys_max = self._settings.delete_keys_max
         for at in range(0, len(granted), keys_max):
@@ -105,11 +105,11 @@ class Sweeper:
         return Sweep.FULL if len(granted) == self._settings.claim_objects_max else Sweep.SOME
 
     async def _may_delete(self) -> bool:
-        """Asked only when something was granted, so that an idle collector asks the store for nothing."""
+        """Check the right to delete; called only after a grant, so that an idle collector makes no requests to the store."""
         try:
             return await self._right.may_delete(self._marker)
         except ObjectStoreError as error:
-            logger.warning("nothing is deleted before the cluster's marker can be read: %s", error)
+            logger.warning("cannot delete before the cluster's marker is readable: %s", error)
             return False
 
     async def _delete(self, granted: list[wire.GrantedObject]) -> bool:
@@ -118,7 +118,7 @@ class Sweeper:
             await self._store.delete(keys)
         except ObjectStoreError as error:
             logger.warning(
-                "%d objects could not be deleted, they are claimed again later: %s", len(keys), error
+                "%d objects could not be deleted; they are claimed again later: %s", len(keys), error
             )
             return False
         return True
@@ -131,7 +131,7 @@ class Sweeper:
             if error.code != error_pb2.ERROR_CODE_OBJECT_NOT_FOUND:
                 raise
             logger.warning(
-                "the claim of %d deleted objects ran out before they were confirmed: %s", len(granted), error
+                "the claim of %d deleted objects expired before the confirmation: %s", len(granted), error
             )
             return False
         return True

@@ -1,8 +1,8 @@
-"""What may be deleted: a key, what the metadata say, a verdict. Pure.
+"""Decide from a key and the metadata whether an object may be deleted. No I/O.
 
-What lives here: the proof that an object is dead. An id is given once, by the counter; its row is there from then on until the deletion was confirmed, and never comes
-back. So an id below the counter without a row is dead, and stays dead whatever happens later: nobody reads it, and no commit will take it. Everything else is left alone.
-The age is no part of the proof. It is there for the day on which the proof has a bug.
+The proof: the counter assigns an id once, the id has a row from then until its deletion is confirmed, and the row never returns.
+An id below the counter without a row is therefore dead permanently: no reader uses it and no commit accepts it. The minimum age is
+not part of the proof; it protects against a bug in it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from s3stream.objects.keys import parse_object_key
 
 
 class Verdict(Enum):
-    """Where a key stands. Only DEAD is deleted."""
+    """Verdict about a key. Only DEAD objects are deleted."""
 
     KNOWN = "known"
-    """The metadata have a row of it, in whatever state: it lives, or is collected in the ordinary way."""
+    """The metadata has a row of it in any state: it is live, or a claim collects it."""
     FUTURE = "future"
-    """Its id was not given when the metadata were read, or is being given now."""
+    """Its id was not assigned when the metadata was read, or is being assigned."""
     YOUNG = "young"
-    """Dead, and not old enough; or the store does not say how old."""
+    """Dead, but younger than the minimum age, or of unknown age."""
     STRANGE = "strange"
-    """No object of ours can have this key."""
+    """No object of this cluster can have this key."""
     OTHERS = "others"
-    """Of another namespace, or no object at all: not ours to judge."""
+    """Belongs to another namespace, or is not an object."""
     DEAD = "dead"
 
 
 def judge_object(info: ObjectInfo, view: View, cluster: ClusterRow, put_before_ms: int) -> Verdict:
-    """About one row of a listing of our objects. `put_before_ms`: what was put later is young."""
+    """Judge one listed object under this cluster's prefixes; objects put after `put_before_ms` are young."""
     object_id = _own_id(info.key, cluster)
     if object_id is None:
         return Verdict.STRANGE
@@ -46,7 +46,7 @@ def judge_object(info: ObjectInfo, view: View, cluster: ClusterRow, put_before_m
 
 
 def judge_upload(upload: OpenMultipart, view: View, cluster: ClusterRow, begun_before_ms: int) -> Verdict:
-    """About an object that somebody began to write in parts. Once it was committed, another upload to its key writes nothing that anybody wants."""
+    """Judge one open multipart upload. After its object was committed, another upload to the same key is garbage."""
     object_id = _own_id(upload.key, cluster)
     if object_id is None:
         return Verdict.OTHERS
@@ -59,17 +59,17 @@ def judge_upload(upload: OpenMultipart, view: View, cluster: ClusterRow, begun_b
 
 
 def is_own_key(key: str, cluster: ClusterRow) -> bool:
-    """Whether this cluster gives such keys."""
+    """Return whether the key is one that this cluster assigns."""
     return _own_id(key, cluster) is not None
 
 
 def _own_id(key: str, cluster: ClusterRow) -> ObjectId | None:
-    """The id, if the key is one that this cluster gives."""
+    """Return the object id, or None if this cluster does not assign such keys."""
     try:
         namespace, object_id = parse_object_key(key)
     except ValueError:
         return None
-    # The counter says nothing of ids that another cluster made.
+    # The counter does not cover ids that another cluster assigned.
     is_own = namespace == cluster.namespace and cluster_of_id(object_id) == cluster.cluster_ordinal
     return object_id if is_own else None
 

@@ -1,9 +1,10 @@
-"""What arrives in a write-ahead log in the object store after it was closed: a put may land after any delay, and nobody reads it any more.
+"""Delete slots that arrive in a write-ahead log in the object store after the log was closed; a put may arrive after any delay.
 
-What lives here: one pass over the prefixes of closed logs, and the loop around it. Only data is deleted, never a fence: a fence outlives every process that may still
-wake up and put (rules R3 and R4 of docs/formats/object-wal.md), so this is the one thing in the store that grows for ever, by 132 bytes with every takeover.
-A log counts as closed when its epoch is over (a newer process registered, or the node was fenced) and the metadata have no row of it, as committed at a
-moment of this pass: both stay so for ever.
+A log counts as closed when its epoch is over (a newer process registered, or the node was fenced) and the metadata, read during the
+pass, has no row of it. Both conditions are permanent.
+
+Only data slots are deleted, never fences: a fence must outlive every process that may resume and put (rules R3 and R4 of
+docs/formats/object-wal.md). Fences are therefore the only objects that accumulate without limit, 132 bytes per takeover.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ DELETED_AT_ONCE_MAX: Final = 500
 
 
 def is_closed(view: View, node: NodeRow, name: WalName) -> bool:
-    """Whether nobody will ever read a slot of this log again."""
+    """Return whether the log is closed, so that its slots are never read again."""
     is_over = name.epoch < node.node_epoch or (name.epoch == node.node_epoch and node.fenced)
     return is_over and (name.node_id, name.epoch) not in view.wals
 
 
 class WalLeftovers:
-    """Collects late slots, a bounded number of keys a pass; the next pass goes on with the node at which this one stopped."""
+    """Deletes late slots, a bounded number of keys per pass; the next pass resumes at the node at which this one stopped."""
 
     def __init__(
         self,
@@ -61,20 +62,22 @@ class WalLeftovers:
         self._resume_at = 0
 
     async def run(self) -> None:
-        """Collect for ever; the first time after one pause, so that a restart costs the store nothing."""
+        """Run passes until cancelled. The first one follows a pause, so that restarts cause no store requests."""
         while True:
             await self._clock.sleep(self._settings.wal_leftovers_interval_ms / 1000)
             try:
                 await self.collect()
             except (ObjectStoreError, MetadataLagError) as error:
-                LOG.warning("late slots of closed write-ahead logs are looked for again later: %s", error)
+                LOG.warning(
+                    "the scan for late slots of closed write-ahead logs failed and will be retried: %s", error
+                )
 
     async def collect(self) -> int:
-        """One pass; returns how many late slots it found (and deleted, unless it only looks).
+        """Run one pass; return the number of late slots found (and deleted, unless it only reports).
 
         Raises:
-            ObjectStoreError: the store cannot be asked.
-            MetadataLagError: no majority of controllers tells what is committed.
+            ObjectStoreError: the store failed.
+            MetadataLagError: no majority of the controllers confirmed the committed index.
         """
         image = await self._read_image()
         cluster = cluster_of(image)
@@ -93,15 +96,13 @@ class WalLeftovers:
             found += len(late)
             await self._remove(node, late, only_look=only_look)
             if self._keys_left <= 0:
-                LOG.info(
-                    "the rest of the write-ahead logs is looked at next time, from node %d on", node.node_id
-                )
+                LOG.info("the next scan of write-ahead logs continues at node %d", node.node_id)
                 return found
         self._resume_at = 0
         return found
 
     def _nodes(self, image: MetadataImage) -> list[NodeRow]:
-        """Brokers, from where the last pass stopped on and then round."""
+        """Return the brokers, starting where the last pass stopped and wrapping around."""
         brokers = [row for row in image.nodes if row.role is NodeRole.BROKER]
         return sorted(brokers, key=lambda row: (row.node_id < self._resume_at, row.node_id))
 
@@ -114,7 +115,7 @@ class WalLeftovers:
                 return
 
     async def _is_late(self, image: MetadataImage, node: NodeRow, key: str) -> bool:
-        """Whether the object is a data slot of a closed log. What is no slot at all is not ours to delete."""
+        """Return whether the object is a data slot of a closed log. Objects that are not slots are never deleted."""
         try:
             name, sequence = parse_slot_key(key)
             if not is_closed(image, node, name):
@@ -124,7 +125,7 @@ class WalLeftovers:
         except ObjectNotFoundError:
             return False
         except (ValueError, ObjectCorruptError) as error:
-            LOG.warning("an object among the write-ahead logs is left alone: %s", error)
+            LOG.warning("an unknown object among the write-ahead logs is not deleted: %s", error)
             return False
 
     async def _remove(self, node: NodeRow, keys: list[str], *, only_look: bool) -> None:
