@@ -19,6 +19,7 @@ from ponor_gc.app import GcOptions
 from ponor_gc.app import run as run_gc
 from ponor_gc.settings import GcSettings
 from ponor_gc.verdicts import Verdict
+from ponor_metadata.joining import ANY_CLUSTER, join
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
 from ponor_metadata.store_marker import PREFIX
@@ -124,6 +125,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         "telemetry": Telemetry(),
         "addresses": [address],
     }
+    joined = await join(runtime, [address], identity.node_id, ANY_CLUSTER, store, stop)
+    assert joined is not None, "a broker registers after it marked the store"
     session, feed = SessionClient(identity=identity, **shared), SubscriptionClient(**shared)
     clients = [asyncio.create_task(session.run()), asyncio.create_task(feed.run())]
     await session.ready()

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Final, TypeVar
 
-from ponor.metadata.v1 import records_pb2
 from ponor_runtime.disk import Disk
 from ponor_runtime.identity import ClusterOrdinal, NodeId, node_id_in
 from ponor_runtime.object_store import ObjectStore, ObjectStoreError
@@ -44,8 +43,6 @@ RETRY_SECONDS: Final = 0.5
 WAITS: Final = (
     "waiting for the object store: the marker of %s must be checked in it before this node begins (%s)"
 )
-MARKING_ROLES: Final = (records_pb2.NODE_ROLE_COMPACTOR, records_pb2.NODE_ROLE_GC)
-"""Their nodes register only after they found or put the marker. Brokers of earlier builds registered without it."""
 A = TypeVar("A")
 
 
@@ -130,8 +127,9 @@ async def _join(
         )
     ordinal = ClusterOrdinal(identity.cluster_ordinal)
     own = ClusterMarker(identity.cluster_id, ordinal, identity.namespace)
+    # Every node registers only after it found or put the marker.
     nodes = await _answer(lambda: client.describe_nodes(timeout_s=ASK_SECONDS_MAX))
-    membership = replace(membership, has_marked=any(node.role in MARKING_ROLES for node in nodes))
+    membership = replace(membership, has_marked=bool(nodes))
     seen = await verify_store(runtime, store, own, membership, copy)
     return Joined(own, node_id_in(ordinal, node_id), seen)
 

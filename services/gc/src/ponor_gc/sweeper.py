@@ -34,7 +34,7 @@ class Sweep(Enum):
     NOTHING = "no objects were due"
     SOME = "objects were deleted, and no more were due"
     FULL = "a full claim was deleted; more may be due"
-    FAILED = "claimed objects could not be deleted or confirmed; they are claimed again later"
+    FAILED = "nothing may be deleted, or claimed objects could not be deleted or confirmed; they are claimed again later"
 
 
 class Sweeper:
@@ -58,6 +58,7 @@ class Sweeper:
         self._witness = witness
         self._clock = clock
         self._settings = settings
+        self._is_refused = False
         self._claimed = telemetry.counter("ponor_gc_claimed_total")
         self._deleted = telemetry.counter("ponor_gc_deleted_total")
         self._collected = telemetry.counter("ponor_gc_collected_total", reason="claimed")
@@ -83,6 +84,10 @@ class Sweeper:
             NodeFencedError: another process registered under this node id; this one must stop.
             SessionClosedError: the session was closed on this side.
         """
+        # A collector that may not delete leaves the objects to other collectors.
+        if self._is_refused and not await self._may_delete():
+            self._failures.add()
+            return Sweep.FAILED
         claim = wire.ClaimObjects(limit=self._settings.claim_objects_max, ttl_ms=self._settings.claim_ttl_ms)
         result = await self._session.submit(wire.Operation(claim_objects=claim))
         granted = list(result.objects_granted.objects)
@@ -105,12 +110,13 @@ class Sweeper:
         return Sweep.FULL if len(granted) == self._settings.claim_objects_max else Sweep.SOME
 
     async def _may_delete(self) -> bool:
-        """Check the right to delete; called only after a grant, so that an idle collector makes no requests to the store."""
+        """Check the right to delete; called only after a grant or a refusal, so that an idle collector makes no requests to the store."""
         try:
-            return await self._right.may_delete(self._marker)
+            self._is_refused = not await self._right.may_delete(self._marker)
         except ObjectStoreError as error:
             logger.warning("cannot delete before the cluster's marker is readable: %s", error)
-            return False
+            self._is_refused = True
+        return not self._is_refused
 
     async def _delete(self, granted: list[wire.GrantedObject]) -> bool:
         keys = [object_key(each.namespace, ObjectId(each.object_id)) for each in granted]
