@@ -297,6 +297,24 @@ def test_a_step_decodes_a_bounded_number_of_pieces_of_live_set_objects(
     require_all_reclaimed(ledger)
 
 
+def test_topics_that_are_deleted_without_a_pause_keep_no_trim_waiting(ledger: Ledger, broker: Caller) -> None:
+    """Purges went first, so what retention trimmed kept its objects as long as topics were deleted."""
+    topic = make_topic(ledger, broker)
+    (stream,) = make_streams(ledger, broker, topic, 1)
+    fill(ledger, broker, stream, 10)
+    trim(ledger, broker, (stream, 10))
+    driver = new_reclaim_driver(ledger)
+    for number in range(10):
+        gone = make_topic(ledger, broker, f"gone-{number}")
+        make_streams(ledger, broker, gone, 1)
+        delete(ledger, broker, gone)
+        driver.step()
+    assert len(ledger.image.deletions), "topics are still being deleted"
+    assert not any(row.stream_id == stream for row in ledger.image.reclaims)
+    ledger.reclaim()
+    require_all_reclaimed(ledger)
+
+
 def test_orphans_are_found_and_deleted(ledger: Ledger, broker: Caller) -> None:
     kept = make_topic(ledger, broker, "kept")
     (living,) = make_streams(ledger, broker, kept, 1)

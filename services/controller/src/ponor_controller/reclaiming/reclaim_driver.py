@@ -7,7 +7,7 @@ stopped. Orphans, which are streams and keys whose topic does not exist, are loo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Final
 
@@ -62,6 +62,7 @@ class ReclaimDriver:
         self._orphans: Iterator[bytes | None] | None = None
         self._orphans_due_ns = 0
         self._proposed_index = 0
+        self._turn = 0
         self._destroyed = telemetry.counter("ponor_controller_objects_reclaimed_total")
         image = proposer.view.image
         telemetry.gauge("ponor_controller_streams_to_reclaim", lambda: len(image.reclaims))
@@ -72,7 +73,7 @@ class ReclaimDriver:
         """Propose one batch of bounded size. Seconds until the next look, while there is something to do."""
         if self._proposer.view.image.index < self._proposed_index:
             return PAUSE_S  # one batch at a time is under way
-        records = self._purge() or self._reclaim() or self._adopt_orphans()
+        records = self._next_duty()()
         if records:
             try:
                 self._proposed_index = self._proposer.propose(records)
@@ -84,22 +85,30 @@ class ReclaimDriver:
             return PAUSE_S
         return max(0.0, (self._orphans_due_ns - self._clock.monotonic_ns()) / 1e9)
 
+    def _next_duty(self) -> Callable[[], list[records_pb2.Record]]:
+        """What this step works at: by turns, because topics that are deleted without a pause must not keep trims waiting."""
+        image = self._proposer.view.image
+        duties = [self._purge] if len(image.deletions) else []
+        if len(image.reclaims):
+            duties.append(self._reclaim)
+        if self._orphans is not None or self._clock.monotonic_ns() >= self._orphans_due_ns:
+            duties.append(self._adopt_orphans)
+        self._turn += 1
+        return duties[(self._turn - 1) % len(duties)] if duties else list
+
     def _restart(self) -> None:
         self._pass = self._orphans = None
         self._orphans_due_ns = self._proposed_index = 0
 
     def _purge(self) -> list[records_pb2.Record]:
         view = self._proposer.view
-        for row in view.image.deletions.after(None, 1):
-            return purge(view, row.topic_id, PURGED_PER_STEP)
-        return []
+        (row,) = view.image.deletions.after(None, 1)
+        return purge(view, row.topic_id, PURGED_PER_STEP)
 
     def _reclaim(self) -> list[records_pb2.Record]:
         view = self._proposer.view
         if self._pass is None:
             ids = [row.stream_id for row in view.image.reclaims.after(None, STREAMS_PER_PASS)]
-            if not ids:
-                return []
             starts = {stream_id: start_of(view.image, stream_id) for stream_id in ids}
             self._pass = _Pass(dead_objects(view.image, ids), starts)
         dead, is_over = self._search(self._pass)
@@ -144,12 +153,9 @@ class ReclaimDriver:
         return [records_pb2.Record(streams_reclaimed=records_pb2.StreamsReclaimed(stream_ids=done))]
 
     def _adopt_orphans(self) -> list[records_pb2.Record]:
-        now_ns = self._clock.monotonic_ns()
         if self._orphans is None:
-            if now_ns < self._orphans_due_ns:
-                return []
             self._orphans = find_orphans(self._proposer.view)
-            self._orphans_due_ns = now_ns + round(ORPHANS_EVERY_S * 1e9)
+            self._orphans_due_ns = self._clock.monotonic_ns() + round(ORPHANS_EVERY_S * 1e9)
         visited = list(islice(self._orphans, VISITS_PER_STEP))
         if len(visited) < VISITS_PER_STEP:
             self._orphans = None
