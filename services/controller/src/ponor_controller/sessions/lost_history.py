@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ponor.controller.v1 import session_service_pb2 as wire
 
 REMEDY = (
-    "stop the controllers and mount the newest directory, or give other voters the lead. If it is gone for good, `ponor cluster quorum force-recovery` "
+    "stop the controllers at once and mount the newest directories, of a majority of the voters. If they are gone for good, `ponor cluster quorum force-recovery` "
     "goes on without what was committed since the copy"
 )
 
