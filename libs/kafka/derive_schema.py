@@ -1,11 +1,11 @@
-"""Derives the files in `schema/` from the protocol's own message descriptions; run by a person, once a protocol release.
+"""Derive the files in `schema/` from Kafka's message descriptions. Run it by hand once per protocol release.
 
     python derive_schema.py kafka-clients-4.4.0.jar schema/
 
-The argument is a kafka-clients jar, or a directory that holds its `common/message/*.json`. Only facts are carried over:
-names, types, versions, nullability, tags, defaults, flexible and unstable versions, api keys, and which fields may be
-dropped silently. No descriptive text is read. Messages that only controllers exchange are left out, and so are the
-record types of the Raft log: no client sends them and Ponor's controllers speak another protocol.
+The argument is a kafka-clients jar, or a directory that contains its `common/message/*.json`. Only facts are
+copied: names, types, versions, nullability, tags, defaults, flexible and unstable versions, API keys, and
+which fields may be dropped silently. Descriptions are not read. Messages between controllers and the record
+types of the Raft log are skipped: no client sends them, and Ponor's controllers use another protocol.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).with_name("src")))
 
-# Runs from a bare checkout too.
+# Also runs from a checkout without an installation.
 from ponor_kafka.schema.model import FIXED_WIDTH_FORMATS, VARIABLE_WIDTH_TYPES, VersionRange, snake_case
 from ponor_kafka.schema.reader import INDENT, VERSION_LAST_MAX, parse_schema
 
@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 
 def main(source: Path, target: Path) -> None:
-    """Write one schema file per API, header and record-side message found in `source`."""
+    """Write one schema file per API, header and record body found in `source`."""
     descriptions = {one["name"]: one for one in _load(source) if one["validVersions"] != "none"}
     target.mkdir(parents=True, exist_ok=True)
     written = 0
@@ -111,7 +111,10 @@ def _message_lines(message: Json, kind: str, clashing: set[str]) -> list[str]:
 
 
 class _MessageWriter:
-    """Writes the fields of one message; structs that request and response both name get the message's name in front."""
+    """Writes the fields of one message.
+
+    Structs named in both request and response get the message's name as prefix.
+    """
 
     def __init__(self, message: Json, clashing: set[str]) -> None:
         self.message_name = message["name"]
@@ -125,7 +128,7 @@ class _MessageWriter:
         for field in fields:
             versions = _overlap(_range(field["versions"]), self.versions)
             if versions is None:
-                continue  # only in versions that nobody speaks any more
+                continue  # exists only in unsupported versions
             yield INDENT * depth + " ".join(self._words(field, versions))
             yield from self.field_lines(field.get("fields", ()), depth + 1)
 

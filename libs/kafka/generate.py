@@ -1,8 +1,8 @@
-"""Writes `src/ponor_kafka/messages/` from `schema/*.txt`; run by the build hook, so `make install` runs it.
+"""Generate `src/ponor_kafka/messages/` from `schema/*.txt`. The build hook runs it, so `make install` does.
 
-One module per schema file, holding one slots class per struct (all versions share it) and the file's own text, from
-which `ponor_kafka.compiler` makes the codec of a (message, version) at its first use. The api table becomes
-`messages/api_table.py`. Uses the standard library and `ponor_kafka.schema` alone.
+There is one module per schema file. It contains one slots class per struct, shared by all versions, and the
+file's text, from which `ponor_kafka.compiler` builds the codec of a (message, version) at its first use. The
+API table becomes `messages/api_table.py`. Uses only the standard library and `ponor_kafka.schema`.
 """
 
 import sys
@@ -12,7 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "src"))
 
-# The package under build is not installed yet.
+# The package is not installed during the build.
 from ponor_kafka.schema.model import Field, Message, Schema, Struct  # noqa: E402
 from ponor_kafka.schema.reader import parse_schema  # noqa: E402
 
@@ -35,7 +35,7 @@ PYTHON_TYPES = {
 
 
 def main() -> None:
-    """Regenerate every module; stale ones are removed."""
+    """Regenerate every module and remove stale ones."""
     TARGET.mkdir(parents=True, exist_ok=True)
     wanted = {
         TARGET / "__init__.py": '"""Generated: the messages of the Kafka protocol, one module per API."""\n'
@@ -137,7 +137,7 @@ def _assignments(struct: Struct) -> Iterator[str]:
 
 
 def needs_fresh_struct(field: Field) -> bool:
-    """Whether the field always holds a struct: not null in any version, and not left out as a tagged one is."""
+    """Whether the field always holds a struct: never null and not an omittable tagged field."""
     return field.is_struct and not field.array and field.tag is None and not _nullable(field)
 
 
@@ -154,7 +154,7 @@ def _parameter_type(field: Field) -> str:
 
 
 def default_literal(field: Field) -> str:
-    """The field's default as Python source."""
+    """Return the field's default as Python source."""
     if field.default is None:
         return "None"
     if field.array:
@@ -173,7 +173,7 @@ def _api_table(apis: list[tuple[Schema, str]]) -> str:
     lines += ["from enum import IntEnum", "from typing import Final, NamedTuple", "", ""]
     lines += ["class ApiKey(IntEnum):", '    """The API keys a client may send."""', ""]
     lines += [f"    {schema.api_name.upper()} = {schema.api_key}" for schema, _ in apis if schema.api_name]
-    lines += ["", "", "class ApiRow(NamedTuple):", '    """What the schema says about one API."""', ""]
+    lines += ["", "", "class ApiRow(NamedTuple):", '    """One API of the schema."""', ""]
     lines += ["    key: ApiKey", "    module: str", "    request: str", "    response: str"]
     lines += [
         "    version_min: int",

@@ -1,7 +1,8 @@
-"""Compiles the `.pyx` files of this member next to their sources: one C file and one shared library each, ignored by git.
+"""Compile the `.pyx` files of this member to a C file and a shared library each, next to their sources,
+ignored by git.
 
-Run by the build hook at every install and every wheel, or by hand: `python native.py`. Without a C compiler it says so and goes on; the
-package then uses the interpreted twin of each module.
+The build hook runs it at every install and for every wheel; by hand: `python native.py`. Without a C compiler
+it prints a warning, and the package uses the Python version of each module.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ SOURCES = Path(__file__).with_name("src") / "ponor_kafka"
 
 
 def compile_all() -> bool:
-    """Compile what is older than its source. Returns whether every module is there."""
+    """Compile modules that are older than their source; return whether every module is available."""
     return all(map(_compile, sorted(SOURCES.glob("*.pyx"))))
 
 
@@ -39,13 +40,13 @@ def _build_library(c_file: Path, library: Path) -> bool:
         "-fvisibility=hidden",
     ]
     include = sysconfig.get_paths()["include"]
-    # Into a new file, then renamed: a process that has the old library mapped keeps it.
+    # Write a new file and rename it, so that processes with the old library mapped keep it.
     fresh = library.with_suffix(".new")
     try:
         _run(*linker, *flags, f"-I{include}", str(c_file), "-o", str(fresh))
     except (OSError, subprocess.CalledProcessError) as error:
         sys.stderr.write(
-            f"warning: {c_file.name} does not compile ({error}); its slower Python twin is used\n"
+            f"warning: {c_file.name} does not compile ({error}); using the slower Python version\n"
         )
         return False
     fresh.replace(library)
@@ -53,7 +54,7 @@ def _build_library(c_file: Path, library: Path) -> bool:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True)  # noqa: S603 - our own compilers on our own files
+    subprocess.run(command, check=True)  # noqa: S603 - trusted compilers and input files
 
 
 if __name__ == "__main__":

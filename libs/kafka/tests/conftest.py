@@ -1,4 +1,4 @@
-"""Random instances of any message in any version; see `tests.fuzz.instances`."""
+"""Random instances of any message in any version, from `tests.fuzz.instances`."""
 
 import random
 from collections.abc import Callable
@@ -13,5 +13,5 @@ MakeMessage = Callable[[type[Message], int, random.Random], Message]
 
 @pytest.fixture(scope="session")
 def make_message() -> MakeMessage:
-    """Makes a random instance of a message class for one version."""
+    """Create a random instance of a message class for one version."""
     return random_message

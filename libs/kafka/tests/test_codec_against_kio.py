@@ -1,4 +1,5 @@
-"""Every message and version that kio knows, built in both libraries from the same values: bytes and fields agree."""
+"""Every message and version that kio knows, built in both libraries from the same values: equal bytes and
+fields."""
 
 import dataclasses
 import datetime as dt
@@ -46,7 +47,7 @@ ENTITY_TYPES = {
 
 
 class PairMaker:
-    """Makes one message twice, as ours and as kio's, from the same random values."""
+    """Builds one message twice, with our classes and kio's, from the same random values."""
 
     def __init__(
         self, schema: Schema, module: ModuleType, message: Message, version: int, rng: random.Random
@@ -79,7 +80,7 @@ class PairMaker:
         return self._element(field, kio_field)
 
     def _count(self, field: Field) -> int:
-        """Few structs; scalars sometimes more than the one-byte length can say."""
+        """Few structs; scalar arrays may exceed a one-byte length."""
         return self.rng.choice((0, 1, 2) if field.is_struct else (0, 1, 2, 3, 130))
 
     def _element(self, field: Field, kio_field: Any) -> tuple[Any, Any]:
@@ -89,7 +90,7 @@ class PairMaker:
 
 
 def _scalar_pair(kafka_type: str, rng: random.Random) -> tuple[Any, Any]:
-    """A value of ours and what kio makes of it: kio has durations, dates and UUID objects where we have numbers."""
+    """Return our value and kio's: kio uses durations, dates and UUID objects where we use numbers."""
     if kafka_type == "error_code":
         code = rng.choice(KIO_CODES)
         return code, KioErrorCode(code)
@@ -121,13 +122,13 @@ def _scalar_pair(kafka_type: str, rng: random.Random) -> tuple[Any, Any]:
 
 
 def _bare(name: str) -> str:
-    """kio drops the unit of a duration or date from its names, and has some names of before Kafka 4.4."""
+    """Kio omits the unit of durations and dates from names, and uses some names from before Kafka 4.4."""
     bare = name.removesuffix("_").removesuffix("_ms").replace("2_pc", "2pc")
     return NAMES_BEFORE_4_4.get(bare, bare)
 
 
 def _entity(annotation: Any) -> Any:
-    """The dataclass inside `T`, `T | None`, `tuple[T, ...]` or `tuple[T, ...] | None`."""
+    """Find the dataclass in `T`, `T | None`, `tuple[T, ...]` or `tuple[T, ...] | None`."""
     if typing.get_origin(annotation) in {tuple, UnionType, typing.Union}:
         inner = [one for one in typing.get_args(annotation) if one not in {type(None), Ellipsis}]
         return _entity(inner[0])
@@ -172,11 +173,11 @@ def _compare(ours: Any, theirs: Any, kio_class: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("api_key", sorted(set(APIS) - {93, 94}))
-def test_an_api_agrees_with_kio_in_every_version_that_kio_knows(api_key: int) -> None:
+def test_api_agrees_with_kio_in_every_version_that_kio_knows(api_key: int) -> None:
     module_name = APIS[api_key].module
     assert _agree(module_name, module_name) >= 2 * INSTANCES_PER_VERSION
 
 
 @pytest.mark.parametrize("module_name", sorted(RECORD_SIDE))
-def test_a_header_or_record_body_agrees_with_kio(module_name: str) -> None:
+def test_header_or_record_body_agrees_with_kio(module_name: str) -> None:
     assert _agree(module_name, module_name) >= INSTANCES_PER_VERSION

@@ -1,4 +1,4 @@
-"""Every message in every version: what is written is read back, and hostile bytes end in KafkaWireError alone."""
+"""Every message in every version round-trips, and malformed bytes raise only KafkaWireError."""
 
 import random
 import tracemalloc
@@ -60,7 +60,7 @@ def versions(message_class: type[Message]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("message_class", message_classes(), ids=lambda one: one.__name__)
-def test_what_is_written_is_read_back(message_class: type[Message], make_message: MakeMessage) -> None:
+def test_encoded_message_round_trips(message_class: type[Message], make_message: MakeMessage) -> None:
     for version in versions(message_class):
         for seed in range(3):
             message = make_message(message_class, version, random.Random(f"round {version} {seed}"))
@@ -76,7 +76,7 @@ def test_what_is_written_is_read_back(message_class: type[Message], make_message
 
 
 @pytest.mark.parametrize("message_class", message_classes(), ids=lambda one: one.__name__)
-def test_a_truncated_message_is_a_wire_error(message_class: type[Message], make_message: MakeMessage) -> None:
+def test_truncated_message_is_a_wire_error(message_class: type[Message], make_message: MakeMessage) -> None:
     for version in versions(message_class):
         wire = encode(make_message(message_class, version, random.Random(f"cut {version}")), version)
         step = 1 + len(wire) // TRUNCATIONS_MAX
@@ -86,7 +86,7 @@ def test_a_truncated_message_is_a_wire_error(message_class: type[Message], make_
 
 
 @pytest.mark.parametrize("message_class", message_classes(), ids=lambda one: one.__name__)
-def test_mutated_bytes_are_read_or_are_a_wire_error(
+def test_mutated_bytes_decode_or_are_a_wire_error(
     message_class: type[Message], make_message: MakeMessage
 ) -> None:
     for version in versions(message_class):
@@ -111,7 +111,7 @@ def test_mutated_bytes_are_read_or_are_a_wire_error(
     response=st.booleans(),
     offset=st.integers(min_value=0, max_value=40),
 )
-def test_arbitrary_bytes_are_read_or_are_a_wire_error(
+def test_arbitrary_bytes_decode_or_are_a_wire_error(
     key: int, data: bytes, response: bool, offset: int
 ) -> None:
     api = APIS[key]
@@ -129,31 +129,31 @@ def test_arbitrary_bytes_are_read_or_are_a_wire_error(
     create=st.booleans(),
     operations=st.booleans(),
 )
-def test_any_metadata_request_survives(
+def test_any_metadata_request_round_trips(
     names: list[tuple[bytes, str | None]] | None, create: bool, operations: bool
 ) -> None:
     topics = None if names is None else [MetadataRequestTopic(topic_id, name) for topic_id, name in names]
     request = MetadataRequest(topics, create, include_topic_authorized_operations=operations)
     try:
         wire = encode(request, 12)
-    except KafkaEncodeError:  # surrogates that UTF-8 does not have
+    except KafkaEncodeError:  # surrogates have no UTF-8 encoding
         assert any(0xD800 <= ord(letter) <= 0xDFFF for _, name in names or () for letter in name or "")
         return
     assert decode(ApiKey.METADATA, 12, wire) == (request, len(wire))
 
 
 class TestHostileLengths:
-    """A few bytes that claim a lot never cost more than a few bytes."""
+    """Hostile sizes and counts in a few bytes never cause large allocations."""
 
     CLAIMS = (
         (ApiKey.METADATA, 1, "7fffffff"),  # 2^31-1 topics
-        (ApiKey.METADATA, 12, "ffffffff07"),  # the same, compact
+        (ApiKey.METADATA, 12, "ffffffff07"),  # the same in compact form
         (ApiKey.METADATA, 12, "ffffffffff"),  # a varint that does not end
         (ApiKey.METADATA, 12, "ffffffff7f"),  # a varint of 35 bits
         (ApiKey.HEARTBEAT, 0, "7fff61"),  # a string of 32767 bytes
         (ApiKey.HEARTBEAT, 4, "ffffffff0761"),  # a string of 2^31-2 bytes
-        (ApiKey.HEARTBEAT, 0, "ffff"),  # null where a string must be
-        (ApiKey.HEARTBEAT, 4, "00"),  # the same, compact
+        (ApiKey.HEARTBEAT, 0, "ffff"),  # null in place of a required string
+        (ApiKey.HEARTBEAT, 4, "00"),  # the same in compact form
         (ApiKey.SASL_AUTHENTICATE, 1, "7fffffff00"),  # bytes
         (ApiKey.SASL_AUTHENTICATE, 1, "80000000"),  # bytes of negative length
         (ApiKey.FETCH, 4, "ffffffff 00000001 00000001 00000001 00 7fffffff"),
@@ -161,9 +161,7 @@ class TestHostileLengths:
     )
 
     @pytest.mark.parametrize(("key", "version", "claim"), CLAIMS)
-    def test_a_claim_is_refused_before_anything_is_allocated_for_it(
-        self, key: int, version: int, claim: str
-    ) -> None:
+    def test_hostile_size_is_refused_before_an_allocation(self, key: int, version: int, claim: str) -> None:
         wire = bytes.fromhex(claim)
         tracemalloc.start()
         try:
@@ -173,7 +171,7 @@ class TestHostileLengths:
         finally:
             tracemalloc.stop()
 
-    def test_a_string_that_is_not_utf_8_is_refused(self) -> None:
+    def test_string_that_is_not_utf_8_is_refused(self) -> None:
         wire = bytearray(encode(HeartbeatRequest("group"), 4))
         wire[1] = 0xFF
         with pytest.raises(KafkaWireError, match="UTF-8"):
@@ -189,16 +187,16 @@ class TestHostileLengths:
 
 
 class TestTaggedFields:
-    """KIP-482: what is unknown is skipped by its size, what is at its default is not written."""
+    """KIP-482: unknown tags are skipped by size; tagged fields with their default are not encoded."""
 
-    def test_an_unknown_tag_is_skipped(self) -> None:
+    def test_unknown_tag_is_skipped(self) -> None:
         wire = encode(HeartbeatRequest("g", 1, "m"), 4)
         assert wire[-1] == 0
         extended = wire[:-1] + bytes((2, 0, 3)) + b"abc" + bytes((0x85, 0x01, 1)) + b"z"
 
         assert decode(ApiKey.HEARTBEAT, 4, extended) == (HeartbeatRequest("g", 1, "m"), len(extended))
 
-    def test_an_unknown_tag_among_known_ones_is_skipped(self) -> None:
+    def test_unknown_tag_among_known_ones_is_skipped(self) -> None:
         request = FetchRequest(cluster_id="c", max_bytes=1)
         wire = encode(request, 12)
         known = bytes((1, 0, 2, 2)) + b"c"
@@ -207,55 +205,55 @@ class TestTaggedFields:
 
         assert decode(ApiKey.FETCH, 12, extended) == (request, len(extended))
 
-    def test_a_known_tag_whose_size_is_wrong_is_refused(self) -> None:
+    def test_known_tag_with_wrong_size_is_refused(self) -> None:
         wire = encode(FetchRequest(cluster_id="c"), 12)
         wrong = wire[:-3] + bytes((3, 2)) + b"c" + b"x"
 
         with pytest.raises(KafkaWireError, match="cluster_id"):
             decode(ApiKey.FETCH, 12, wrong)
 
-    def test_a_tag_that_runs_past_the_end_is_refused(self) -> None:
+    def test_tag_past_the_end_is_refused(self) -> None:
         wire = encode(HeartbeatRequest("g"), 4)
         with pytest.raises(KafkaWireError):
             decode(ApiKey.HEARTBEAT, 4, wire[:-1] + bytes((1, 0, 127)))
 
 
 class TestWhatAVersionCannotCarry:
-    def test_an_ignorable_field_is_dropped(self) -> None:
+    def test_ignorable_field_is_dropped(self) -> None:
         wire = encode(ApiVersionsRequest("client", "1.0"), 0)
         assert wire == b""
 
-    def test_another_field_is_an_error_that_names_it(self) -> None:
+    def test_field_that_is_not_ignorable_is_an_error_that_names_it(self) -> None:
         with pytest.raises(
             KafkaEncodeError, match=r"HeartbeatRequest version 2: HeartbeatRequest.group_instance_id"
         ):
             encode(HeartbeatRequest("g", 1, "m", "instance"), 2)
 
-    def test_the_default_of_such_a_field_is_fine(self) -> None:
+    def test_default_of_such_a_field_is_accepted(self) -> None:
         assert encode(HeartbeatRequest("g", 1, "m"), 2)
 
-    def test_a_null_is_an_error_where_the_version_has_none(self) -> None:
+    def test_null_is_an_error_in_a_version_without_null(self) -> None:
         assert encode(MetadataRequest(None), 1)
         with pytest.raises(KafkaEncodeError, match="MetadataRequest version 0"):
             encode(MetadataRequest(None), 0)
 
-    def test_a_number_out_of_range_is_an_error(self) -> None:
+    def test_number_out_of_range_is_an_error(self) -> None:
         with pytest.raises(KafkaEncodeError):
             encode(HeartbeatRequest("g", 1 << 31, "m"), 2)
 
-    def test_a_string_beyond_32767_bytes_is_an_error_in_both_forms(self) -> None:
+    def test_string_beyond_32767_bytes_is_an_error_in_both_forms(self) -> None:
         for version in (3, 4):
             assert encode(HeartbeatRequest("g" * 32767), version)
             with pytest.raises(KafkaEncodeError):
                 encode(HeartbeatRequest("g" * 32768), version)
 
-    def test_an_unknown_version_is_an_error(self) -> None:
+    def test_unknown_version_is_an_error(self) -> None:
         with pytest.raises(KafkaEncodeError, match="only 2 to 7"):
             encode(CreateTopicsRequest(), 8)
 
 
 class TestValues:
-    def test_records_are_slices_of_the_frame_and_are_written_uncopied(self) -> None:
+    def test_records_are_slices_of_the_frame_and_are_encoded_without_copies(self) -> None:
         frame = bytearray(encode(_produce(b"0123456789"), 9))
         request, _ = decode(ApiKey.PRODUCE, 9, memoryview(frame))
         assert isinstance(request, ProduceRequest)
@@ -270,13 +268,13 @@ class TestValues:
             _produce(b"01234"), 9
         )
 
-    def test_defaults_are_the_protocols(self) -> None:
+    def test_defaults_follow_the_protocol(self) -> None:
         assert MetadataResponse().controller_id == -1
         assert MetadataRequest().allow_auto_topic_creation
         assert FetchRequest().max_bytes == 0x7FFFFFFF
         assert OffsetCommitRequest().generation_id_or_member_epoch == -1
 
-    def test_equality_and_text_go_by_field(self) -> None:
+    def test_equality_and_repr_use_the_fields(self) -> None:
         assert MetadataRequest([]) == MetadataRequest(())
         assert MetadataRequest([MetadataRequestTopic(name="a")]) != MetadataRequest(
             [MetadataRequestTopic(name="b")]

@@ -1,4 +1,4 @@
-"""Every codec against its reference library, and data that wants to become far more than it is."""
+"""Every codec against its reference library, and decompression bombs."""
 
 import gzip
 import random
@@ -44,7 +44,7 @@ def reference_decompress(codec: Codec, data: bytes) -> bytes:
 
 @CODECS
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_what_is_compressed_is_decompressed(codec: Codec, sample: str) -> None:
+def test_compressed_data_round_trips(codec: Codec, sample: str) -> None:
     data = SAMPLES[sample]
     assert bytes(decompress(codec, compress(codec, data), len(data))) == data
     assert bytes(decompress(codec, memoryview(bytearray(compress(codec, memoryview(data)))), BOUND)) == data
@@ -52,18 +52,18 @@ def test_what_is_compressed_is_decompressed(codec: Codec, sample: str) -> None:
 
 @CODECS
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_what_the_reference_library_writes_is_read(codec: Codec, sample: str) -> None:
+def test_output_of_the_reference_library_is_readable(codec: Codec, sample: str) -> None:
     data = SAMPLES[sample]
     assert bytes(decompress(codec, reference_compress(codec, data), BOUND)) == data
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.name)
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_the_reference_library_reads_what_we_write(codec: Codec, sample: str) -> None:
+def test_reference_library_reads_our_output(codec: Codec, sample: str) -> None:
     assert reference_decompress(codec, compress(codec, SAMPLES[sample])) == SAMPLES[sample]
 
 
-def test_our_snappy_is_the_framing_of_the_java_client() -> None:
+def test_snappy_uses_the_framing_of_the_java_client() -> None:
     data = SAMPLES["random"]
     framed = compress(Codec.SNAPPY, data)
     assert framed.startswith(XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1")
@@ -77,16 +77,16 @@ def test_our_snappy_is_the_framing_of_the_java_client() -> None:
     assert max(map(len, blocks)) == 32 * 1024
 
 
-def test_our_lz4_has_independent_blocks_as_the_java_client_demands() -> None:
+def test_lz4_has_independent_blocks_for_the_java_client() -> None:
     info = lz4.frame.get_frame_info(compress(Codec.LZ4, SAMPLES["repetitive"]))
     assert not info["block_linked"]
 
 
-def test_gzip_members_follow_one_another() -> None:
+def test_consecutive_gzip_members_are_decompressed() -> None:
     assert decompress(Codec.GZIP, gzip.compress(b"one") + gzip.compress(b"two"), 6) == b"onetwo"
 
 
-def test_no_codec_passes_data_on_within_the_bound() -> None:
+def test_codec_none_returns_data_within_the_limit() -> None:
     assert decompress(Codec.NONE, b"abc", 3) == b"abc"
     with pytest.raises(KafkaWireError):
         decompress(Codec.NONE, b"abcd", 3)
@@ -116,7 +116,7 @@ def test_garbage_is_a_wire_error_or_some_bytes(codec: Codec) -> None:
 
 
 @CODECS
-def test_one_byte_beyond_the_bound_is_too_much(codec: Codec) -> None:
+def test_one_byte_beyond_the_limit_is_refused(codec: Codec) -> None:
     data = random.Random(5).randbytes(100_000) + bytes(100_000)
     compressed = compress(codec, data)
     assert bytes(decompress(codec, compressed, 200_000)) == data
@@ -125,7 +125,7 @@ def test_one_byte_beyond_the_bound_is_too_much(codec: Codec) -> None:
 
 
 def zstd_bomb(blocks: int) -> bytes:
-    """A frame without a content size whose every four bytes become 128 KiB of zeros."""
+    """Build a frame without a content size in which every four bytes expand to 128 KiB of zeros."""
     header = bytes.fromhex("28b52ffd") + bytes((0x00, 0x38))
     block = (131_072 << 3 | 1 << 1).to_bytes(3, "little") + b"\0"
     last = (131_072 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"\0"
@@ -138,20 +138,23 @@ def gzip_bomb(megabytes: int) -> bytes:
 
 
 class TestBombs:
-    """What is bounded is the memory: tracemalloc sees every buffer that the output goes to."""
+    """Memory stays bounded: tracemalloc counts every output buffer."""
 
     @pytest.mark.parametrize(
         ("codec", "bomb"),
         [
-            (Codec.ZSTD, zstd_bomb(262_144)),  # 1 MiB that would become 32 GiB
+            (Codec.ZSTD, zstd_bomb(262_144)),  # 1 MiB that expands to 32 GiB
             (Codec.GZIP, gzip_bomb(64)),
             (Codec.LZ4, lz4.frame.compress(bytes(1 << 27))),
-            (Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100)),  # one raw block that claims 4 GiB
+            (
+                Codec.SNAPPY,
+                b"\xff\xff\xff\xff\x0f" + bytes(100),
+            ),  # one raw block with a claimed size of 4 GiB
             (Codec.SNAPPY, compress(Codec.SNAPPY, bytes(1 << 26))),
         ],
         ids=["zstd", "gzip", "lz4", "snappy-claim", "snappy-blocks"],
     )
-    def test_a_bomb_does_not_go_off(self, codec: Codec, bomb: bytes) -> None:
+    def test_bomb_is_refused_with_bounded_memory(self, codec: Codec, bomb: bytes) -> None:
         tracemalloc.start()
         try:
             with pytest.raises(KafkaWireError):
@@ -160,12 +163,12 @@ class TestBombs:
         finally:
             tracemalloc.stop()
 
-    def test_a_bomb_within_the_bound_is_only_data(self) -> None:
+    def test_bomb_within_the_limit_is_decompressed(self) -> None:
         assert decompress(Codec.ZSTD, zstd_bomb(32), BOUND) == bytes(BOUND)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_an_error_does_not_keep_what_was_decompressed(codec: Codec) -> None:
+def test_error_does_not_keep_output_buffers_alive(codec: Codec) -> None:
     bomb = compress(codec, bytes(64 << 20))
     with pytest.raises(KafkaWireError) as caught:
         decompress(codec, bomb, 16 << 20)

@@ -1,4 +1,4 @@
-"""The catalogue of settings: whole, consistent with itself, and Kafka's reading of values and changes."""
+"""The catalogue of settings: complete, consistent, and equal to Kafka in parsing values and changes."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from ponor_kafka.configs.values import kept_text, list_items, parse_value
 
 KAFKA_TOPIC_SETTINGS = 33
 KAFKA_BROKER_SETTINGS = 340
-"""As a Kafka 4.3.1 broker describes them."""
+"""From a description by a Kafka 4.3.1 broker."""
 DEFINITIONS = [*TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values()]
 
 
-def test_every_setting_of_kafka_is_there() -> None:
+def test_catalogue_has_every_setting_of_kafka() -> None:
     assert len([each for each in TOPIC_CONFIGS.values() if not each.unlisted]) == KAFKA_TOPIC_SETTINGS
     assert len([each for each in BROKER_CONFIGS.values() if not each.unlisted]) == KAFKA_BROKER_SETTINGS
     assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda each: each.name)
-def test_a_default_is_valid_and_stands_as_it_is_kept(definition: ConfigDefinition) -> None:
+def test_default_is_valid_and_canonical(definition: ConfigDefinition) -> None:
     assert definition.doc.endswith(".")
     if definition.default is not None:
         assert kept_text(definition, definition.default) == definition.default
 
 
-def test_synonyms_are_settings_and_agree_with_the_topic_s_default() -> None:
+def test_synonyms_are_settings_and_agree_with_the_topic_default() -> None:
     for name, synonyms in TOPIC_SYNONYMS.items():
         topic = TOPIC_CONFIGS[name]
         for synonym in synonyms:
@@ -91,13 +91,13 @@ def test_units_of_synonyms() -> None:
         ("min.cleanable.dirty.ratio", "nan", "Not a number of type DOUBLE"),
     ],
 )
-def test_what_is_wrong_is_said_in_kafka_s_words(name: str, text: str, problem: str) -> None:
+def test_error_messages_are_kafkas(name: str, text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         checked_topic_configs({name: text})
     assert str(refused.value) == f"Invalid value {text} for configuration {name}: {problem}"
 
 
-def test_values_are_kept_in_one_form() -> None:
+def test_values_are_stored_in_canonical_form() -> None:
     assert checked_topic_configs(
         {"retention.ms": " +5000 ", "cleanup.policy": " delete , compact", "preallocate": "TRUE"}
     ) == {"cleanup.policy": "delete,compact", "preallocate": "true", "retention.ms": "5000"}
@@ -107,11 +107,11 @@ def test_values_are_kept_in_one_form() -> None:
         checked_topic_configs({"leader.replication.throttled.replicas": "0:1,x"})
 
 
-def test_lists_grow_and_shrink() -> None:
+def test_append_and_subtract_change_lists() -> None:
     def change(present: dict[str, str], kind: ChangeKind, value: str) -> str:
         return changed_topic_configs(present, [ConfigChange("cleanup.policy", kind, value)])["cleanup.policy"]
 
-    assert change({}, ChangeKind.APPEND, "compact") == "delete,compact", "the default is what grows"
+    assert change({}, ChangeKind.APPEND, "compact") == "delete,compact", "append extends the default"
     assert change({"cleanup.policy": "compact"}, ChangeKind.APPEND, "compact") == "compact"
     assert change({"cleanup.policy": "delete,compact"}, ChangeKind.SUBTRACT, "delete") == "compact"
     assert change({"cleanup.policy": "compact"}, ChangeKind.SUBTRACT, "compact,delete") == ""
@@ -122,7 +122,7 @@ def test_lists_grow_and_shrink() -> None:
             changed_topic_configs({}, [ConfigChange("retention.ms", kind, "1")])
 
 
-def test_a_change_is_refused_whole() -> None:
+def test_invalid_change_refuses_all_changes() -> None:
     present = {"retention.ms": "1"}
     with pytest.raises(ConfigError, match="Unknown topic config name: nope"):
         changed_topic_configs(
@@ -146,7 +146,7 @@ def test_a_change_is_refused_whole() -> None:
         ("listeners", True, "broker id must be specified"),
     ],
 )
-def test_which_broker_settings_can_change(name: str, of_all: bool, problem: str) -> None:
+def test_static_broker_settings_are_refused(name: str, of_all: bool, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         changed_broker_configs({}, [ConfigChange(name, ChangeKind.SET, "1")], of_all_brokers=of_all)
 
@@ -168,7 +168,7 @@ def test_dynamic_settings_of_brokers() -> None:
 
 
 def _valid_text(definition: ConfigDefinition) -> st.SearchStrategy[str]:
-    """Some valid values of a topic setting, as clients may write them."""
+    """Generate valid values of a topic setting in the forms that clients use."""
     if definition.type in {ConfigType.INT, ConfigType.LONG}:
         return st.integers(5, 9).map(lambda number: f" {number} ")
     if definition.type is ConfigType.BOOLEAN:
@@ -203,9 +203,11 @@ def test_changes_are_deterministic_idempotent_and_always_valid(
 ) -> None:
     present = changed_topic_configs({}, first)
     after = changed_topic_configs(present, second)
-    assert after == changed_topic_configs(present, list(reversed(second))), "the order of names means nothing"
-    assert after == changed_topic_configs(after, second), "repeated, a change changes nothing"
-    assert after == checked_topic_configs(after), "what comes of a change can be set as it is"
+    assert after == changed_topic_configs(present, list(reversed(second))), (
+        "the order of names must not matter"
+    )
+    assert after == changed_topic_configs(after, second), "a repeated change must have no effect"
+    assert after == checked_topic_configs(after), "the result of a change must be valid input"
     assert list(after) == sorted(after)
     touched = {change.name for change in second}
     assert {name: text for name, text in after.items() if name not in touched} == {
@@ -221,7 +223,7 @@ def test_changes_are_deterministic_idempotent_and_always_valid(
 
 
 @given(st.sampled_from(DEFINITIONS), st.text(max_size=20))
-def test_any_text_is_a_value_or_refused(definition: ConfigDefinition, text: str) -> None:
+def test_any_text_is_parsed_or_refused(definition: ConfigDefinition, text: str) -> None:
     try:
         kept = kept_text(definition, text)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""The fast path of Fetch requests reads what the generic codec reads, and refuses what it refuses."""
+"""The fast path of Fetch requests accepts and refuses the same input as the generic codec."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ PARTITIONS_MAX = 100_000
 
 
 def flattened(request: Message, version: int) -> FetchWalk:
-    """What a walk should say of a generically decoded request."""
+    """Convert a generically decoded request to the expected fast path result."""
     assert isinstance(request, FetchRequest)
 
     def key(topic: FetchTopic | ForgottenTopic) -> TopicKey:
@@ -51,7 +51,7 @@ def flattened(request: Message, version: int) -> FetchWalk:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_walk_finds_what_the_codec_finds(version: int, make_message: MakeMessage) -> None:
+def test_walk_equals_the_codec(version: int, make_message: MakeMessage) -> None:
     for seed in range(30):
         wire = encode(make_message(FetchRequest, version, random.Random(f"walk {version} {seed}")), version)
         frame = bytearray(b"header" + wire + b"behind")
@@ -65,7 +65,7 @@ def test_a_walk_finds_what_the_codec_finds(version: int, make_message: MakeMessa
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("count", [0, 1, 2, 126, 127, 128, 1000])
-def test_the_usual_request_is_read_like_any_other(version: int, count: int) -> None:
+def test_usual_request_is_parsed_like_any_other(version: int, count: int) -> None:
     rows = [
         FetchPartition(n, n % 5 - 1, n << 33, n % 3 - 1 if version >= 12 else -1, -1, 1 << 20)
         for n in range(count)
@@ -83,7 +83,7 @@ def test_the_usual_request_is_read_like_any_other(version: int, count: int) -> N
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_walk_and_codec_refuse_the_same_bytes(version: int, make_message: MakeMessage) -> None:
-    """Where the walk is more lenient it is because a tagged field is broken inside, which it does not look into."""
+    """The walk accepts more only if the contents of a tagged field are malformed, because it skips them."""
     rng = random.Random(f"hostile {version}")
     for _ in range(20):
         wire = encode(make_message(FetchRequest, version, rng), version)
@@ -110,7 +110,7 @@ def test_walk_and_codec_refuse_the_same_bytes(version: int, make_message: MakeMe
 
 
 def _walk_or_refuse(version: int, frame: bytearray) -> None:
-    """No other exception, and nothing larger than the frame."""
+    """Arbitrary bytes raise no other exception and cause no result larger than the frame."""
     try:
         walk, end = walk_fetch(version, frame, 0, partitions_max=PARTITIONS_MAX)
     except KafkaWireError:
@@ -120,7 +120,7 @@ def _walk_or_refuse(version: int, frame: bytearray) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_number_of_partitions_is_bounded(version: int) -> None:
+def test_number_of_partitions_is_bounded(version: int) -> None:
     rows = [FetchPartition(n) for n in range(11)]
     topics = [FetchTopic("a" if version < 13 else "", partitions=rows)]
     frame = bytearray(encode(FetchRequest(max_wait_ms=0, min_bytes=0, topics=topics), version))
@@ -130,6 +130,6 @@ def test_the_number_of_partitions_is_bounded(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 3, 19])
-def test_a_walk_knows_its_versions(version: int) -> None:
+def test_walk_refuses_unknown_versions(version: int) -> None:
     with pytest.raises(KafkaWireError):
         walk_fetch(version, b"", 0, partitions_max=1)

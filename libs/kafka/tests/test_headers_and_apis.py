@@ -1,4 +1,4 @@
-"""Headers, the table of APIs and the error codes."""
+"""Headers, the API table and the error codes."""
 
 import struct
 
@@ -23,7 +23,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize("client_id", [None, "", "rdkafka", "ü" * 100])
-def test_request_headers_are_what_the_schema_says(client_id: str | None) -> None:
+def test_request_headers_match_the_schema(client_id: str | None) -> None:
     for key, version in ASKED:
         wire = encode_request_header(key, version, 77, client_id)
         header = RequestHeader(key, version, 77, client_id)
@@ -35,7 +35,7 @@ def test_request_headers_are_what_the_schema_says(client_id: str | None) -> None
         assert decoded.body_position == len(wire)
 
 
-def test_response_headers_are_what_the_schema_says() -> None:
+def test_response_headers_match_the_schema() -> None:
     for key, version in ASKED:
         wire = encode_response_header(key, version, -5)
         header_version = response_header_version(key, version)
@@ -47,12 +47,12 @@ def test_response_headers_are_what_the_schema_says() -> None:
         assert b"".join((head, *body)) == (len(wire) + 6).to_bytes(4, "big") + wire + b"onetwo"
 
 
-def test_a_header_with_tagged_fields_is_read() -> None:
+def test_header_with_tagged_fields_is_decoded() -> None:
     wire = encode_request_header(ApiKey.METADATA, 12, 1, "c")[:-1] + bytes((1, 0, 2)) + b"zz"
     assert decode_request_header(wire + b"body").body_position == len(wire)
 
 
-def test_an_api_versions_header_of_a_future_version_is_read() -> None:
+def test_api_versions_header_of_a_future_version_is_decoded() -> None:
     wire = encode_request_header(ApiKey.API_VERSIONS, 99, 1, "c")
     assert decode_request_header(wire).api_version == 99
 
@@ -69,7 +69,7 @@ def test_malformed_headers_are_wire_errors() -> None:
         decode_response_header(ApiKey.METADATA, 12, b"\x00\x00\x00")
 
 
-def test_a_client_id_that_is_not_utf_8_is_read_as_kafka_reads_it() -> None:
+def test_client_id_that_is_not_utf_8_is_decoded_as_in_kafka() -> None:
     whole = encode_request_header(ApiKey.METADATA, 12, 1, "client")
     header = decode_request_header(whole.replace(b"client", b"cli\xffnt"))
     assert header.client_id == "cli\ufffdnt"
@@ -87,13 +87,13 @@ def test_the_longest_client_id_is_a_string_that_can_be_written(name: bytes) -> N
     assert name == b"\xff" or header.client_id.encode() == wire
 
 
-def test_an_api_versions_response_has_the_oldest_header_in_every_version() -> None:
+def test_api_versions_response_has_the_oldest_header_in_every_version() -> None:
     assert [response_header_version(ApiKey.API_VERSIONS, version) for version in range(6)] == [0] * 6
     assert response_header_version(ApiKey.METADATA, 8) == 0
     assert response_header_version(ApiKey.METADATA, 9) == 1
 
 
-def test_the_version_ranges_are_those_of_kafka_4_4() -> None:
+def test_version_ranges_are_those_of_kafka_4_4() -> None:
     ranges = {api.key.name: (api.version_min, api.version_max, api.flexible_min) for api in APIS.values()}
     assert ranges["PRODUCE"] == (3, 13, 9)
     assert ranges["FETCH"] == (4, 18, 12)
@@ -111,12 +111,12 @@ def test_there_are_138_error_codes() -> None:
     assert len({code.meaning for code in ErrorCode}) == 138
 
 
-def test_the_error_codes_that_kio_knows_have_its_names_and_retries() -> None:
+def test_error_codes_agree_with_kio() -> None:
     for theirs in KioErrorCode:
         ours = ErrorCode(theirs.value)
         assert (ours.name.lower(), ours.retriable) == (theirs.name, theirs.retriable)
 
 
 @pytest.mark.parametrize("code", [1, 10, 22, 25, 27, 45, 47, 134, 135, 136, -1])
-def test_codes_that_a_client_does_not_retry(code: int) -> None:
+def test_codes_that_clients_do_not_retry(code: int) -> None:
     assert not ErrorCode(code).retriable

@@ -1,4 +1,4 @@
-"""Which LZ4 frames are for Kafka."""
+"""LZ4 frames that Kafka accepts and rejects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("head", TAKEN.values(), ids=TAKEN)
-def test_frames_of_kafka_clients_are_taken(head: bytes) -> None:
+def test_frames_of_kafka_clients_are_accepted(head: bytes) -> None:
     check_readable_by_kafka(b"\x04\x22\x4d\x18" + head)
 
 
@@ -35,13 +35,13 @@ def test_frames_that_kafka_refuses_are_refused(head: bytes) -> None:
         check_readable_by_kafka(b"\x04\x22\x4d\x18" + head)
 
 
-def test_what_is_no_frame_is_refused() -> None:
+def test_data_that_is_not_a_frame_is_refused() -> None:
     for data in (b"", b"\x04\x22\x4d", b"\x50\x2a\x4d\x18\0\0\0\0", bytes(20)):
         with pytest.raises(KafkaWireError):
             check_readable_by_kafka(data)
 
 
-def test_what_we_write_ourselves_is_taken_and_the_library_s_default_is_not() -> None:
+def test_our_frames_are_accepted_and_the_library_default_is_refused() -> None:
     check_readable_by_kafka(compress(Codec.LZ4, bytes(200_000)))
     with pytest.raises(KafkaWireError, match="linked"):
         check_readable_by_kafka(lz4.frame.compress(bytes(200_000)))

@@ -1,4 +1,5 @@
-"""A plain Produce request: the compiled reading and the interpreted one agree on all bytes, and both with the long way."""
+"""Plain Produce requests: the compiled and the Python parser agree on all input, and both agree with the
+general path."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ TOPIC_ID: Final = bytes(range(16))
 
 
 def some_batch(rng: random.Random) -> bytearray:
-    """A producer's batch, uncompressed."""
+    """Build an uncompressed batch as a producer does."""
     records = [
         NewRecord(
             T0 + rng.randrange(-5, 1000),
@@ -53,7 +54,7 @@ def framed(
     transactional_id: str | None = None,
     number: int = 77,
 ) -> bytearray:
-    """A request frame with this batch for partition 3."""
+    """Build a request frame with this batch for partition 3."""
     data = PartitionProduceData(3, batch)
     one = (
         TopicProduceData(topic_id=TOPIC_ID, partition_data=[data])
@@ -67,7 +68,7 @@ def framed(
 
 
 def with_checksum(frame: bytearray, position: int) -> None:
-    """Make the checksum of the batch right again; it ends with the frame or before three tag buffers."""
+    """Recompute the checksum of the batch, which ends with the frame or before three tag buffers."""
     behind = 3 if frame[3] >= 9 else 0
     end = len(frame) - behind
     checksum = crc32c(bytes(frame[position + ATTRIBUTES_POSITION : end]))
@@ -78,7 +79,7 @@ Plain = tuple[plain_produce.PlainProduce, plain_produce.PlainRecords]
 
 
 def both(frame: bytearray) -> Plain | None:
-    """What both readings say, which must be the same; neither changes the frame."""
+    """Run both parsers, check that they agree and leave the frame unchanged, and return the result."""
     before = bytes(frame)
     native = read_plain_produce(frame)
     assert native == plain_produce_python.read_plain_produce(frame)
@@ -92,7 +93,7 @@ def both(frame: bytearray) -> Plain | None:
 
 
 def the_long_way_agrees(frame: bytearray, plain: Plain) -> None:
-    """Every number of a plain request, from the parts that read all requests."""
+    """Compute the expected result with the parsers of the general path."""
     version, number, timeout_ms, topic, index, position, size, count, *producer = plain[0]
     newest, oldest, no_key = plain[1]
     header = decode_request_header(frame)
@@ -120,12 +121,12 @@ def the_long_way_agrees(frame: bytearray, plain: Plain) -> None:
     assert later.bad_timestamps or oldest == NO_TIMESTAMP
 
 
-def test_the_compiled_reading_is_what_runs() -> None:
-    assert plain_produce.IS_NATIVE, "make install compiles it; it needs a C compiler"
+def test_compiled_parser_is_in_use() -> None:
+    assert plain_produce.IS_NATIVE, "make install compiles it and needs a C compiler"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_producers_send_is_plain(version: int) -> None:
+def test_requests_of_producers_are_plain(version: int) -> None:
     rng = random.Random(f"plain {version}")
     for _ in range(100):
         frame = framed(
@@ -142,7 +143,7 @@ def test_what_producers_send_is_plain(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_whatever_bytes_change_both_readings_agree_and_nothing_is_plain_that_the_long_way_reads_differently(
+def test_mutated_requests_are_parsed_alike_by_both_parsers_and_the_general_path(
     version: int,
 ) -> None:
     rng = random.Random(f"mutated {version}")
@@ -169,7 +170,7 @@ def test_whatever_bytes_change_both_readings_agree_and_nothing_is_plain_that_the
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_frame_cut_anywhere_is_not_plain(version: int) -> None:
+def test_truncated_frame_is_not_plain(version: int) -> None:
     frame = framed(version, some_batch(random.Random(version)))
     for size in range(len(frame)):
         assert both(frame[:size]) is None
@@ -190,7 +191,7 @@ def _set(position: int, value: bytes) -> Callable[[bytearray], None]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_takes_the_long_way(version: int) -> None:
+def test_requests_that_take_the_general_path(version: int) -> None:
     rng = random.Random(version)
     good = some_batch(rng)
     unusual = [
@@ -212,8 +213,8 @@ def test_what_takes_the_long_way(version: int) -> None:
         _set(21, b"\x00\x08"),  # LogAppendTime
         _set(21, b"\x00\x10"),  # transactional
         _set(21, b"\x00\x20"),  # control
-        _set(35, (T0 + 5000).to_bytes(8, "big")),  # a largest timestamp that no record has
-        _set(43, (7).to_bytes(8, "big") + b"\xff\xff" + b"\0\0\0\0"),  # a producer without an epoch
+        _set(35, (T0 + 5000).to_bytes(8, "big")),  # a maximum timestamp that no record has
+        _set(43, (7).to_bytes(8, "big") + b"\xff\xff" + b"\0\0\0\0"),  # a producer id without an epoch
         _set(57, (21).to_bytes(4, "big")),  # more records than there are
     ]
     unusual += [framed(version, _changed(some_batch(rng), change)) for change in changes]
@@ -224,7 +225,7 @@ def test_what_takes_the_long_way(version: int) -> None:
     assert both(other_api) is None
 
 
-def test_records_without_a_timestamp_say_so() -> None:
+def test_records_without_a_timestamp_report_none() -> None:
     frame = framed(9, build_batch([NewRecord(-1, b"k", b"v")] * 2))
     plain = both(frame)
     assert plain is not None
@@ -232,7 +233,7 @@ def test_records_without_a_timestamp_say_so() -> None:
 
 
 @pytest.mark.parametrize("stamped", [stamped_copy, plain_produce_python.stamped_copy])
-def test_a_stamped_copy_is_the_batch_with_offset_and_epoch(stamped: Callable[..., bytes]) -> None:
+def test_stamped_copy_is_the_batch_with_offset_and_epoch(stamped: Callable[..., bytes]) -> None:
     batch = some_batch(random.Random(1))
     frame = framed(9, batch)
     plain = both(frame)

@@ -1,4 +1,4 @@
-"""Varints, byte by byte."""
+"""Varints and tag buffers, byte by byte."""
 
 import pytest
 from hypothesis import given
@@ -51,7 +51,7 @@ def test_zigzag_varlongs(value: int, wire: str) -> None:
 
 
 @given(st.integers(min_value=-(2**63), max_value=2**63 - 1))
-def test_every_long_survives(value: int) -> None:
+def test_every_long_round_trips(value: int) -> None:
     out = bytearray(b"ab")
     append_varlong(out, value)
     assert decode_varlong(out, 2, len(out)) == (value, len(out))
@@ -60,23 +60,23 @@ def test_every_long_survives(value: int) -> None:
 
 
 @given(st.integers(min_value=0, max_value=2**31 - 1))
-def test_every_length_survives(value: int) -> None:
+def test_every_length_round_trips(value: int) -> None:
     wire = encode_unsigned_varint(value)
     assert decode_unsigned_varint(wire, 0) == (value, len(wire))
 
 
 @pytest.mark.parametrize("wire", ["", "80", "ffffffff", "ffffffff08", "ffffffffff01", "808080808000"])
-def test_unsigned_varints_that_end_early_or_never_or_too_high(wire: str) -> None:
+def test_malformed_unsigned_varints_are_refused(wire: str) -> None:
     with pytest.raises(KafkaWireError):
         decode_unsigned_varint(bytes.fromhex(wire), 0)
 
 
-def test_a_varlong_longer_than_ten_bytes() -> None:
+def test_varlong_longer_than_ten_bytes_is_refused() -> None:
     with pytest.raises(KafkaWireError):
         decode_varlong(b"\x80" * 11, 0, 11)
 
 
-def test_values_that_no_varint_holds() -> None:
+def test_values_out_of_range_are_refused() -> None:
     for value in (-1, 2**31):
         with pytest.raises(KafkaEncodeError):
             encode_unsigned_varint(value)

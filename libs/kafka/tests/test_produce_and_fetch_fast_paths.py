@@ -1,4 +1,4 @@
-"""The fast paths of Produce and Fetch say exactly what the generic codec says, in every version."""
+"""The fast paths of Produce and Fetch agree with the generic codec in every version."""
 
 import random
 from collections.abc import Callable
@@ -26,7 +26,7 @@ FETCH_VERSIONS = range(4, 19)
 
 
 def flattened(request: Message) -> ProduceWalk:
-    """What a walk should say of a generically decoded request."""
+    """Convert a generically decoded request to the expected fast path result."""
     assert isinstance(request, ProduceRequest)
     partitions: list[Partition] = []
     for topic in request.topic_data:
@@ -37,7 +37,7 @@ def flattened(request: Message) -> ProduceWalk:
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_a_walk_finds_what_the_codec_finds(version: int, make_message: MakeMessage) -> None:
+def test_walk_equals_the_codec(version: int, make_message: MakeMessage) -> None:
     for seed in range(30):
         wire = encode(make_message(ProduceRequest, version, random.Random(f"walk {version} {seed}")), version)
         frame = memoryview(bytearray(b"header" + wire + b"behind"))
@@ -78,7 +78,7 @@ def one_partition(version: int, records: bytes | None = b"records", name: str = 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 16_382, 16_383, 100_000])
-def test_the_usual_shape_is_walked_by_the_short_way(version: int, size: int) -> None:
+def test_usual_shape_takes_the_short_path(version: int, size: int) -> None:
     frame = bytearray(b"header" + encode(one_partition(version, bytes(size)), version))
     short = walk_one_partition(version, frame, 6)
     walk, end = walk_produce(version, memoryview(frame), 6)
@@ -89,7 +89,7 @@ def test_the_usual_shape_is_walked_by_the_short_way(version: int, size: int) -> 
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_every_other_shape_is_left_to_the_long_way(version: int) -> None:
+def test_every_other_shape_is_left_to_the_general_path(version: int) -> None:
     usual = one_partition(version)
     twice = ProduceRequest(None, -1, 1000, [*usual.topic_data, *usual.topic_data])
     two = one_partition(version)
@@ -103,7 +103,7 @@ def test_every_other_shape_is_left_to_the_long_way(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_the_short_way_accepts_nothing_that_the_long_way_reads_differently(version: int) -> None:
+def test_short_path_agrees_with_the_general_path(version: int) -> None:
     rng = random.Random(f"short {version}")
     wire = encode(one_partition(version, bytes(range(200))), version)
     for _ in range(3000):
@@ -122,7 +122,7 @@ def test_the_short_way_accepts_nothing_that_the_long_way_reads_differently(versi
             assert end == len(mutated)
 
 
-def test_a_walks_records_can_be_stamped_in_place() -> None:
+def test_records_of_a_walk_can_be_stamped_in_place() -> None:
     topics = [TopicProduceData("t", partition_data=[PartitionProduceData(0, b"0123456789")])]
     frame = bytearray(encode(ProduceRequest(None, -1, 1000, topics), 9))
     walk, _ = walk_produce(9, memoryview(frame), 0)
@@ -133,7 +133,7 @@ def test_a_walks_records_can_be_stamped_in_place() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 2, 14])
-def test_a_walk_knows_its_versions(version: int) -> None:
+def test_walk_refuses_unknown_versions(version: int) -> None:
     with pytest.raises(KafkaWireError):
         walk_produce(version, memoryview(b""), 0)
 
@@ -173,7 +173,7 @@ def generic_partition(partition: FetchedPartition, version: int) -> fetch.Partit
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_a_fetch_response_is_what_the_codec_writes(version: int) -> None:
+def test_fetch_response_equals_the_codec(version: int) -> None:
     for seed in range(30):
         rng = random.Random(f"fetch {version} {seed}")
         topics: list[list[FetchedPartition]] = []
@@ -212,7 +212,7 @@ def test_a_fetch_response_is_what_the_codec_writes(version: int) -> None:
         assert b"".join(buffers) == encode(generic, version)
 
 
-def test_record_data_is_passed_on_uncopied() -> None:
+def test_record_data_is_not_copied() -> None:
     cached = memoryview(bytearray(100_000))
     partition = FetchedPartition(bytes(16), 0)
     partition.take([cached, cached[:10]])
@@ -223,12 +223,12 @@ def test_record_data_is_passed_on_uncopied() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 19])
-def test_a_fetch_response_knows_its_versions(version: int) -> None:
+def test_fetch_response_refuses_unknown_versions(version: int) -> None:
     with pytest.raises(KafkaEncodeError):
         build_fetch_response(version, [])
 
 
-def test_a_topic_that_comes_back_has_an_entry_of_its_own() -> None:
+def test_recurring_topic_has_another_entry() -> None:
     partitions = [
         FetchedPartition("a", 0),
         FetchedPartition("a", 1),

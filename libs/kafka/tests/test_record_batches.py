@@ -1,4 +1,4 @@
-"""Record batches against the builders and readers of aiokafka and kafka-python, and against damaged bytes."""
+"""Record batches against the builders and readers of aiokafka and kafka-python, and damaged batches."""
 
 import random
 import warnings
@@ -17,7 +17,7 @@ from ponor_kafka.records import Header, Record
 with warnings.catch_warnings():
     warnings.simplefilter(
         "ignore", DeprecationWarning
-    )  # kafka-python 3.0 reads its schemas in a deprecated way
+    )  # kafka-python 3.0 loads its schemas with a deprecated API
     from kafka.record import default_records as kafka_python_records
 
 BOUND = 1 << 24
@@ -72,7 +72,7 @@ CODECS = pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.n
 
 @LIBRARIES
 @CODECS
-def test_a_clients_batch_is_read(library: Any, codec: Codec) -> None:
+def test_batch_of_a_client_is_readable(library: Any, codec: Codec) -> None:
     batch = view(build_with(library, codec))
     batch.check_crc()
     batch.set_base_offset(100)
@@ -91,7 +91,7 @@ def test_a_clients_batch_is_read(library: Any, codec: Codec) -> None:
 
 @LIBRARIES
 @CODECS
-def test_a_client_reads_our_batch(library: Any, codec: Codec) -> None:
+def test_client_reads_our_batch(library: Any, codec: Codec) -> None:
     batch = library.DefaultRecordBatch(bytes(build_batch(CONTENT, base_offset=100, codec=codec)))
 
     assert batch.validate_crc()
@@ -105,7 +105,7 @@ def test_a_client_reads_our_batch(library: Any, codec: Codec) -> None:
 
 
 @LIBRARIES
-def test_producer_fields_are_those_a_client_writes(library: Any) -> None:
+def test_producer_fields_equal_a_clients(library: Any) -> None:
     options = {"is_transactional": 1, "producer_id": 4711, "producer_epoch": 3, "base_sequence": 2**31 - 3}
     batch = view(build_with(library, Codec.NONE, **options))
 
@@ -113,10 +113,10 @@ def test_producer_fields_are_those_a_client_writes(library: Any) -> None:
     assert batch.is_transactional
     assert batch.has_producer_id
     assert not batch.is_control
-    assert batch.last_sequence == 1  # 2^31 - 1 is followed by 0
+    assert batch.last_sequence == 1  # wraps from 2^31 - 1 to 0
 
 
-def test_our_uncompressed_batch_is_byte_for_byte_a_clients() -> None:
+def test_uncompressed_batch_equals_a_clients_byte_for_byte() -> None:
     plain = [record._replace(headers=()) for record in CONTENT]
     builder = aiokafka_records.DefaultRecordBatchBuilder(2, 0, 0, 9, 1, 7, 1 << 20)
     for index, record in enumerate(plain):
@@ -142,7 +142,7 @@ def test_control_and_log_append_time() -> None:
 
 
 @CODECS
-def test_the_first_record_not_older_than_a_time(codec: Codec) -> None:
+def test_find_timestamp_returns_the_first_record_not_older(codec: Codec) -> None:
     batch = view(build_batch(CONTENT, base_offset=100, codec=codec))
 
     assert batch.find_timestamp(0, BOUND) == (100, T0)
@@ -153,7 +153,7 @@ def test_the_first_record_not_older_than_a_time(codec: Codec) -> None:
 
 
 class TestSplitting:
-    def test_batches_of_a_blob_are_found(self) -> None:
+    def test_consecutive_batches_are_split(self) -> None:
         batches = [build_batch([(T0, None, b"x" * size)], base_offset=size) for size in (0, 10, 1000)]
         blob = memoryview(bytearray(b"".join(batches)))
 
@@ -162,7 +162,7 @@ class TestSplitting:
         assert list(split_batches(memoryview(b""))) == []
         assert batch_bytes(blob, len(batches[0])) == len(batches[1])
 
-    def test_a_cut_blob_is_a_wire_error_at_every_byte(self) -> None:
+    def test_truncation_at_every_byte_is_a_wire_error(self) -> None:
         batches = [bytes(build_batch([(T0, None, b"x" * 20)])) for _ in range(2)]
         blob = b"".join(batches)
         for cut in range(1, len(blob)):
@@ -171,14 +171,14 @@ class TestSplitting:
                     list(split_batches(memoryview(blob)[:cut]))
 
     @pytest.mark.parametrize("length", [-1, -(2**31), 0, 4, 2**31 - 1])
-    def test_a_length_that_lies_is_a_wire_error(self, length: int) -> None:
+    def test_wrong_length_is_a_wire_error(self, length: int) -> None:
         batch = build_batch([(T0, None, b"x" * 20)])
         batch[8:12] = length.to_bytes(4, "big", signed=True)
         with pytest.raises(KafkaWireError):
             list(split_batches(memoryview(batch)))
 
     @pytest.mark.parametrize("magic", [0, 1, 3, 255])
-    def test_another_format_is_told_apart(self, magic: int) -> None:
+    def test_other_formats_are_distinguished(self, magic: int) -> None:
         batch = build_batch([(T0, None, b"x" * 20)])
         batch[16] = magic
         with pytest.raises(OldRecordFormatError):
@@ -186,7 +186,7 @@ class TestSplitting:
 
 
 class TestDamage:
-    def test_every_flipped_bit_behind_the_magic_breaks_the_checksum(self) -> None:
+    def test_every_flipped_bit_after_the_magic_breaks_the_checksum(self) -> None:
         whole = build_batch(CONTENT[:3])
         for position in range(17, len(whole)):
             damaged = bytearray(whole)
@@ -195,7 +195,7 @@ class TestDamage:
                 view(damaged).check_crc()
 
     @CODECS
-    def test_damaged_records_are_read_or_are_a_wire_error(self, codec: Codec) -> None:
+    def test_damaged_records_decode_or_are_a_wire_error(self, codec: Codec) -> None:
         whole = build_batch([CONTENT[0], CONTENT[1], CONTENT[2]] * 3, codec=codec)
         rng = random.Random(codec)
         for _ in range(400):
@@ -211,7 +211,7 @@ class TestDamage:
                     continue
 
     @pytest.mark.parametrize("count", [-1, 0, 2, 4, 2**31 - 1])
-    def test_a_wrong_record_count_is_a_wire_error(self, count: int) -> None:
+    def test_wrong_record_count_is_a_wire_error(self, count: int) -> None:
         batch = view(build_batch(CONTENT[:3]))
         batch.record_count = count
         with pytest.raises(KafkaWireError):
@@ -225,20 +225,20 @@ class TestDamage:
             view(batch).check_records(BOUND)
 
     @pytest.mark.parametrize("number", [5, 6, 7])
-    def test_an_unknown_codec_is_a_wire_error(self, number: int) -> None:
+    def test_unknown_codec_is_a_wire_error(self, number: int) -> None:
         batch = view(build_batch([(T0, None, b"a")]))
         batch.attributes = number
         with pytest.raises(KafkaWireError, match="codec"):
             list(batch.records(BOUND))
 
-    def test_the_bound_on_decompressed_bytes_holds(self) -> None:
+    def test_limit_on_decompressed_bytes_holds(self) -> None:
         batch = view(build_batch([(T0, None, bytes(1_000_000))], codec=Codec.ZSTD))
         assert batch.size_bytes < 1000
         with pytest.raises(KafkaWireError, match="beyond 500000"):
             list(batch.records(500_000))
 
 
-def test_an_empty_batch_is_what_compaction_leaves() -> None:
+def test_empty_batch_of_compaction_is_valid() -> None:
     batch = view(build_batch([], base_offset=7, producer_id=1, producer_epoch=0, base_sequence=3))
     assert list(batch.records(BOUND)) == []
     assert batch.find_timestamp(0, BOUND) is None
@@ -261,7 +261,7 @@ def test_an_empty_batch_is_what_compaction_leaves() -> None:
     codec=st.sampled_from(Codec),
     base_offset=st.integers(min_value=0, max_value=2**60),
 )
-def test_any_records_survive(records: list[NewRecord], codec: Codec, base_offset: int) -> None:
+def test_any_records_round_trip(records: list[NewRecord], codec: Codec, base_offset: int) -> None:
     try:
         batch = view(build_batch(records, codec=codec, base_offset=base_offset))
     except UnicodeEncodeError:

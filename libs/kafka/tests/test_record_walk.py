@@ -1,4 +1,4 @@
-"""The compiled walk over records and the interpreted one agree on every input, and on what Kafka says of it."""
+"""The compiled and the Python record validation agree on every input, and with Kafka."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ records = st.lists(st.builds(NewRecord, timestamps, contents, contents, headers)
 
 @st.composite
 def encoded(draw: st.DrawFn) -> tuple[bytes, int]:
-    """Records as a client lays them out, with deltas that may wrap, and their count."""
+    """Generate encoded records with deltas that may wrap, and their count."""
     out = bytearray()
     drawn = draw(records)
     for index, record in enumerate(drawn):
@@ -55,8 +55,8 @@ def agree(data: bytes, count: int, *rest: Any) -> None:
     assert native == outcome(record_walk_python.walk_records, data, count, *rest)
 
 
-def test_the_compiled_walk_is_what_runs() -> None:
-    assert record_walk.IS_NATIVE, "make install compiles it; it needs a C compiler"
+def test_compiled_walk_is_in_use() -> None:
+    assert record_walk.IS_NATIVE, "make install compiles it and needs a C compiler"
 
 
 @given(encoded(), int64s, st.booleans(), st.booleans(), timestamps, timestamps, st.integers(0, 5))
@@ -75,9 +75,7 @@ def test_records_with_one_byte_changed(batch: tuple[bytes, int], data: st.DataOb
 
 
 @given(encoded(), st.integers(-3, 30), st.integers(-20, 20))
-def test_records_cut_or_continued_and_counted_wrongly(
-    batch: tuple[bytes, int], count: int, change: int
-) -> None:
+def test_truncated_extended_or_miscounted_records(batch: tuple[bytes, int], count: int, change: int) -> None:
     data = batch[0] + bytes(change) if change >= 0 else batch[0][:change]
     agree(data, count, T0, False, True, *ANY_TIME)
 
@@ -101,14 +99,16 @@ def test_searches_by_time(batch: tuple[bytes, int], base: int, timestamp: int, d
 
 
 @pytest.mark.parametrize("module", [record_walk, record_walk_python])
-def test_what_a_walk_tells(module: Any) -> None:
+def test_walk_result(module: Any) -> None:
     batch = build_batch([(T0 + 5, b"k", None), (T0 + 9, None, b"v"), (T0 + 9, b"", b"v"), (T0, b"k", b"")])
     body = memoryview(batch)[HEADER_BYTES:]
     assert module.walk_records(body, 4, T0 + 5, False, False, *ANY_TIME) == (T0 + 9, 1, 0, 0, [], T0)
     walk = module.walk_records(body, 4, T0 + 5, False, True, T0 + 1, INT64_MAX, 9)
     assert walk == (T0 + 9, 1, 1, 1, [RecordFault(1, True, T0 + 9), RecordFault(3, False, T0)], T0)
     assert module.walk_records(body, 4, T0, True, False, T0, T0, 9) == (T0, 0, 0, 0, [], T0)
-    assert module.walk_records(body, 4, 4, False, False, *ANY_TIME).min_timestamp == -1, "which is none"
+    assert module.walk_records(body, 4, 4, False, False, *ANY_TIME).min_timestamp == -1, (
+        "-1 means no timestamp"
+    )
     assert module.walk_records(body, 4, -T0, False, False, *ANY_TIME)[0::5] == (-1, -T0 - 5)
     assert module.walk_records(b"", 0, T0, False, False, *ANY_TIME).min_timestamp == INT64_MAX
     assert module.first_at_or_after(body, 4, T0 + 5, T0 + 6, 0) == (1, T0 + 9)
@@ -131,7 +131,7 @@ def test_what_a_walk_tells(module: Any) -> None:
         ([0, 0, 0, -1], "runs past the record's end"),
     ],
 )
-def test_words_for_what_is_wrong(module: Any, fields: list[int], words: str) -> None:
+def test_error_messages(module: Any, fields: list[int], words: str) -> None:
     body = bytearray()
     for number in fields:
         append_varlong(body, number)

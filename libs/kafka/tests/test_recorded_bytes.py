@@ -1,4 +1,5 @@
-"""What kio does not know: bytes written by Apache Kafka's own Java classes (4.4.0, coordinator records 4.3.1)."""
+"""Messages that kio does not know, as encoded by Apache Kafka's Java classes (4.4.0, coordinator records
+4.3.1)."""
 
 import pytest
 from ponor_kafka.codec import decode_as, decode_versioned, encode, encode_versioned
@@ -165,14 +166,14 @@ RECORDED: list[tuple[Message, int, str]] = [
     RECORDED,
     ids=[f"{type(one).__name__}-{version}" for one, version, _ in RECORDED],
 )
-def test_a_message_is_what_java_wrote(message: Message, version: int, recorded: str) -> None:
+def test_message_equals_the_java_encoding(message: Message, version: int, recorded: str) -> None:
     wire = bytes.fromhex(recorded)
 
     assert encode(message, version).hex() == recorded
     assert decode_as(type(message), version, wire) == (message, len(wire))
 
 
-def test_coordinator_records_carry_their_version_in_front() -> None:
+def test_coordinator_records_start_with_their_version() -> None:
     key = OffsetCommitKey("group", "topic", 3)
 
     stored = encode_versioned(key, 1)
@@ -181,7 +182,7 @@ def test_coordinator_records_carry_their_version_in_front() -> None:
     assert decode_versioned(OffsetCommitKey, stored) == (key, 1)
 
 
-def test_a_consumer_protocol_version_from_the_future_is_read_as_the_newest_known() -> None:
+def test_future_consumer_protocol_version_is_decoded_as_the_newest_known() -> None:
     stored = bytearray(encode_versioned(OffsetCommitKey("g", "t", 0), 1)) + b"more"
     stored[:2] = (99).to_bytes(2, "big")
 

@@ -1,4 +1,4 @@
-"""Response frames: the same bytes whatever the buffers, and few of them."""
+"""Response frames: the same bytes for any split into buffers, and few buffers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ buffers = st.lists(
 
 
 @given(body=buffers)
-def test_joining_changes_no_byte(body: list[bytes]) -> None:
+def test_joining_buffers_changes_no_byte(body: list[bytes]) -> None:
     frame = b"".join(encode_response_frame(ApiKey.METADATA, 12, 7, body))
     assert frame == b"".join(encode_response_frame(ApiKey.METADATA, 12, 7, [b"".join(body)]))
 
 
-def test_a_page_of_many_rows_is_written_as_one_buffer() -> None:
+def test_page_of_many_rows_is_one_buffer() -> None:
     body = [b"row"] * 12_000
     assert len(encode_response_frame(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 7, body)) == 2
 

@@ -1,4 +1,4 @@
-"""The notation: what it says, and what it refuses."""
+"""The schema notation: parsed contents and errors."""
 
 import runpy
 from pathlib import Path
@@ -29,7 +29,7 @@ struct Shared
 """
 
 
-def test_a_schema_says_what_is_written() -> None:
+def test_schema_is_parsed() -> None:
     schema = parse_schema(TEXT)
     request, response = schema.messages
     fields = {field.name: field for field in request.body.fields}
@@ -60,10 +60,10 @@ def test_a_schema_says_what_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "problem"),
     [
         ("request R 0-1\n  a: int32 sometimes\n", "line 2.*sometimes"),
-        ("request R 0-x\n", "no version range"),
+        ("request R 0-x\n", "not a version range"),
         ("request R 0\n      a: int32\n", "indented"),
         ("request R 0\n  a: Missing\n", "Missing"),
         ("request R 0\n  a: int32\n  a: int8\n", "twice"),
@@ -72,8 +72,8 @@ def test_a_schema_says_what_is_written() -> None:
         ("speech R 0\n", "speech"),
     ],
 )
-def test_a_wrong_line_is_named(text: str, complaint: str) -> None:
-    with pytest.raises(SchemaTextError, match=complaint):
+def test_invalid_line_is_named(text: str, problem: str) -> None:
+    with pytest.raises(SchemaTextError, match=problem):
         parse_schema(text)
 
 
@@ -89,7 +89,7 @@ def test_names_become_snake_case() -> None:
     assert snake_case("V3AndBelow") == "v3_and_below"
 
 
-def test_generating_again_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_generation_is_idempotent(capsys: pytest.CaptureFixture[str]) -> None:
     modules = MEMBER / "src" / "ponor_kafka" / "messages"
     before = {path.name: path.stat().st_mtime_ns for path in modules.glob("*.py")}
     runpy.run_path(str(MEMBER / "generate.py"), run_name="__main__")

@@ -1,4 +1,4 @@
-"""What block headers say about the size of zstd data, held against what it becomes."""
+"""Size bounds from zstd block headers, compared with the decompressed size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SKIPPABLE = (0x184D2A53).to_bytes(4, "little") + (5).to_bytes(4, "little") + b"h
 
 
 @given(CONTENT, st.booleans(), st.booleans(), st.integers(1, 9))
-def test_the_bounds_hold_for_every_frame(content: bytes, sized: bool, summed: bool, level: int) -> None:
+def test_bounds_hold_for_every_frame(content: bytes, sized: bool, summed: bool, level: int) -> None:
     made = zstandard.ZstdCompressor(level=level, write_content_size=sized, write_checksum=summed)
     data = made.compress(content)
     bounds = output_bounds(data, ENOUGH)
@@ -31,7 +31,7 @@ def test_the_bounds_hold_for_every_frame(content: bytes, sized: bool, summed: bo
 
 
 @given(CONTENT, st.data())
-def test_a_part_of_a_frame_promises_no_upper_bound_or_holds_it(content: bytes, draw: st.DataObject) -> None:
+def test_truncated_frame_has_no_upper_bound_or_keeps_it(content: bytes, draw: st.DataObject) -> None:
     data = zstandard.ZstdCompressor(write_content_size=False).compress(content)
     part = data[: draw.draw(st.integers(0, len(data) - 1))]
     bounds = output_bounds(part, ENOUGH)
@@ -39,20 +39,20 @@ def test_a_part_of_a_frame_promises_no_upper_bound_or_holds_it(content: bytes, d
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_get_an_answer(data: bytes) -> None:
+def test_arbitrary_bytes_do_not_raise(data: bytes) -> None:
     for prefix in (b"", b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f\xfd\x00\x38"):
         bounds = output_bounds(prefix + data, ENOUGH)
         assert bounds.at_most is None or bounds.at_least <= bounds.at_most
 
 
-def test_repeated_bytes_without_end_are_known_after_a_few_blocks() -> None:
+def test_endless_repeated_bytes_are_detected_after_a_few_blocks() -> None:
     block = ((BLOCK_BYTES_MAX << 3) | (1 << 1)).to_bytes(3, "little") + b"\0"
     bomb = b"\x28\xb5\x2f\xfd\x00\x38" + block * 262_144
     bounds = output_bounds(bomb, ENOUGH)
     assert ENOUGH < bounds.at_least <= ENOUGH + BLOCK_BYTES_MAX
 
 
-def test_tiny_blocks_without_end_are_not_all_looked_at() -> None:
+def test_number_of_examined_blocks_is_bounded() -> None:
     block = ((1 << 3) | (1 << 1)).to_bytes(3, "little") + b"\0"
     assert output_bounds(b"\x28\xb5\x2f\xfd\x00\x38" + block * 262_144, ENOUGH) == OutputBounds(
         BLOCKS_MAX + 1, None

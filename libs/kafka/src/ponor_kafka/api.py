@@ -1,6 +1,6 @@
-"""The APIs of the protocol: keys, the versions this codec knows, and which header a version travels under.
+"""The protocol's APIs: keys, supported versions and header versions.
 
-What a broker advertises is the broker's decision; this is only what can be read and written.
+These are the versions that the codec can read and write; the broker decides which ones it advertises.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ __all__ = ["APIS", "Api", "ApiKey", "api_of", "request_header_version", "respons
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API: its key, its module in `ponor_kafka.messages`, its message classes and version bounds (inclusive)."""
+    """One API: key, module in `ponor_kafka.messages`, message classes and version bounds (inclusive)."""
 
     key: ApiKey
     module: str
@@ -25,9 +25,9 @@ class Api:
     version_min: int
     version_max: int
     flexible_min: int
-    """The first version with compact types and tagged fields; above `version_max` when there is none."""
+    """First version with compact types and tagged fields; greater than `version_max` if there is none."""
     unstable_min: int
-    """The first version that is not released yet and must not be advertised; usually above `version_max`."""
+    """First unreleased version, which must not be advertised; usually greater than `version_max`."""
 
     def knows(self, version: int) -> bool:
         return self.version_min <= version <= self.version_max
@@ -40,22 +40,25 @@ APIS: Final[Mapping[int, Api]] = MappingProxyType({int(row.key): Api(*row) for r
 
 
 def api_of(key: int) -> Api:
-    """The API of `key`. Raises KafkaWireError for keys that no client may send: the connection is closed then."""
+    """Return the API of `key`.
+
+    Raises KafkaWireError for keys that clients do not send; close the connection then.
+    """
     api = APIS.get(key)
     if api is None:
-        raise KafkaWireError(f"API key {key} is not one that clients send")
+        raise KafkaWireError(f"API key {key} is not a client API")
     return api
 
 
 def request_header_version(key: int, version: int) -> int:
-    """2 (tagged fields) for flexible versions, else 1. Raises KafkaWireError for an unknown key."""
+    """Return 2 (tagged fields) for flexible versions, else 1. Raises KafkaWireError for an unknown key."""
     return 2 if api_of(key).is_flexible(version) else 1
 
 
 def response_header_version(key: int, version: int) -> int:
-    """1 (tagged fields) for flexible versions, else 0; always 0 for ApiVersions (KIP-511).
+    """Return 1 (tagged fields) for flexible versions, else 0; always 0 for ApiVersions (KIP-511).
 
-    An ApiVersions response must be readable by a client that does not know yet which versions the broker speaks.
+    A client must be able to read an ApiVersions response before it knows the broker's versions.
     """
     if key == ApiKey.API_VERSIONS:
         return 0

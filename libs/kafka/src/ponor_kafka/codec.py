@@ -1,7 +1,7 @@
-"""Bytes to messages and back, for every message and version of the schema.
+"""Encoding and decoding of every message and version of the schema.
 
-The codec of a (message, version) is made at its first use, which takes about a millisecond, and kept. Produce requests
-and Fetch responses can be handled by these functions too; `produce_walk` and `fetch_response` are the fast paths.
+The codec of a (message, version) is built at its first use, which takes about a millisecond, and cached.
+Produce requests and Fetch responses have faster paths in `produce_walk` and `fetch_response`.
 """
 
 from collections.abc import Generator
@@ -29,27 +29,27 @@ M = TypeVar("M", bound=Message)
 
 
 def decode(api_key: int, api_version: int, buf: Buffer, pos: int = 0) -> tuple[Message, int]:
-    """Read a request body that starts at `pos`. Returns the request and the position behind it.
+    """Decode a request body that starts at `pos`. Returns the request and the end position.
 
-    Bytes behind the body are left alone, as Kafka does. Raises KafkaWireError for unknown keys and versions, and for
-    anything malformed.
+    Bytes after the body are ignored, as in Kafka. Raises KafkaWireError for unknown keys and versions and for
+    malformed input.
     """
     return decode_as(request_class(api_key), api_version, buf, pos)
 
 
 def decode_response(api_key: int, api_version: int, buf: Buffer, pos: int = 0) -> tuple[Message, int]:
-    """Read a response body that starts at `pos`; otherwise as `decode`."""
+    """Decode a response body that starts at `pos`; otherwise like `decode`."""
     return decode_as(response_class(api_key), api_version, buf, pos)
 
 
 def decode_as(message_class: type[M], version: int, buf: Buffer, pos: int = 0) -> tuple[M, int]:
-    """Read a message of a known class; otherwise as `decode`.
+    """Decode a message of a known class; otherwise like `decode`.
 
     `records` fields are memoryview slices of `buf`; strings and bytes are copies.
     """
-    copies, decoder = _decoder(message_class, version)  # type: ignore[arg-type]  # see _decoder
+    copies, decoder = _decoder(message_class, version)  # type: ignore[arg-type]  # classes are hashable
     if copies:
-        # Slices of bytes are cheaper than slices of a view, and nothing in these messages is large.
+        # Slices of bytes are cheaper than slices of a memoryview, and these messages have no large fields.
         source: Buffer = buf if type(buf) is bytes else bytes(buf)
     else:
         source = buf if type(buf) is memoryview else memoryview(buf)
@@ -57,30 +57,32 @@ def decode_as(message_class: type[M], version: int, buf: Buffer, pos: int = 0) -
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Write a message body as one bytes object. Raises KafkaEncodeError when `version` cannot carry it."""
-    return b"".join(_encoder(type(message), version)(message, []))  # type: ignore[arg-type]  # see _decoder
+    """Encode a message body as one bytes object. Raises KafkaEncodeError if `version` cannot represent it."""
+    return b"".join(_encoder(type(message), version)(message, []))  # type: ignore[arg-type]  # classes are hashable
 
 
 def encode_buffers(message: Message, version: int) -> list[Buffer]:
-    """Write a message body as a list of buffers, record batches among them uncopied; otherwise as `encode`."""
-    return _encoder(type(message), version)(message, [])  # type: ignore[arg-type]  # see _decoder
+    """Encode a message body as a list of buffers without copying record batches; otherwise like `encode`."""
+    return _encoder(type(message), version)(message, [])  # type: ignore[arg-type]  # classes are hashable
 
 
 def encode_steps(message: Message, version: int) -> Generator[None, None, list[Buffer]]:
-    """Write as `encode_buffers` does, in steps of half a millisecond: for answers that may have many thousand rows."""
-    return _step_encoder(type(message), version)(message, [])  # type: ignore[arg-type]  # see _decoder
+    """Like `encode_buffers`, in steps of half a millisecond: for responses with many thousand rows."""
+    return _step_encoder(type(message), version)(message, [])  # type: ignore[arg-type]  # classes are hashable
 
 
 def encode_versioned(message: Message, version: int) -> bytes:
-    """Write a record body as Kafka's internal topics and consumer protocols hold it: an int16 version, then the body."""
+    """Encode a record body of Kafka's internal topics and consumer protocols: an int16 version, then the
+    body.
+    """
     return version.to_bytes(2, "big") + encode(message, version)
 
 
 def decode_versioned(message_class: type[M], buf: Buffer) -> tuple[M, int]:
-    """Read what `encode_versioned` wrote. Returns the message and its version.
+    """Decode the output of `encode_versioned`. Returns the message and its version.
 
-    A version newer than known is read as the newest known, the promise of the consumer protocol's formats. Raises
-    KafkaWireError for anything malformed.
+    A newer version is decoded as the newest known one, which these formats guarantee to work. Raises
+    KafkaWireError for malformed input.
     """
     if len(buf) < 2:
         raise KafkaWireError(f"{message_class.__name__}: {len(buf)} bytes are too few for a version")
@@ -91,23 +93,24 @@ def decode_versioned(message_class: type[M], buf: Buffer) -> tuple[M, int]:
 
 @cache
 def request_class(api_key: int) -> type[Message]:
-    """The request class of an API. Raises KafkaWireError for an unknown key."""
+    """Return the request class of an API. Raises KafkaWireError for an unknown key."""
     api = api_of(api_key)
     return cast("type[Message]", getattr(import_module(f"ponor_kafka.messages.{api.module}"), api.request))
 
 
 @cache
 def response_class(api_key: int) -> type[Message]:
-    """The response class of an API. Raises KafkaWireError for an unknown key."""
+    """Return the response class of an API. Raises KafkaWireError for an unknown key."""
     api = api_of(api_key)
     return cast("type[Message]", getattr(import_module(f"ponor_kafka.messages.{api.module}"), api.response))
 
 
 @cache
 def _decoder(message_class: type[Message], version: int) -> tuple[bool, Decoder]:
-    """The decoder, and whether it wants its input as bytes.
+    """Return whether the decoder needs bytes as input, and the decoder.
 
-    Classes are hashable though their instances are not, which mypy does not tell apart at the callers.
+    Callers ignore a type error: mypy does not know that classes are hashable although their instances are
+    not.
     """
     if not message_class.VERSION_MIN <= version <= message_class.VERSION_MAX:
         raise KafkaWireError(_unknown_version(message_class, version))

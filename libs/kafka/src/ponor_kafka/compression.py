@@ -1,8 +1,8 @@
-"""The codecs of record batches: gzip, snappy, lz4 and zstd, each with a bound on what it may grow to.
+"""Compression codecs of record batches: gzip, snappy, lz4 and zstd, with limits on the decompressed size.
 
-Bytes that do not decompress raise KafkaWireError. So does data that would grow beyond the bound, and it does so without
-an allocation beyond the bound: sizes that data claims are checked first, and where none is claimed the output buffer
-grows step by step. Who decompresses often gives a scratch buffer: what fits into it costs no allocation.
+Corrupt data raises KafkaWireError, and so does data that exceeds the limit, without an allocation beyond the
+limit: claimed sizes are checked first, and without a claim the output buffer grows in steps. Callers that
+decompress often pass a scratch buffer to avoid allocations.
 """
 
 import zlib
@@ -23,12 +23,12 @@ _GZIP_PIECE_BYTES: Final = 1 << 20
 _FIRST_GUESS_BYTES_MIN: Final = 64 * 1024
 _GROWTH: Final = 4
 _SNAPPY_RATIO_MAX: Final = 64
-"""The format's own limit: an element of three bytes copies at most 64."""
-_OUTPUT_TOO_SMALL: Final = "whole buffer"  # how cramjam says that the output buffer is full
+"""Limit of the format: an element of three bytes copies at most 64 bytes."""
+_OUTPUT_TOO_SMALL: Final = "whole buffer"  # cramjam's error when the output buffer is full
 
 
 class Codec(IntEnum):
-    """The compression of a batch, the lowest three bits of its attributes."""
+    """Compression of a batch: the lowest three bits of its attributes."""
 
     NONE = 0
     GZIP = 1
@@ -38,9 +38,10 @@ class Codec(IntEnum):
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """Compress `data` in the framing that Kafka clients read.
+    """Compress `data` in the framing of Kafka clients.
 
-    `level` is the codec's own, as in Kafka's `compression.*.level`; None or, for gzip, -1 is its default. Snappy has none.
+    `level` is codec-specific, as in Kafka's `compression.*.level`; None, or -1 for gzip, is the default.
+    Snappy has none.
     """
     if codec is Codec.NONE:
         return bytes(data)
@@ -50,7 +51,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     if codec is Codec.SNAPPY:
         return _compress_xerial(data)
     if codec is Codec.LZ4:
-        # The Java client refuses linked blocks, which are the LZ4 library's default.
+        # The Java client rejects linked blocks, which are the LZ4 library's default.
         lz4 = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
         lz4.compress(bytes(data))
         return bytes(lz4.finish())
@@ -60,9 +61,9 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 def decompress(codec: Codec, data: Buffer, output_bytes_max: int, scratch: bytearray | None = None) -> Buffer:
     """Decompress `data` into at most `output_bytes_max` bytes.
 
-    The result may be a view of `scratch`, valid until that is used again.
+    The result may be a view of `scratch`, valid until its next use.
 
-    Raises KafkaWireError when the data is corrupt, truncated, or would grow beyond the bound.
+    Raises KafkaWireError if the data is corrupt, truncated or exceeds the limit.
     """
     if codec is Codec.NONE:
         if len(data) > output_bytes_max:
@@ -78,7 +79,8 @@ def decompress(codec: Codec, data: Buffer, output_bytes_max: int, scratch: bytea
         failure = f"the {codec.name.lower()} data is corrupt: {error}"
     except KafkaWireError as error:
         failure = str(error)
-    # Out here, because an exception that remembers the frames above would keep what was decompressed so far in memory.
+    # Raised outside the handler: a chained exception would keep the frames above, and their buffers, in
+    # memory.
     raise KafkaWireError(failure)
 
 
@@ -87,7 +89,7 @@ def _too_large(codec: Codec, output_bytes_max: int) -> KafkaWireError:
 
 
 def _decompress_gzip(data: Buffer, output_bytes_max: int) -> Buffer:
-    """One or more gzip members, as GZIPInputStream reads them, piece by piece."""
+    """Decompress one or more gzip members, like GZIPInputStream, in pieces."""
     out = bytearray()
     while True:
         member = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
@@ -119,7 +121,7 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(data: Buffer, output_bytes_max: int, scratch: bytearray | None) -> Buffer:
-    """Xerial framing when its magic is there, else one raw block, as librdkafka may send."""
+    """Decompress Xerial framing if its magic is present, otherwise one raw block, as librdkafka may send."""
     view = memoryview(data)
     blocks = _xerial_blocks(view) if bytes(view[: len(XERIAL_MAGIC)]) == XERIAL_MAGIC else [view]
     size = sum(cramjam.snappy.decompress_raw_len(block) for block in blocks)
@@ -150,7 +152,10 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
 
 
 def _zstd_room(data: Buffer, guess_bytes: int, output_bytes_max: int) -> int:
-    """Room for what does not fit into the scratch buffer: enough at the first try, and none for what is certainly too large."""
+    """Buffer size for data that does not fit into the scratch buffer.
+
+    Raises if the data certainly exceeds the limit.
+    """
     bounds = output_bounds(data, output_bytes_max)
     if bounds.at_least > output_bytes_max:
         raise _too_large(Codec.ZSTD, output_bytes_max)
@@ -160,7 +165,7 @@ def _zstd_room(data: Buffer, guess_bytes: int, output_bytes_max: int) -> int:
 def _decompress_growing(
     codec: Codec, data: Buffer, output_bytes_max: int, scratch: bytearray | None
 ) -> Buffer:
-    """Frames that need not say how large they become: try with room that grows up to the bound."""
+    """Decompress frames that may lack a content size: retry with a larger buffer, up to the limit."""
     decompress_into = cramjam.lz4.decompress_into if codec is Codec.LZ4 else cramjam.zstd.decompress_into
     size = min(max(_GROWTH * len(data), _FIRST_GUESS_BYTES_MIN), output_bytes_max)
     while True:

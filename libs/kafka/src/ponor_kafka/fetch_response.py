@@ -1,7 +1,6 @@
-"""The fast path of Fetch responses, versions 4 to 18: small headers and the caller's own buffers, in one list.
+"""Fast path of Fetch responses, versions 4 to 18: small headers and the caller's record buffers in one list.
 
-Record data is never copied or joined: the list goes to the connection as it is. Equal, byte for byte, to what the
-generic codec writes for the same content.
+Record data is never copied or joined. The output is byte for byte that of the generic codec.
 """
 
 from collections.abc import Sequence
@@ -45,12 +44,15 @@ _CURRENT_LEADER_TAG: Final = b"\x01"
 
 
 class FetchedPartition:
-    """The answer for one partition; a plain class, so that what a broker keeps for a partition can be its answer too.
+    """The response for one partition.
 
-    `records` are whole batches in offset order, in as many buffers as there are, of `records_bytes` together (set both with `take`).
-    `aborted_transactions` are (producer id, first offset) of every aborted transaction in range, None for read-uncommitted fetches.
-    `diverging_epoch` is (epoch, end offset) where the reader's log parts from this one, `current_leader` (leader id, leader epoch) beside an
-    error that says another broker leads (KIP-951); both from version 12 on.
+    A plain class, so that a broker's state of a partition can be its response.
+
+    Set `records` and `records_bytes` with `take`. `records` are whole batches in offset order, in any number
+    of buffers. `aborted_transactions` are (producer id, first offset) of every aborted transaction in range,
+    None for read-uncommitted fetches. `diverging_epoch` is (epoch, end offset) where the reader's log
+    diverges from this one. `current_leader` is (leader id, leader epoch), sent with an error if another
+    broker leads (KIP-951). Both exist from version 12.
     """
 
     __slots__ = (
@@ -84,7 +86,7 @@ class FetchedPartition:
 
     @property
     def is_plain(self) -> bool:
-        """Records and nothing out of the ordinary, as nearly all answers are."""
+        """Whether the response has records and none of the rare fields, as nearly all responses do."""
         return bool(
             self.records_bytes
             and not self.aborted_transactions
@@ -93,14 +95,14 @@ class FetchedPartition:
         )
 
     def take(self, records: Sequence[Buffer]) -> None:
-        """Answer with these batches, and no others."""
+        """Set the batches of the response."""
         self.records = records
         self.records_bytes = sum(map(len, records))
 
 
 @dataclass(slots=True)
 class FetchNodeEndpoint:
-    """Where a leader named in the answer can be reached; from version 16 on."""
+    """Address of a leader named in the response; from version 16."""
 
     node_id: int
     host: str
@@ -117,9 +119,12 @@ def build_fetch_response(
     session_id: int = 0,
     node_endpoints: Sequence[FetchNodeEndpoint] = (),
 ) -> list[Buffer]:
-    """The body of a Fetch response as buffers. Hints that `version` cannot carry are left out, errors are not.
+    """Build the body of a Fetch response as buffers.
 
-    Neighbours of one topic share an entry of the answer; a topic that comes back later has one more, as in Kafka.
+    Hints that `version` cannot represent are omitted, errors are not.
+
+    Consecutive partitions of one topic share an entry; a topic that recurs later gets another entry, as in
+    Kafka.
 
     Raises KafkaEncodeError for a version outside 4 to 18.
     """
@@ -161,7 +166,7 @@ def build_fetch_response(
 def _plain_response(
     version: int, partition: FetchedPartition, throttle_time_ms: int, error_code: int, session_id: int
 ) -> list[Buffer]:
-    """The answer that nearly all are, in one piece as far as its records: one partition, `is_plain`."""
+    """Build the most frequent response, one `is_plain` partition, with a single header buffer."""
     topic = partition.topic
     if version >= TOPIC_ID_MIN:
         assert isinstance(topic, bytes), f"version {version} names topics by id, not {topic!r}"
@@ -190,14 +195,14 @@ def _plain_response(
 
 
 def _by_topic(partitions: Sequence[FetchedPartition]) -> list[Sequence[FetchedPartition]]:
-    """Runs of neighbours of one topic."""
+    """Group consecutive partitions by topic."""
     if len(partitions) == 1:
         return [partitions]
     return [list(run) for _, run in groupby(partitions, _topic)]
 
 
 class _Buffers:
-    """Gathers small pieces into one buffer until record data comes between."""
+    """Collects small parts in one buffer between record data."""
 
     __slots__ = ("_done", "small")
 
@@ -217,7 +222,7 @@ class _Buffers:
 
 
 def _add_partition(out: _Buffers, partition: FetchedPartition, version: int) -> None:
-    """One partition of a version without tagged fields."""
+    """Encode a partition for a version without tagged fields."""
     fields = (partition.index, partition.error_code, partition.high_watermark, partition.last_stable_offset)
     if version >= LOG_START_MIN:
         out.small += _PARTITION_LOG_START.pack(*fields, partition.log_start_offset)
@@ -236,7 +241,7 @@ def _add_partition(out: _Buffers, partition: FetchedPartition, version: int) -> 
 
 
 def _add_flexible_partition(out: _Buffers, partition: FetchedPartition) -> None:
-    """One partition of a version with tagged fields; one pack when there is no aborted transaction."""
+    """Encode a partition for a version with tagged fields; one pack call without aborted transactions."""
     aborted = partition.aborted_transactions
     if not aborted:
         out.small += _FLEXIBLE_PARTITION.pack(
@@ -261,7 +266,7 @@ def _add_flexible_partition(out: _Buffers, partition: FetchedPartition) -> None:
 
 
 def _add_aborted(out: _Buffers, partition: FetchedPartition, aborted: Sequence[tuple[int, int]]) -> None:
-    """The same as far as the records, with aborted transactions."""
+    """Encode a partition with aborted transactions up to its records."""
     out.small += _PARTITION_LOG_START.pack(
         partition.index,
         partition.error_code,
@@ -299,7 +304,7 @@ def _endpoints_tag(endpoints: Sequence[FetchNodeEndpoint]) -> bytes:
 
 
 def _count(count: int, *, flexible: bool) -> bytes:
-    """A count, -1 meaning null."""
+    """Encode a count; -1 means null."""
     return encode_unsigned_varint(count + 1) if flexible else _INT32.pack(count)
 
 

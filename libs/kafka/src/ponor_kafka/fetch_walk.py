@@ -1,8 +1,10 @@
-"""The fast path of Fetch requests, versions 4 to 18: one walk over the bytes, one tuple a partition, no objects.
+"""Fast path of Fetch requests, versions 4 to 18: one pass over the bytes and one tuple per partition, no
+objects.
 
-What lives here: reading. It accepts what the generic codec accepts and is tested for it, with one exception: the contents of tagged fields
-(cluster id, replica state, replica directory, high watermark) concern followers, which Ponor has none of, and are skipped by their sizes.
-The whole request is walked before anything is returned, so that a malformed end never leaves a fetch session half updated.
+It accepts what the generic codec accepts, with one exception: the contents of tagged fields (cluster id,
+replica state, replica directory, high watermark) concern followers, which Ponor does not have, and are
+skipped by size. The whole request is read before anything is returned, so that malformed input never leaves a
+fetch session half updated.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +31,7 @@ TOPIC_ID_MIN: Final = 13
 REPLICA_STATE_MIN: Final = 15
 
 FINAL_EPOCH: Final = -1
-"""Session epoch of a request that wants no session, and of every request before version 7."""
+"""Session epoch of a request without a session, including every request before version 7."""
 
 _INT16: Final = PackedRun(">h")
 _INT32: Final = PackedRun(">i")
@@ -44,21 +46,22 @@ _REPLICA_ID_BYTES: Final = 4
 _TOPIC_ID_BYTES: Final = 16
 
 _ONE_BYTE_END: Final = 0x80
-"""Lengths below are one byte of an unsigned varint."""
+"""Smaller lengths take one byte as unsigned varint."""
 _ONE_ELEMENT: Final = 2
 _USUAL_END: Final = b"\x00\x01\x01\x00"
-"""No tags of the topic, nothing forgotten, an empty rack, no tags."""
+"""No topic tags, no forgotten topics, an empty rack, no tags."""
 
 WantedPartition: TypeAlias = tuple[int, int, int, int, int]
-"""Index, leader epoch the client believes in (−1: none), fetch offset, epoch of the record before it (−1: unknown), most bytes."""
+"""Index, client's leader epoch (−1: none), fetch offset, epoch of the preceding record (−1: unknown), maximum
+bytes."""
 
 TopicKey: TypeAlias = str | bytes
-"""A topic's name up to version 12, its id from 13 on."""
+"""A topic's name up to version 12, its id from version 13."""
 
 
 @dataclass(slots=True)
 class FetchWalk:
-    """What a Fetch request asks for, in its own order. Before version 7: the session epoch is `FINAL_EPOCH`."""
+    """A parsed Fetch request in request order. Before version 7 the session epoch is `FINAL_EPOCH`."""
 
     max_wait_ms: int
     min_bytes: int
@@ -71,9 +74,10 @@ class FetchWalk:
 
 
 def walk_fetch(version: int, buf: Buffer, pos: int, *, partitions_max: int) -> tuple[FetchWalk, int]:
-    """Walk the request body at `pos`. Returns it and the position behind it.
+    """Parse the request body at `pos`. Returns it and the end position.
 
-    Raises KafkaWireError for anything malformed, for more than `partitions_max` partitions, and for a version outside 4 to 18.
+    Raises KafkaWireError for malformed input, for more than `partitions_max` partitions, and for a version
+    outside 4 to 18.
     """
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise KafkaWireError(f"FetchRequest has no version {version}, only {VERSION_MIN} to {VERSION_MAX}")
@@ -92,7 +96,10 @@ def walk_fetch(version: int, buf: Buffer, pos: int, *, partitions_max: int) -> t
 
 
 def _walk_usual(version: int, buf: Buffer, pos: int, partitions_max: int) -> tuple[FetchWalk, int] | None:
-    """The request that nearly all are: one topic, no tags, nothing forgotten, no rack. None: it is another one, read with care."""
+    """Parse the usual request: one topic, no tags, no forgotten topics, no rack.
+
+    Return None for any other, even if malformed.
+    """
     if version < REPLICA_STATE_MIN:
         pos += _REPLICA_ID_BYTES
     wait_ms, min_bytes, bytes_max, isolation, session_id, session_epoch = _HEAD_SESSION.unpack_from(buf, pos)
@@ -124,7 +131,7 @@ def _walk_usual(version: int, buf: Buffer, pos: int, partitions_max: int) -> tup
 
 
 class _Walk:
-    """One walk: the bytes, and how many partitions may still come."""
+    """Parser of one request, with a count of the remaining partitions."""
 
     __slots__ = ("_buf", "_end", "_flexible", "_left", "_max", "_version")
 
@@ -172,7 +179,10 @@ class _Walk:
         return bytes(self._buf[pos:end]), end
 
     def _flexible_rows(self, pos: int) -> tuple[list[WantedPartition], int]:
-        """The partitions of one topic. Usually no row has a tag: then all rows have one size, and one call reads them."""
+        """Parse the partitions of one topic.
+
+        Usually no row has a tag; then all rows have one size and one call unpacks them.
+        """
         buf = self._buf
         count, pos = self._count(pos)
         self._take(count, _PARTITION_12_NO_TAGS.size, pos)
@@ -214,7 +224,10 @@ class _Walk:
         return indexes, self._tags(pos + count * 4)
 
     def _count(self, pos: int) -> tuple[int, int]:
-        """An array's length. Every element has bytes of its own, so that no count above what is left is true."""
+        """Read an array's length.
+
+        Every element takes at least one byte, so a count above the remaining bytes is invalid.
+        """
         if self._flexible:
             count, pos = decode_unsigned_varint(self._buf, pos)
             count -= 1
@@ -233,7 +246,7 @@ class _Walk:
         self._left -= count
         if self._left < 0:
             raise KafkaWireError(
-                f"FetchRequest: more than {self._max} partitions; ask for fewer at a time or raise fetch_partitions_max"
+                f"FetchRequest: more than {self._max} partitions; request fewer or raise fetch_partitions_max"
             )
 
     def _string(self, pos: int) -> tuple[str, int]:

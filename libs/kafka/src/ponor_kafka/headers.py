@@ -1,6 +1,6 @@
-"""Request and response headers: what stands before every body, written by hand because every request passes here.
+"""Request and response headers, written by hand because every request passes through here.
 
-The frame's four-byte length is not part of a header; `frames` strips it and `encode_frame` puts it on.
+The frame's four-byte length is not part of a header; `encode_response_frame` adds it.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ _FIXED: Final = PackedRun(">hhih")
 _INT32: Final = PackedRun(">i")
 _STRING_BYTES_MAX: Final = (1 << 15) - 1
 _REPLACED_BYTES_MAX: Final = _STRING_BYTES_MAX // 3
-"""A replacement character has three bytes: a longer text may grow beyond what a string of a record or an answer can have."""
+"""A replacement character has three bytes, so a longer text may exceed the maximum length of a string."""
 _INT32_PAIR: Final = PackedRun(">ii")
 _INT32_PAIR_AND_TAGS: Final = PackedRun(">iix")
 BUFFERS_MAX: Final = 16
-"""Buffers of a body that are written as they are."""
+"""Up to this number the buffers of a body are written unchanged."""
 JOINED_BYTES_MAX: Final = 1_024
-"""Beyond `BUFFERS_MAX`, buffers up to this size are copied together with their neighbours."""
+"""Beyond `BUFFERS_MAX`, adjacent buffers up to this size are joined."""
 
 
 @dataclass(slots=True)
 class RequestHeader:
-    """What a request says about itself; `body_position` is where its body starts in the frame."""
+    """A request header; `body_position` is the start of the body in the frame."""
 
     api_key: int
     api_version: int
@@ -38,17 +38,17 @@ class RequestHeader:
 
 
 def decode_request_header(buf: Buffer) -> RequestHeader:
-    """Read the header at the start of a frame (without its length).
+    """Decode the header at the start of a frame (without its length).
 
-    Raises KafkaWireError when it is malformed or its API key is none that clients send. The version is not judged:
-    ApiVersions must be answered whatever version it is asked in.
+    Raises KafkaWireError if it is malformed or clients do not send its API key. The version is not checked:
+    ApiVersions must be answered for any version.
     """
     if len(buf) < _FIXED.size:
         raise KafkaWireError(f"a request of {len(buf)} bytes is shorter than its header")
     api_key, api_version, correlation_id, client_id_length = _FIXED.unpack_from(buf)
     flexible_min = _FLEXIBLE_MIN.get(api_key)
     if flexible_min is None:
-        flexible_min = api_of(api_key).flexible_min  # which says that there is no such key
+        flexible_min = api_of(api_key).flexible_min  # raises for an unknown key
     pos = _FIXED.size
     client_id = None
     if client_id_length >= 0:
@@ -57,7 +57,7 @@ def decode_request_header(buf: Buffer) -> RequestHeader:
             raise KafkaWireError(
                 f"the client id claims {client_id_length} bytes where {len(buf) - pos} are left"
             )
-        # As Kafka: it is a name for people, and no reason to refuse.
+        # As in Kafka, invalid UTF-8 is replaced: the id is only for display.
         client_id = str(buf[pos:end], "utf-8", "replace")
         if client_id_length > _REPLACED_BYTES_MAX:
             client_id = client_id.encode()[:_STRING_BYTES_MAX].decode(errors="ignore")
@@ -70,7 +70,7 @@ def decode_request_header(buf: Buffer) -> RequestHeader:
 def encode_request_header(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None
 ) -> bytes:
-    """Write a request header in the version that the API and its version ask for."""
+    """Encode a request header in the header version of the API version."""
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
     tags = b"\x00" if request_header_version(api_key, api_version) == 2 else b""
@@ -78,13 +78,13 @@ def encode_request_header(
 
 
 def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
-    """Write a response header in the version that the API and its version ask for."""
+    """Encode a response header in the header version of the API version."""
     tags = b"\x00" if response_header_version(api_key, api_version) else b""
     return _INT32.pack(correlation_id) + tags
 
 
 def decode_response_header(api_key: int, api_version: int, buf: Buffer) -> tuple[int, int]:
-    """Read a response header. Returns the correlation id and the position of the body."""
+    """Decode a response header. Returns the correlation id and the position of the body."""
     if len(buf) < _INT32.size:
         raise KafkaWireError(f"a response of {len(buf)} bytes is shorter than its header")
     correlation_id: int = _INT32.unpack_from(buf)[0]
@@ -97,7 +97,10 @@ def decode_response_header(api_key: int, api_version: int, buf: Buffer) -> tuple
 def encode_response_frame(
     api_key: int, api_version: int, correlation_id: int, body: Sequence[Buffer]
 ) -> list[Buffer]:
-    """Length, header and body of a response as buffers ready to be written to a connection; of the body only small buffers are copied."""
+    """Encode length, header and body of a response as buffers for a connection.
+
+    Copies only small body buffers.
+    """
     size = sum(map(len, body))
     if len(body) > BUFFERS_MAX:
         body = join_small(body)
@@ -109,9 +112,9 @@ def encode_response_frame(
 
 
 def join_small(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """The same bytes in fewer buffers: neighbours that are small become one, and what is large, as records are, stays uncopied.
+    """Join adjacent small buffers; large ones, such as records, stay uncopied.
 
-    A write pays for each buffer; copying a kilobyte is cheaper.
+    Each buffer of a write has a cost; copying a kilobyte is cheaper.
     """
     joined: list[Buffer] = []
     small: list[Buffer] = []

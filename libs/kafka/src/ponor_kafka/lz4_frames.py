@@ -1,7 +1,9 @@
-"""Which LZ4 frames Kafka takes (the LZ4 frame format, version 1.6.1; `Lz4BlockInputStream` of Apache Kafka 4.3).
+"""Check for LZ4 frames that Kafka accepts (LZ4 frame format 1.6.1.
 
-What lives here: a look at a frame's descriptor, for who validates what producers send. The LZ4 library reads more than Kafka does: frames whose blocks refer to the blocks before them,
-frames that name a dictionary, frames to be skipped. A Java consumer stops at such a batch for ever.
+`Lz4BlockInputStream` of Apache Kafka 4.3).
+
+The LZ4 library accepts more than Kafka: linked blocks, dictionaries, skippable frames. A Java consumer gets
+stuck at such a batch, so the broker validates the frame descriptor of produced batches.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ MAGIC: Final = b"\x04\x22\x4d\x18"
 _INDEPENDENT_BLOCKS: Final = 0x20
 _VERSION_1: Final = 0x40
 _DECIDES: Final = 0xE3
-"""Of the flags, those that Kafka insists on: the version, independent blocks, the reserved bit and the dictionary's."""
+"""Flags that Kafka checks: version, independent blocks, the reserved bit and the dictionary bit."""
 
 
 def check_readable_by_kafka(data: Buffer) -> None:
-    """Raises KafkaWireError for a frame that Kafka's own reader refuses. What it holds is the decompressor's to check."""
+    """Raise KafkaWireError for a frame that Kafka's reader rejects. The decompressor checks the contents."""
     if bytes(data[: len(MAGIC)]) != MAGIC or len(data) <= len(MAGIC):
         raise KafkaWireError("the lz4 data does not begin with a frame")
     flags = data[len(MAGIC)]

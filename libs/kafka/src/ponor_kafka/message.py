@@ -1,17 +1,18 @@
-"""The base of every generated message and struct: equality and a readable form by field, and nothing else.
+"""Base classes of generated messages and structs: equality and repr by field.
 
-Instances are plain slots; the generated constructors take every field in wire order, each with the protocol's default.
+Instances have only slots. The generated constructors take every field in wire order with the protocol's
+default.
 """
 
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
 ZERO_UUID: Final = bytes(16)
-"""The id that means "no topic id": Kafka ids are the 16 raw bytes of a UUID everywhere in this package."""
+"""Means "no topic id". Kafka ids are the 16 raw bytes of a UUID everywhere in this package."""
 
 
 class Struct:
-    """A struct of the protocol. Sequences compare by content, whether list or tuple."""
+    """A struct of the protocol. Lists and tuples compare by content."""
 
     __slots__: Sequence[str] = ()
 
@@ -20,7 +21,7 @@ class Struct:
             return NotImplemented
         return all(_same(getattr(self, name), getattr(other, name)) for name in type(self).__slots__)
 
-    __hash__ = None  # type: ignore[assignment]  # fields change; two equal structs may differ a moment later
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in type(self).__slots__)
@@ -28,7 +29,7 @@ class Struct:
 
 
 class Message(Struct):
-    """A struct that is encoded by itself: a request, a response, a header or a record body."""
+    """A struct that is encoded on its own: a request, response, header or record body."""
 
     __slots__ = ()
 

@@ -1,7 +1,8 @@
-"""A plain Produce request, nearly every one: from its frame to its last record in two compiled steps.
+"""Parsing of a plain Produce request, the most frequent kind, from its frame to its last record in two
+compiled steps.
 
-What lives here: the choice of the implementation. `plain_produce_native` is compiled when this member is installed (docs/design/kafka-protocol-and-produce-path.md#plain-requests); where it is
-not there, `plain_produce_python` gives the same results, at the cost of the long way.
+Selects `plain_produce_native`, compiled at installation
+(docs/design/kafka-protocol-and-produce-path.md#plain-requests), or the equivalent `plain_produce_python`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ try:
     from ponor_kafka.plain_produce_native import read_plain_produce, stamped_copy, walk_plain_batch
 
     IS_NATIVE = True
-except ImportError:  # pragma: no cover - no C compiler was there when the member was installed
+except ImportError:  # pragma: no cover - installed without a C compiler
     from ponor_kafka.plain_produce_python import read_plain_produce, stamped_copy, walk_plain_batch
 
     IS_NATIVE = False

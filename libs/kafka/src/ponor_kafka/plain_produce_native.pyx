@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""A plain Produce request read in one step, compiled. Rule for rule the same as `plain_produce_python`, which explains them.
+"""Compiled parsing of a plain Produce request. It implements the rules that `plain_produce_python` documents.
 
-What lives here: bytes alone. Nothing is read behind the end of the frame; the frame cannot change meanwhile, for nothing else runs.
+Nothing is read past the end of the frame. The frame cannot change during a call, which holds the GIL.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_CheckExact, PyByteArray_GET_SIZE
@@ -14,7 +14,7 @@ from crc32c import crc32c
 cdef object checksum = crc32c
 
 cdef enum:
-    # As in headers, produce_walk and record_batch.
+    # Same values as in headers, produce_walk and record_batch.
     FIXED_HEADER = 10
     VERSION_MIN = 3
     FLEXIBLE_MIN = 9
@@ -69,7 +69,7 @@ cdef inline bint is_ascii(const uint8_t *at, Py_ssize_t size) noexcept nogil:
 
 
 cdef inline const uint8_t *varint(const uint8_t *pos, const uint8_t *end, int32_t *value) noexcept nogil:
-    """The position behind a zigzag varint of at most five bytes; NULL if there is none."""
+    """Return the end of a zigzag varint of at most five bytes; NULL if it is malformed."""
     cdef uint32_t bits = 0
     cdef int shift = 0
     while shift < 35 and pos < end:
@@ -96,7 +96,7 @@ cdef inline const uint8_t *varlong(const uint8_t *pos, const uint8_t *end, int64
 
 
 cdef inline const uint8_t *nullable(const uint8_t *pos, const uint8_t *end, int32_t *length) noexcept nogil:
-    """The position behind a field; its length is negative where it is null."""
+    """Return the end of a field; its length is negative if it is null."""
     pos = varint(pos, end, length)
     if pos == NULL or length[0] > end - pos:
         return NULL
@@ -106,7 +106,7 @@ cdef inline const uint8_t *nullable(const uint8_t *pos, const uint8_t *end, int3
 cdef inline const uint8_t *record(
     const uint8_t *pos, const uint8_t *end, int32_t index, int64_t *delta, int32_t *key_length
 ) noexcept nogil:
-    """The end of the record from `pos` to `end`; NULL if it does not fill that exactly."""
+    """Return the end of the record from `pos` to `end`; NULL if it does not fill the range exactly."""
     cdef int32_t number = 0, headers = 0
     if pos == end:
         return NULL
@@ -170,7 +170,7 @@ cdef int check_place(bytearray frame, Py_ssize_t position, Py_ssize_t size) exce
 
 
 def read_plain_produce(frame):
-    """See `plain_produce_python.read_plain_produce`."""
+    """Compiled `plain_produce_python.read_plain_produce`."""
     cdef const uint8_t *start
     cdef const uint8_t *pos
     cdef const uint8_t *end
@@ -239,7 +239,7 @@ def read_plain_produce(frame):
     pos += name_bytes
     if version < TOPIC_ID_MIN and not is_ascii(name, name_bytes):
         return None
-    # The partition, up to its records, which end the request but for three empty tag buffers.
+    # The partition up to its records; only three empty tag buffers follow the records.
     if is_flexible:
         if end - pos < 1 + 4 or pos[0] != 2:
             return None
@@ -303,7 +303,7 @@ def read_plain_produce(frame):
 
 
 def walk_plain_batch(bytearray frame not None, Py_ssize_t position, Py_ssize_t size):
-    """See `plain_produce_python.walk_plain_batch`."""
+    """Compiled `plain_produce_python.walk_plain_batch`."""
     cdef const uint8_t *batch
     cdef Records records
     cdef object newest
@@ -317,13 +317,13 @@ def walk_plain_batch(bytearray frame not None, Py_ssize_t position, Py_ssize_t s
     if checksum(view[position + ATTRIBUTES_AT : position + size]) != u32(batch + CRC_AT):
         return None
     newest = records.max_timestamp
-    # One object where they are the same, as in every batch of one record: who keeps a batch keeps both.
+    # Equal timestamps, as in every batch of one record, share one object to save memory in retained batches.
     return newest, newest if records.min_timestamp == records.max_timestamp else records.min_timestamp, bool(records.lacks_key)
 
 
 def stamped_copy(bytearray frame not None, Py_ssize_t position, Py_ssize_t size, int64_t base_offset,
                  int32_t leader_epoch):
-    """See `plain_produce_python.stamped_copy`."""
+    """Compiled `plain_produce_python.stamped_copy`."""
     cdef bytes copied
     cdef uint8_t *at
     check_place(frame, position, size)

@@ -1,9 +1,9 @@
-"""A plain Produce request in Python: the fallback, and the readable statement of what the compiled reading accepts.
+"""Parsing of a plain Produce request in Python: the fallback and reference of the compiled version.
 
-What lives here: what "plain" means, in terms of the parts that read every request: a header with an ASCII client id, one topic with an ASCII
-name, one partition, acks 1 or -1, no transaction, no tagged fields; in it one uncompressed batch of format 2 with attributes of zero, an intact
-checksum, well-formed records, and the largest of their timestamps in its header. Whatever else comes is not judged here: it takes the long
-way, which accepts it too or says what is wrong.
+A request is plain if it has a header with an ASCII client id, one topic with an ASCII name, one partition,
+acks 1 or -1, no transaction and no tagged fields. Its only batch is uncompressed, of format 2, with zero
+attributes, a valid checksum, well-formed records, and their largest timestamp in its header. All other
+requests, valid or not, take the general path.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
 from ponor_kafka.record_walk_python import walk_records
 
 PlainProduce: TypeAlias = tuple[int, int, int, str | bytes, int, int, int, int, int, int, int]
-"""Of the request: version, correlation id, timeout in ms, topic (its id from version 13 on), partition. Of the batch: position and bytes in
-the frame, number of records, producer id, producer epoch, base sequence.
+"""Of the request: version, correlation id, timeout in ms, topic (its id from version 13), partition. Of the
+batch: position and size in the frame, number of records, producer id, producer epoch, base sequence.
 
-A tuple, because taking it apart is one instruction; an object would cost as much as the reading."""
+A tuple, because unpacking it is one instruction; creating an object would cost as much as the parsing.
+"""
 
 PlainRecords: TypeAlias = tuple[int, int, bool]
-"""Largest timestamp (-1 for none), smallest timestamp, -1 ("none") among them (2^63 - 1 without records), and whether a record lacks a key."""
+"""Largest timestamp (-1: none), smallest timestamp (-1 if a record has none; 2^63 - 1 without records),
+whether a record lacks a key."""
 
 _EMPTY_TAGS: Final = 0
 _STAMP: Final = PackedRun(">qii")
@@ -34,9 +36,11 @@ _ACKS: Final = (-1, 1)
 
 
 def read_plain_produce(frame: bytearray) -> PlainProduce | None:
-    """Read a request frame (without its length) up to the header of its batch; None if it is not plain, see above.
+    """Parse a request frame (without its length) up to the header of its batch.
 
-    Checksum and records are `walk_plain_batch`'s: topics that change what is sent need neither of them here.
+    None if the request is not plain.
+
+    `walk_plain_batch` verifies checksum and records. Topics that rewrite batches do not need that here.
     """
     header = _header(frame)
     if header is None:
@@ -66,10 +70,12 @@ def read_plain_produce(frame: bytearray) -> PlainProduce | None:
 
 
 def walk_plain_batch(frame: bytearray, position: int, size_bytes: int) -> PlainRecords | None:
-    """Check checksum and records of the batch that `read_plain_produce` found; None if anything is wrong, or the header's largest timestamp.
+    """Verify checksum, records and largest timestamp of the batch found by `read_plain_produce`.
+
+    None if one is wrong.
 
     Raises:
-        ValueError: no batch of this size can lie there.
+        ValueError: position and size are outside the frame.
     """
     _check_place(frame, position, size_bytes)
     batch = BatchView(memoryview(frame)[position : position + size_bytes])
@@ -87,10 +93,10 @@ def walk_plain_batch(frame: bytearray, position: int, size_bytes: int) -> PlainR
 def stamped_copy(
     frame: bytearray, position: int, size_bytes: int, base_offset: int, leader_epoch: int
 ) -> bytes:
-    """The batch at a position of a frame as bytes of its own, with base offset and leader epoch set; the frame stays as it is.
+    """Copy the batch at a position of a frame and set base offset and leader epoch in the copy.
 
     Raises:
-        ValueError: no batch of this size can lie there.
+        ValueError: position and size are outside the frame.
     """
     _check_place(frame, position, size_bytes)
     stamp = _STAMP.pack(base_offset, size_bytes - LENGTH_PREFIX_BYTES, leader_epoch)
@@ -99,11 +105,11 @@ def stamped_copy(
 
 def _check_place(frame: bytearray, position: int, size_bytes: int) -> None:
     if position < 0 or size_bytes < HEADER_BYTES or size_bytes > len(frame) - position:
-        raise ValueError(f"no batch of {size_bytes} bytes lies at {position} of {len(frame)}")
+        raise ValueError(f"no batch of {size_bytes} bytes at {position} of {len(frame)}")
 
 
 def _header(frame: bytearray) -> RequestHeader | None:
-    """The header of a Produce request that needs nothing to be skipped."""
+    """Decode the header of a Produce request without tagged fields; None for any other."""
     try:
         header = decode_request_header(frame)
     except KafkaWireError:
@@ -121,7 +127,7 @@ def _header(frame: bytearray) -> RequestHeader | None:
 
 
 def _is_counted(batch: BatchView) -> bool:
-    """Whether count and offsets agree, and a producer's epoch and sequence are there."""
+    """Whether count and offsets agree, and a producer id comes with epoch and sequence."""
     if batch.record_count <= 0 or batch.record_count - 1 != batch.last_offset_delta:
         return False
     return (
@@ -131,6 +137,6 @@ def _is_counted(batch: BatchView) -> bool:
 
 
 def _position(header: RequestHeader, frame: bytearray, batch: BatchView) -> int:
-    """Where the batch starts: it ends with the body, or before the three empty tag buffers that do."""
+    """Start of the batch. It ends with the body, or before the three empty tag buffers at its end."""
     behind = 3 if header.api_version >= FLEXIBLE_MIN else 0
     return len(frame) - behind - batch.size_bytes

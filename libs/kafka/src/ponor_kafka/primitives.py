@@ -1,7 +1,7 @@
-"""The variable-width integers of the protocol, and the buffer types that all modules share.
+"""Variable-width integers of the protocol, and the shared buffer types.
 
-Unsigned varints carry lengths and tags in flexible versions (KIP-482); zigzag varints and varlongs carry everything
-inside a record of a batch. Functions that read return the value and the position after it.
+Unsigned varints encode lengths and tags in flexible versions (KIP-482); zigzag varints and varlongs encode
+all numbers of a record. Decoding functions return the value and the end position.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from ponor_kafka.errors import KafkaEncodeError, KafkaWireError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Records: TypeAlias = Buffer | Sequence[Buffer]
-"""Record batches on their way: one memoryview when decoded, any buffer or a list of buffers when encoded."""
+"""Record batches: one memoryview when decoded, any buffer or list of buffers when encoded."""
 
 UNSIGNED_VARINT_BYTES_MAX: Final = 5
 VARLONG_BYTES_MAX: Final = 10
@@ -21,7 +21,7 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
 
 def decode_unsigned_varint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most five bytes."""
+    """Decode an unsigned varint of at most five bytes."""
     if not 0 <= pos < len(buf):
         raise KafkaWireError(f"an unsigned varint should start at byte {pos}, where the data ends")
     first = buf[pos]
@@ -31,7 +31,9 @@ def decode_unsigned_varint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def decode_unsigned_varint_tail(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """Read the rest of an unsigned varint whose first byte has its continuation bit set and is before `pos`."""
+    """Decode the rest of an unsigned varint after its first byte, which has the continuation bit and precedes
+    `pos`.
+    """
     value = first & 0x7F
     shift = 7
     for _ in range(UNSIGNED_VARINT_BYTES_MAX - 1):
@@ -51,7 +53,7 @@ def decode_unsigned_varint_tail(buf: Buffer, pos: int, first: int) -> tuple[int,
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """Write an unsigned varint."""
+    """Encode an unsigned varint."""
     if 0 <= value < 0x80:
         return _ONE_BYTE[value]
     if not 0 <= value <= 0x7FFF_FFFF:
@@ -65,7 +67,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def encode_compact_string_length(length_plus_one: int) -> bytes:
-    """Write the length prefix of a compact string; strings are never longer than 32767 bytes."""
+    """Encode the length prefix of a compact string; strings have at most 32767 bytes."""
     if length_plus_one - 1 > COMPACT_STRING_BYTES_MAX:
         raise KafkaEncodeError(
             f"a string of {length_plus_one - 1} bytes is longer than {COMPACT_STRING_BYTES_MAX}"
@@ -74,7 +76,7 @@ def encode_compact_string_length(length_plus_one: int) -> bytes:
 
 
 def decode_varlong(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
-    """Read a zigzag varint or varlong of at most ten bytes that ends at or before `end`."""
+    """Decode a zigzag varint or varlong of at most ten bytes that ends at or before `end`."""
     value = shift = 0
     limit = min(end, pos + VARLONG_BYTES_MAX)
     while pos < limit:
@@ -82,7 +84,7 @@ def decode_varlong(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
         pos += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            # Ten bytes carry 70 bits; a long has 64, and the excess is cut off as Java's shift does.
+            # Ten bytes hold 70 bits, a long has 64; the excess is dropped, as by Java's shift.
             value &= 0xFFFF_FFFF_FFFF_FFFF
             return (value >> 1) ^ -(value & 1), pos
         shift += 7
@@ -92,7 +94,7 @@ def decode_varlong(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
 
 
 def append_varlong(out: bytearray, value: int) -> None:
-    """Write a signed value in zigzag form behind `out`; the same bytes for varint and varlong."""
+    """Append a signed value in zigzag encoding to `out`; varint and varlong have the same encoding."""
     zigzag = (value << 1) ^ (value >> 63)
     if not 0 <= zigzag <= 0xFFFF_FFFF_FFFF_FFFF:
         raise KafkaEncodeError(f"{value} does not fit into a varlong of 64 bits")
@@ -103,7 +105,7 @@ def append_varlong(out: bytearray, value: int) -> None:
 
 
 def skip_tagged_fields(buf: Buffer, pos: int, end: int) -> int:
-    """Skip a tag buffer, whatever its tags, by their sizes. Returns the position behind it."""
+    """Skip a tag buffer by the sizes of its fields. Returns the end position."""
     count, pos = decode_unsigned_varint(buf, pos)
     for _ in range(count):
         _, pos = decode_unsigned_varint(buf, pos)

@@ -1,7 +1,8 @@
-"""The fast path of Produce requests, versions 3 to 13: one walk over the bytes, no object per partition or record.
+"""Fast path of Produce requests, versions 3 to 13: one pass over the bytes, no object per partition or
+record.
 
-Equal to the generic codec in what it accepts and returns, and tested for it; it differs in its result only, a flat list.
-The whole request is walked before anything is returned, so that a malformed end never leaves half a request applied.
+It accepts exactly what the generic codec accepts, but returns a flat list. The whole request is read before
+anything is returned, so that malformed input never leaves a request half applied.
 """
 
 from dataclasses import dataclass, field
@@ -43,12 +44,12 @@ _FLEXIBLE_TOPIC_ID_BYTES_MIN: Final = 18
 _FLEXIBLE_PARTITION_BYTES_MIN: Final = 6
 
 Partition: TypeAlias = tuple[str, bytes, int, memoryview | None]
-"""Topic name ("" from version 13 on), topic id (zero before), partition index, records (None when null)."""
+"""Topic name ("" from version 13), topic id (zero before), partition index, records (None if null)."""
 
 
 @dataclass(slots=True)
 class ProduceWalk:
-    """What a Produce request asks for; `partitions` keeps the request's order."""
+    """A parsed Produce request; `partitions` keeps the request's order."""
 
     transactional_id: str | None
     acks: int
@@ -62,16 +63,19 @@ class OnePartition(NamedTuple):
     acks: int
     timeout_ms: int
     topic: str | bytes
-    """Name, or topic id from version 13 on."""
+    """Name, or topic id from version 13."""
     partition: int
     records: memoryview
 
 
 def walk_one_partition(version: int, frame: bytearray, pos: int) -> OnePartition | None:
-    """Walk a request body of the usual shape, in a third of `walk_produce`'s time; None for every other, malformed ones included.
+    """Parse a request body of the usual shape in a third of the time of `walk_produce`.
 
-    Idempotent producers with little to send, and every request with a large batch, look like this. Bodies with null records, an empty
-    topic, a name of 127 bytes or more, tagged fields or anything behind the body are left to `walk_produce`.
+    None for any other, even if malformed.
+
+    Small requests of idempotent producers and every request with a large batch have this shape. Bodies with
+    null records, an empty topic, a name of 127 bytes or more, tagged fields or trailing bytes are left to
+    `walk_produce`.
     """
     try:
         if version >= TOPIC_ID_MIN:
@@ -121,7 +125,9 @@ def _walk_one_by_id(frame: bytearray, pos: int) -> OnePartition | None:
 
 
 def _one_flexible_partition(frame: bytearray, pos: int) -> tuple[int, memoryview | None]:
-    """From the number of partitions to the end of the body, which must be three empty tag buffers: partition, topic, request."""
+    """Parse from the number of partitions to the end, which must be three empty tag buffers: partition,
+    topic, request.
+    """
     partitions, index, length = _FLEXIBLE_PARTITION.unpack_from(frame, pos)
     begin = pos + _FLEXIBLE_PARTITION.size
     if length > 0x7F:
@@ -133,9 +139,9 @@ def _one_flexible_partition(frame: bytearray, pos: int) -> tuple[int, memoryview
 
 
 def walk_produce(version: int, buf: memoryview, pos: int) -> tuple[ProduceWalk, int]:
-    """Walk the request body at `pos`. Returns it and the position behind it; records are slices of `buf`.
+    """Parse the request body at `pos`. Returns it and the end position; records are slices of `buf`.
 
-    Raises KafkaWireError for anything malformed, and for a version outside 3 to 13.
+    Raises KafkaWireError for malformed input and for a version outside 3 to 13.
     """
     if not VERSION_MIN <= version <= VERSION_MAX:
         raise KafkaWireError(f"ProduceRequest has no version {version}, only {VERSION_MIN} to {VERSION_MAX}")
@@ -203,7 +209,10 @@ def _walk_flexible(buf: memoryview, pos: int, *, topic_ids: bool) -> tuple[Produ
 def _flexible_partitions(
     buf: memoryview, pos: int, found: list[Partition], name: str, topic_id: bytes
 ) -> int:
-    """The partitions of one topic; the loop that every byte produced passes, so it calls nothing on its usual path."""
+    """Parse the partitions of one topic.
+
+    Every produced byte passes this loop, so its usual path makes no calls.
+    """
     end = len(buf)
     unpack_from = _INT32_LENGTH.unpack_from
     count, pos = decode_unsigned_varint(buf, pos)

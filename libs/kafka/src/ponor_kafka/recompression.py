@@ -1,6 +1,6 @@
-"""The same records under another codec: a new batch for a topic whose `compression.type` is not the producer's.
+"""Recompression of a batch for a topic whose `compression.type` differs from the producer's codec.
 
-What lives here: the new batch. Records, offsets and timestamps stay byte for byte; codec bits, length and checksum change.
+Records, offsets and timestamps stay byte for byte; codec bits, length and checksum change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _CRC: Final = PackedRun(">I")
 
 
 def recompressed(batch: BatchView, data: Buffer, codec: Codec, level: int | None = None) -> BatchView:
-    """A new batch in memory of its own, with the header of `batch` and `data` (its records, uncompressed) under `codec`."""
+    """Build a new batch with the header of `batch` and `data` (its uncompressed records) compressed with
+    `codec`.
+    """
     body = compress(codec, data, level)
     out = bytearray(batch.view[:HEADER_BYTES])
     out += body

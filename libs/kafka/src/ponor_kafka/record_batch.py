@@ -1,7 +1,7 @@
-"""Record batches of format v2 where they lie: a view that reads the header, stamps offsets and finds records.
+"""In-place view of a record batch of format v2: reads the header, sets offsets and finds records.
 
-The checksum covers everything from the attributes on. Base offset, length, leader epoch and magic are outside it, so
-that a broker can stamp the offset and the epoch without computing anything. Byte by byte: docs/formats/record-batch.md.
+The checksum covers everything from the attributes on. Base offset, length, leader epoch and magic are outside
+it, so a broker can set offset and epoch without computing a checksum. Layout: docs/formats/record-batch.md.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ from ponor_kafka.records import RECORD_BYTES_MIN, Record, RecordBounds, decode_b
 MAGIC: Final = 2
 HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12
-"""Base offset and length: what stands before the bytes that the length counts."""
+"""Base offset and length: the bytes that the length does not count."""
 MAGIC_POSITION: Final = 16
 CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21
@@ -32,14 +32,14 @@ CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
 
 _CODECS: Final = tuple(Codec)
-"""By number: indexing costs a fifth of the enumeration's own look-up."""
+"""By number: indexing costs a fifth of a lookup in the enumeration."""
 NO_PRODUCER_ID: Final = -1
 NO_TIMESTAMP: Final = -1
 
 BATCH_HEADER: Final = PackedRun(">qiibIhiqqqhii")
 _PREFIX: Final = PackedRun(">qi")
 _STAMP: Final = PackedRun(">qii")
-"""Base offset, length, leader epoch: the length between the two is written again as it is."""
+"""Base offset, length, leader epoch; the length is rewritten unchanged."""
 _INT64: Final = PackedRun(">q")
 _INT32: Final = PackedRun(">i")
 _UINT32: Final = PackedRun(">I")
@@ -49,11 +49,11 @@ _MAX_TIMESTAMP_POSITION: Final = 35
 
 
 class OldRecordFormatError(KafkaWireError):
-    """The records are of format v0 or v1, which Kafka 4 refuses (UNSUPPORTED_FOR_MESSAGE_FORMAT)."""
+    """The records have format v0 or v1, which Kafka 4 rejects (UNSUPPORTED_FOR_MESSAGE_FORMAT)."""
 
 
 class BatchView:
-    """One batch in a buffer. Setting offset or epoch needs the buffer to be writable; everything else only reads."""
+    """One batch in a buffer. Setters need a writable buffer."""
 
     __slots__ = (
         "attributes",
@@ -85,7 +85,7 @@ class BatchView:
     def __init__(self, view: memoryview) -> None:
         """View the batch that fills `view` exactly.
 
-        Raises OldRecordFormatError for another magic, KafkaWireError when the header or its length does not fit.
+        Raises OldRecordFormatError for another magic, KafkaWireError if header or length are wrong.
         """
         size = len(view)
         if size < HEADER_BYTES or view[MAGIC_POSITION] != MAGIC:
@@ -123,14 +123,14 @@ class BatchView:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record: 2^31 - 1 is followed by 0. -1 without a producer id."""
+        """Sequence number of the last record; wraps from 2^31 - 1 to 0. -1 without a producer id."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFF_FFFF
 
     @property
     def codec(self) -> Codec:
-        """Raises KafkaWireError for the three values that no codec has."""
+        """Raises KafkaWireError for the three unassigned values."""
         number = self.attributes & CODEC_MASK
         if number > Codec.ZSTD:
             raise KafkaWireError(f"no codec has the number {number}")
@@ -154,11 +154,11 @@ class BatchView:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When compaction may drop the batch's tombstones; it reuses the first timestamp's place."""
+        """When compaction may remove the batch's tombstones; stored in place of the first timestamp."""
         return self.first_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     def check_crc(self) -> None:
-        """Raise KafkaWireError when the bytes are not those the producer sent."""
+        """Raise KafkaWireError if the checksum does not match."""
         actual = crc32c(self.view[ATTRIBUTES_POSITION:])
         if actual != self.crc:
             raise KafkaWireError(
@@ -166,27 +166,30 @@ class BatchView:
             )
 
     def set_base_offset(self, offset: int) -> None:
-        """Stamp the offset of the first record, in place."""
+        """Set the offset of the first record, in place."""
         _INT64.pack_into(self.view, 0, offset)
         self.base_offset = offset
 
     def set_leader_epoch(self, epoch: int) -> None:
-        """Stamp the leader epoch, in place."""
+        """Set the leader epoch, in place."""
         _INT32.pack_into(self.view, LENGTH_PREFIX_BYTES, epoch)
         self.leader_epoch = epoch
 
     def stamp(self, offset: int, leader_epoch: int) -> None:
-        """Set both at once: what every append does."""
+        """Set base offset and leader epoch together, as every append does."""
         stamp(self.view, offset, leader_epoch)
         self.base_offset = offset
         self.leader_epoch = leader_epoch
 
     def set_log_append_time(self, timestamp_ms: int) -> None:
-        """Make all records carry the broker's time; this lies inside the checksum, which is computed anew."""
+        """Set the broker's time for all records. The field is inside the checksum, which is recomputed."""
         self._set_time(self.attributes | TIMESTAMP_TYPE_BIT, timestamp_ms)
 
     def set_create_time(self, max_timestamp_ms: int) -> None:
-        """Let the records keep their times, the largest of which is stated; nothing happens where the producer said so."""
+        """Keep the records' timestamps and set the largest one.
+
+        No change if the producer's header says the same.
+        """
         attributes = self.attributes & ~TIMESTAMP_TYPE_BIT
         if (attributes, max_timestamp_ms) != (self.attributes, self.max_timestamp):
             self._set_time(attributes, max_timestamp_ms)
@@ -200,7 +203,7 @@ class BatchView:
         _UINT32.pack_into(self.view, CRC_POSITION, self.crc)
 
     def records(self, decompressed_bytes_max: int) -> Iterator[Record]:
-        """Decode every record, decompressing when needed. Raises KafkaWireError when anything does not fit."""
+        """Decode every record, decompressing if needed. Raises KafkaWireError for malformed records."""
         data = self._data(decompressed_bytes_max)
         data = data if isinstance(data, bytes) else bytes(data)
         for bounds in scan_records(data, self.record_count):
@@ -208,16 +211,18 @@ class BatchView:
             yield Record(self.base_offset + bounds.offset_delta, self._timestamp(bounds), key, value, headers)
 
     def uncompressed(self, decompressed_bytes_max: int, scratch: bytearray | None = None) -> Buffer:
-        """The records' bytes: a view of the batch where it is not compressed, and else perhaps one of `scratch` (see `decompress`).
+        """Return the records' bytes: a view of the batch if it is not compressed, else maybe a view of
+        `scratch` (see `decompress`).
 
-        Raises KafkaWireError when they do not decompress within the bound.
+        Raises KafkaWireError if they do not decompress within the limit.
         """
         return decompress(self.codec, self.view[HEADER_BYTES:], decompressed_bytes_max, scratch)
 
     def check_records(self, decompressed_bytes_max: int) -> None:
-        """What Kafka checks of every batch: the records fit, and their offset deltas count up from 0.
+        """Check that the records are well-formed and their offset deltas count up from 0, as Kafka does for
+        every batch.
 
-        Raises KafkaWireError otherwise. Costs a decompression and a walk over all records.
+        Raises KafkaWireError otherwise. Costs a decompression and a pass over all records.
         """
         data = self._data(decompressed_bytes_max)
         walk_records(data, self.record_count, 0, False, False, INT64_MIN, INT64_MAX, 0)
@@ -225,7 +230,9 @@ class BatchView:
     def find_timestamp(
         self, timestamp_ms: int, decompressed_bytes_max: int, offset_min: int = 0
     ) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record from `offset_min` on that is not older than `timestamp_ms`, or None."""
+        """Offset and timestamp of the first record at or after `offset_min` that is not older than
+        `timestamp_ms`, or None.
+        """
         if self.record_count <= 0 or self.max_timestamp < timestamp_ms:
             return None
         if self.is_log_append_time:
@@ -270,12 +277,12 @@ def _no_batch(view: memoryview) -> KafkaWireError:
 
 
 def split_batches(records: memoryview) -> Iterable[BatchView]:
-    """The batches of a records field, one behind the other, which must fill it exactly.
+    """Split a records field into its consecutive batches, which must fill it exactly.
 
-    Raises KafkaWireError, perhaps while iterated, where they do not. Empty records yield nothing.
+    Raises KafkaWireError otherwise, possibly during iteration. Empty records yield nothing.
     """
     if len(records) >= LENGTH_PREFIX_BYTES and batch_bytes(records, 0) == len(records):
-        return (BatchView(records),)  # what a producer sends is one batch
+        return (BatchView(records),)  # producers send one batch
     return _walk_batches(records)
 
 
@@ -290,7 +297,7 @@ def _walk_batches(records: memoryview) -> Iterator[BatchView]:
 
 
 def batch_bytes(buf: Buffer, pos: int) -> int:
-    """The size of the batch that starts at `pos`, its prefix included. Raises KafkaWireError if none can start there."""
+    """Size of the batch at `pos`, including its prefix. Raises KafkaWireError if none can start there."""
     if len(buf) - pos < LENGTH_PREFIX_BYTES:
         raise KafkaWireError(f"{len(buf) - pos} bytes are too few for a record batch")
     length: int = _PREFIX.unpack_from(buf, pos)[1]

@@ -1,4 +1,4 @@
-"""Builds record batches of format v2: for internal topics, for control records, and for tests."""
+"""Builder of record batches of format v2, for internal topics, control records and tests."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -28,7 +28,7 @@ CRC_END: Final = CRC_POSITION + 4
 
 
 class NewRecord(NamedTuple):
-    """A record to be written. The timestamp is in milliseconds; None as key or value is null."""
+    """A record to write. The timestamp is in milliseconds; None as key or value means null."""
 
     timestamp: int
     key: Buffer | None
@@ -49,9 +49,9 @@ def build_batch(
     control: bool = False,
     log_append_time_ms: int | None = None,
 ) -> bytearray:
-    """One batch of `records`, whose offsets count up from `base_offset`.
+    """Build one batch of `records` with consecutive offsets from `base_offset`.
 
-    `log_append_time_ms` makes that the time of all records. An empty batch is what compaction leaves of one.
+    `log_append_time_ms` becomes the timestamp of all records. Compaction may leave an empty batch.
     """
     whole = [NewRecord(*record) for record in records]
     first_timestamp = whole[0].timestamp if whole else NO_TIMESTAMP

@@ -1,6 +1,5 @@
-"""What the walk over a batch's records finds: its result, and the words for what is wrong.
-
-What lives here: the types that the compiled and the interpreted walk share, so that nobody can tell which one ran.
+"""Result and error messages of the pass over a batch's records, shared by the compiled and the Python
+version.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ NO_TIMESTAMP: Final = -1
 
 
 class RecordFault(NamedTuple):
-    """A record that is well-formed and still may not be appended: it has no key, or `timestamp` is out of bounds. `record` counts from 0."""
+    """A well-formed record that may not be appended: it has no key, or `timestamp` is out of bounds.
+
+    `record` counts from 0.
+    """
 
     record: int
     lacks_key: bool
@@ -24,10 +26,11 @@ class RecordFault(NamedTuple):
 
 
 class RecordWalk(NamedTuple):
-    """What a walk over well-formed records tells.
+    """Result of a pass over well-formed records.
 
-    `max_timestamp` is -1 and its index -1 when no record has a timestamp. `faults` are the first of them; the counts are of all. `min_timestamp` is the smallest of all records', -1 ("none")
-    among them; 2^63 - 1 without records.
+    `max_timestamp` and its index are -1 if no record has a timestamp. `min_timestamp` is the smallest
+    timestamp, -1 if a record has none, 2^63 - 1 without records. `faults` holds only the first ones; the
+    counts include all.
     """
 
     max_timestamp: int
@@ -39,7 +42,7 @@ class RecordWalk(NamedTuple):
 
 
 class Rule(IntEnum):
-    """The rules of a record's bytes. The numbers are the compiled walk's."""
+    """Rules for a record's bytes. The compiled version uses the same numbers."""
 
     NUMBER_ENDS = 1
     NUMBER_TOO_LONG = 2
@@ -70,5 +73,5 @@ _WORDS: Final = {
 
 
 def malformed(rule: int, index: int, value: int, left: int) -> KafkaWireError:
-    """The error for a record that breaks a rule."""
+    """Create the error for a record that violates a rule."""
     return KafkaWireError(_WORDS[Rule(rule)].format(index=index, value=value, left=left))

@@ -1,7 +1,8 @@
-"""The walk over the records of a batch, uncompressed: what a broker checks of every record a producer sends.
+"""Validation of a batch's uncompressed records, as a broker does for every produced record.
 
-What lives here: the choice of the implementation. `record_walk_native` is compiled when this member is installed (docs/design/kafka-protocol-and-produce-path.md#record-validation);
-where it is not there, `record_walk_python` gives the same results, some hundred times slower.
+Selects `record_walk_native`, compiled at installation
+(docs/design/kafka-protocol-and-produce-path.md#record-validation), or the equivalent `record_walk_python`,
+which is about a hundred times slower.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ try:
     from ponor_kafka.record_walk_native import first_at_or_after, walk_records
 
     IS_NATIVE = True
-except ImportError:  # pragma: no cover - no C compiler was there when the member was installed
+except ImportError:  # pragma: no cover - installed without a C compiler
     from ponor_kafka.record_walk_python import first_at_or_after, walk_records
 
     IS_NATIVE = False

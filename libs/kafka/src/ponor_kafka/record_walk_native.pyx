@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The walk over a batch's records, compiled. Rule for rule the same as `record_walk_python`, which explains them.
+"""Compiled validation of a batch's records. It implements the rules that `record_walk_python` documents.
 
-What lives here: the loop over bytes alone. It holds no memory but the faults it reports, and never looks behind the end of the buffer.
+It allocates only the reported faults and never reads past the end of the buffer.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -10,7 +10,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from ponor_kafka.record_rules import RecordFault, RecordWalk, malformed
 
 cdef enum:
-    # As in record_rules.Rule.
+    # Same numbers as in record_rules.Rule.
     FITS = 0
     NUMBER_ENDS = 1
     NUMBER_TOO_LONG = 2
@@ -89,7 +89,7 @@ cdef inline int nullable(Walk *walk, int rule, int32_t *length) noexcept nogil:
 
 
 cdef inline int record(Walk *walk, int32_t index, int64_t *timestamp_delta, int32_t *key_length) noexcept nogil:
-    """The record from `pos` to `end`."""
+    """Check the record from `pos` to `end`."""
     cdef int32_t number, headers
     cdef int broken
     if walk.pos == walk.end:
@@ -140,7 +140,7 @@ cdef inline int record_length(Walk *walk, int32_t *length) noexcept nogil:
 
 def walk_records(data, int32_t count, int64_t base_timestamp, bint is_fixed_timestamp, bint keys_required,
                  int64_t timestamp_min, int64_t timestamp_max, Py_ssize_t faults_max):
-    """See `record_walk_python.walk_records`."""
+    """Compiled `record_walk_python.walk_records`."""
     cdef Py_buffer buffer
     cdef Walk walk
     cdef const uint8_t *data_end
@@ -193,7 +193,7 @@ def walk_records(data, int32_t count, int64_t base_timestamp, bint is_fixed_time
 
 
 def first_at_or_after(data, int32_t count, int64_t base_timestamp, int64_t timestamp, int64_t offset_delta_min):
-    """See `record_walk_python.first_at_or_after`."""
+    """Compiled `record_walk_python.first_at_or_after`."""
     cdef Py_buffer buffer
     cdef Walk walk
     cdef const uint8_t *data_end

@@ -1,7 +1,8 @@
-"""The walk over a batch's records in Python: the fallback, and the readable statement of what the compiled one does.
+"""Validation of a batch's records in Python: the fallback and reference of the compiled version.
 
-What lives here: the rules of Apache Kafka 4.3 (`DefaultRecord.readFrom`, `LogValidator.validateRecord`). A length or a count is a varint of at
-most five bytes that wraps at 32 bits, a timestamp delta one of at most ten that wraps at 64: as Java reads them.
+The rules are those of Apache Kafka 4.3 (`DefaultRecord.readFrom`, `LogValidator.validateRecord`). As in Java,
+lengths and counts are varints of at most five bytes that wrap at 32 bits; timestamp deltas have at most ten
+bytes and wrap at 64 bits.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ def walk_records(
     timestamp_max: int,
     faults_max: int,
 ) -> RecordWalk:
-    """Check every byte of `count` records and what they must fulfil.
+    """Check that `count` records are well-formed, and collect faults.
 
     Args:
         data: the records, which must fill it exactly.
-        count: how many.
-        base_timestamp: what the records' deltas add to; the time of all of them if `is_fixed_timestamp` (LogAppendTime).
-        is_fixed_timestamp: see above.
-        keys_required: a record without a key is a fault (compacted topics).
-        timestamp_min: a record with a smaller timestamp is a fault; -1, "none", never is.
-        timestamp_max: the same for larger ones.
-        faults_max: how many faults are described; all are counted.
+        count: number of records.
+        base_timestamp: base of the records' deltas; the timestamp of all records if `is_fixed_timestamp`.
+        is_fixed_timestamp: whether all records have one timestamp (LogAppendTime).
+        keys_required: whether a record without a key is a fault (compacted topics).
+        timestamp_min: a smaller timestamp is a fault, except -1 ("none").
+        timestamp_max: a larger timestamp is a fault.
+        faults_max: maximum number of described faults; all are counted.
 
     Raises:
-        KafkaWireError: names the record and the rule that its bytes break.
+        KafkaWireError: names the record and the violated rule.
     """
     max_timestamp, max_index, missing_keys, bad_timestamps = NO_TIMESTAMP, -1, 0, 0
     min_timestamp = INT64_MAX
@@ -71,7 +72,9 @@ def walk_records(
 def first_at_or_after(
     data: Buffer, count: int, base_timestamp: int, timestamp: int, offset_delta_min: int
 ) -> tuple[int, int] | None:
-    """Offset delta and timestamp of the first of `count` records with a timestamp not below `timestamp` and a delta not below `offset_delta_min`.
+    """Find the first record with at least `timestamp` and `offset_delta_min`.
+
+    Return its offset delta and timestamp.
 
     Raises:
         KafkaWireError: a record before it does not fit.
@@ -92,7 +95,7 @@ def first_at_or_after(
 
 
 def _walk_record(data: Buffer, pos: int, end: int, index: int, base_timestamp: int) -> tuple[int, bool]:
-    """One record's timestamp, and whether it has a key."""
+    """Check one record; return its timestamp and whether it has a key."""
     if pos == end:
         raise malformed(Rule.NUMBER_ENDS, index, 0, 0)
     timestamp_delta, pos = _varlong(data, pos + 1, end, index)
@@ -115,7 +118,7 @@ def _walk_record(data: Buffer, pos: int, end: int, index: int, base_timestamp: i
 
 
 def _nullable(data: Buffer, pos: int, end: int, index: int, rule: Rule) -> tuple[int, int]:
-    """Length (negative: null) of a field, and the position behind it."""
+    """Return the length of a field (negative: null) and its end position."""
     length, pos = _varint(data, pos, end, index)
     if length < 0:
         return length, pos

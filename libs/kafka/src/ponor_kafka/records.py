@@ -1,7 +1,8 @@
-"""Single records as they lie inside a batch of format v2, uncompressed.
+"""Single uncompressed records of a batch of format v2.
 
-A record is a varint length, then attributes, timestamp delta, offset delta, key, value and headers, every number a
-zigzag varint. Reading is strict: a length that does not fit, a null header key or bytes left over are errors.
+A record is a varint length, then attributes, timestamp delta, offset delta, key, value and headers; all
+numbers are zigzag varints. Decoding is strict: a wrong length, a null header key or trailing bytes are
+errors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +16,14 @@ RECORD_BYTES_MIN: Final = 7
 
 
 class Header(NamedTuple):
-    """A header of a record; the value may be null, the key may not."""
+    """A record header; the value may be null, the key may not."""
 
     key: str
     value: bytes | None
 
 
 class Record(NamedTuple):
-    """A decoded record. The timestamp is in milliseconds; key and value are None when null."""
+    """A decoded record. The timestamp is in milliseconds; None as key or value means null."""
 
     offset: int
     timestamp: int
@@ -32,7 +33,7 @@ class Record(NamedTuple):
 
 
 class RecordBounds(NamedTuple):
-    """Where a record lies in its batch's data, and its deltas: enough to find one without decoding it."""
+    """Position of a record in its batch's data, and its deltas: enough to find it without decoding it."""
 
     timestamp_delta: int
     offset_delta: int
@@ -41,7 +42,10 @@ class RecordBounds(NamedTuple):
 
 
 def scan_records(data: Buffer, count: int) -> Iterator[RecordBounds]:
-    """Walk `count` records without decoding keys, values and headers. Raises KafkaWireError when they do not fit."""
+    """Iterate over `count` records without decoding keys, values and headers.
+
+    Raises KafkaWireError if they are malformed.
+    """
     pos, end = 0, len(data)
     for index in range(count):
         length, pos = decode_varlong(data, pos, end)
@@ -57,7 +61,7 @@ def scan_records(data: Buffer, count: int) -> Iterator[RecordBounds]:
 
 
 def decode_body(data: Buffer, bounds: RecordBounds) -> tuple[bytes | None, bytes | None, tuple[Header, ...]]:
-    """Key, value and headers of the record at `bounds`."""
+    """Decode key, value and headers of the record at `bounds`."""
     end = bounds.end
     key, pos = _nullable_bytes(data, bounds.key_position, end, "key")
     value, pos = _nullable_bytes(data, pos, end, "value")
@@ -88,8 +92,8 @@ def append_record(
     value: Buffer | None,
     headers: Sequence[tuple[str, Buffer | None]],
 ) -> None:
-    """Write one record behind `out`."""
-    body = bytearray(1)  # record attributes: no bit of them means anything yet
+    """Append one record to `out`."""
+    body = bytearray(1)  # record attributes: all bits are reserved
     append_varlong(body, timestamp_delta)
     append_varlong(body, offset_delta)
     _append_nullable_bytes(body, key)

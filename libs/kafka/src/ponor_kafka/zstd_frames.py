@@ -1,8 +1,8 @@
-"""How large zstd data becomes, read from its block headers without decompressing it (RFC 8878, 3.1.1).
+"""Bounds of the decompressed size of zstd data, from its block headers alone (RFC 8878, 3.1.1).
 
-What lives here: the walk over frames and blocks, for `compression`. A block of repeated bytes and a raw block say their size exactly; a compressed one becomes at most
-128 KiB. So a few microseconds tell the usual bomb, repeated bytes without end, from honest data, and how much room honest data needs.
-What the headers claim is not believed: the decompressor checks every bound again.
+Raw and repeated blocks state their exact size; a compressed block has at most 128 KiB. Within microseconds
+this detects the usual decompression bomb, endless repeated bytes, and gives the buffer size for valid data.
+The headers are not trusted: the decompressor checks every limit again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ MAGIC: Final = 0xFD2FB528
 SKIPPABLE_MAGIC: Final = 0x184D2A50
 BLOCK_BYTES_MAX: Final = 128 << 10
 BLOCKS_MAX: Final = 4_096
-"""Blocks that are looked at: half a gigabyte of honest data. Tiny blocks in large numbers are left to the decompressor, which is faster."""
+"""Blocks examined: half a gigabyte of normal data. Large numbers of tiny blocks are left to the decompressor,
+which is faster."""
 BLOCK_HEADER_BYTES: Final = 3
 _RAW, _REPEATED, _COMPRESSED = range(3)
 _DICTIONARY_ID_BYTES: Final = (0, 1, 2, 4)
@@ -26,14 +27,14 @@ _U32: Final = Struct("<I")
 
 
 class OutputBounds(NamedTuple):
-    """What the data becomes, in bytes. `at_most` is None where nothing can be said."""
+    """Bounds of the decompressed size in bytes. `at_most` is None if unknown."""
 
     at_least: int
     at_most: int | None
 
 
 def output_bounds(data: Buffer, enough_bytes: int) -> OutputBounds:
-    """Bounds of the decompressed size; the walk ends as soon as `at_least` is above `enough_bytes`. Never raises."""
+    """Compute bounds of the decompressed size; stops when `at_least` exceeds `enough_bytes`. Never raises."""
     view = memoryview(data)
     at_least = at_most = at = blocks = 0
     try:
@@ -59,12 +60,12 @@ def output_bounds(data: Buffer, enough_bytes: int) -> OutputBounds:
                     return OutputBounds(at_least, None)
             at += 4 if descriptor & 4 else 0  # the content's checksum
     except (IndexError, error):
-        return OutputBounds(at_least, None)  # truncated: the decompressor says so
+        return OutputBounds(at_least, None)  # truncated: the decompressor reports it
     return OutputBounds(at_least, at_most)
 
 
 def _first_block(frame_at: int, descriptor: int) -> int:
-    """Where a frame's first block begins."""
+    """Position of a frame's first block."""
     is_single_segment = bool(descriptor & 0x20)
     content_size_bytes = _CONTENT_SIZE_BYTES[descriptor >> 6]
     if is_single_segment and not content_size_bytes:

@@ -1,5 +1,5 @@
-"""Turns the schema of one message and one version into Python source that decodes or encodes exactly that.
+"""Compiler from the schema of one message version to Python source of its decoder and encoder.
 
-`layout` knows how wide things are, `decoder` and `encoder` write the source, `build` executes it. Nothing outside
-`ponor_kafka.codec` calls in here.
+`layout` computes widths, `decoder` and `encoder` generate source, `build` executes it. Only
+`ponor_kafka.codec` uses it.
 """

@@ -1,4 +1,4 @@
-"""Executes generated codec source with the names it relies on."""
+"""Execution of generated codec source with the names that it uses."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from struct import error as struct_error
@@ -26,7 +26,7 @@ StepEncoder = Callable[[Any, list[Buffer]], Generator[None, None, list[Buffer]]]
 
 
 def build_decoder(layout: Layout, classes: Mapping[str, Any]) -> Decoder:
-    """The decoder of `layout`; it raises KafkaWireError and nothing else for malformed bytes."""
+    """Build the decoder of `layout`; for malformed bytes it raises only KafkaWireError."""
     source, names = decoder_source(layout)
     bare: Decoder = _execute(source, {**classes, **names, **_DECODER_NAMES}, layout, "decode")
     what = f"{layout.message.name} version {layout.version}"
@@ -45,7 +45,10 @@ def build_decoder(layout: Layout, classes: Mapping[str, Any]) -> Decoder:
 
 
 def build_encoder(layout: Layout, classes: Mapping[str, Any]) -> Encoder:
-    """The encoder of `layout`; it raises KafkaEncodeError for values that the version cannot carry."""
+    """Build the encoder of `layout`.
+
+    It raises KafkaEncodeError for values that the version cannot represent.
+    """
     source, names = encoder_source(layout)
     bare: Encoder = _execute(source, {**classes, **names, **_ENCODER_NAMES}, layout, "encode")
     what = f"{layout.message.name} version {layout.version}"
@@ -60,7 +63,7 @@ def build_encoder(layout: Layout, classes: Mapping[str, Any]) -> Encoder:
 
 
 def build_step_encoder(layout: Layout, classes: Mapping[str, Any]) -> StepEncoder:
-    """The encoder of `layout` as a generator of short steps; otherwise as `build_encoder`."""
+    """Build the encoder of `layout` as a generator of short steps; otherwise like `build_encoder`."""
     source, names = encoder_source(layout, in_steps=True)
     bare: StepEncoder = _execute(source, {**classes, **names, **_ENCODER_NAMES}, layout, "encode")
     what = f"{layout.message.name} version {layout.version}"
@@ -82,7 +85,7 @@ def _named(error: Exception, what: str) -> KafkaEncodeError:
 
 def _execute(source: str, namespace: dict[str, Any], layout: Layout, name: str) -> Any:
     code = compile(source, f"<{name} {layout.message.name} v{layout.version}>", "exec")
-    exec(code, namespace)  # noqa: S102  # the source is our own, made from the schema files of this package
+    exec(code, namespace)  # noqa: S102  # source generated from this package's schema files
     return namespace[name]
 
 

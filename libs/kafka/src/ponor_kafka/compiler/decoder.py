@@ -1,8 +1,8 @@
-"""Writes the decoder of one message in one version.
+"""Generator of the decoder of one message version.
 
-The result is one flat function: nested structs are loops inside it, runs of fixed-width fields (with the length prefix
-that follows them) are one precompiled unpack, compact lengths have a one-byte fast path. Lengths and counts are checked
-against what is left of the buffer before anything is allocated for them.
+The result is one flat function: nested structs are loops, runs of fixed-width fields and the following length
+prefix are one precompiled unpack, compact lengths have a one-byte fast path. Lengths and counts are checked
+against the remaining bytes before any allocation.
 """
 
 from ponor_kafka.compiler.layout import Layout
@@ -12,7 +12,7 @@ from ponor_kafka.schema.model import FIXED_WIDTH_FORMATS, Default, Field, Struct
 
 
 def decoder_source(layout: Layout) -> tuple[str, dict[str, object]]:
-    """The source of `decode(buf, p) -> (message, p)` and the names it needs besides those that `build` provides."""
+    """Generate `decode(buf, p) -> (message, p)` and the names that it needs besides those of `build`."""
     writer = _DecoderWriter(layout)
     writer.struct(layout.message.body, "result")
     body = "\n".join(writer.source.lines)
@@ -20,7 +20,7 @@ def decoder_source(layout: Layout) -> tuple[str, dict[str, object]]:
 
 
 def default_source(default: Default, field: Field) -> str:
-    """The default of `field` as an expression of the generated code."""
+    """Return the default of `field` as an expression of the generated code."""
     if default is None:
         return "None"
     if field.array:
@@ -40,7 +40,7 @@ class _DecoderWriter:
         self.run: list[tuple[str, str]] = []
 
     def struct(self, struct: Struct, target: str) -> None:
-        """Read every field, then construct: `target = Class(...)`."""
+        """Decode every field, then construct: `target = Class(...)`."""
         version = self.layout.version
         values: dict[str, str] = {}
         for field in struct.untagged(version):
@@ -131,7 +131,7 @@ class _DecoderWriter:
                 self.source.line(f"{target}.append({element})")
 
     def _element_string(self, field: Field, target: str) -> None:
-        """A string inside an array is never null, even where the array itself may be."""
+        """Decode a string in an array; it is never null, even if the array may be."""
         count = self._length(field, "h" if field.type == "string" else "i")
         with self.source.block(f"if {count} < 0:"):
             self.source.line(f"raise null_value({field.name!r})")
@@ -142,7 +142,7 @@ class _DecoderWriter:
         self.source.line("p = q")
 
     def _length(self, field: Field, classic_format: str) -> str:
-        """Read a length or count, -1 meaning null; everything before it in the run goes with it."""
+        """Decode a length or count (-1: null) together with the preceding run."""
         count = self.source.fresh("n")
         if self.layout.is_compact(field):
             self.run.append(("B", count))
@@ -194,7 +194,7 @@ class _DecoderWriter:
             self.source.line(f"p = {stop}")
 
     def _flush(self) -> None:
-        """Emit the unpack of the fixed-width run that has gathered."""
+        """Emit the unpack of the pending fixed-width run."""
         if not self.run:
             return
         formats = "".join(letter for letter, _ in self.run)
@@ -210,7 +210,7 @@ class _DecoderWriter:
 
 
 def _arguments(struct: Struct, values: dict[str, str]) -> list[str]:
-    """Positional arguments up to the last field that was read; the constructor knows the other defaults."""
+    """Positional arguments up to the last decoded field; the constructor has the other defaults."""
     last = max((index for index, field in enumerate(struct.fields) if field.name in values), default=-1)
     return [
         values.get(field.name, default_source(field.default, field)) for field in struct.fields[: last + 1]

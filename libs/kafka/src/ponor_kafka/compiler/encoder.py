@@ -1,8 +1,8 @@
-"""Writes the encoder of one message in one version.
+"""Generator of the encoder of one message version.
 
-The result appends bytes objects to a list. Runs of fixed-width fields, with the length that follows them, are one
-precompiled pack; record batches are appended as they are, never copied. A value that the version cannot carry is an
-error unless the protocol marks the field as one that may be dropped.
+The result appends bytes objects to a list. Runs of fixed-width fields and the following length are one
+precompiled pack; record batches are appended without a copy. A value that the version cannot represent is an
+error unless the protocol marks the field as ignorable.
 """
 
 from dataclasses import replace
@@ -14,19 +14,19 @@ from ponor_kafka.compiler.source import SourceWriter
 from ponor_kafka.schema.model import EMPTY, FIXED_WIDTH_FORMATS, Field, Struct
 
 BUFFERS_PER_STEP: Final = 2_000
-"""Buffers that an encoder in steps adds before it pauses: half a millisecond."""
+"""Buffers per step of a stepwise encoder, about half a millisecond."""
 
 
 def encoder_source(layout: Layout, *, in_steps: bool = False) -> tuple[str, dict[str, object]]:
-    """The source of `encode(m, out)` and the names it needs besides those that `build` provides.
+    """Generate `encode(m, out)` and the names that it needs besides those of `build`.
 
-    With `in_steps` it is a generator that pauses between elements of arrays of structs.
+    With `in_steps` the function is a generator that pauses between elements of arrays of structs.
     """
     writer = _EncoderWriter(layout, in_steps=in_steps)
     writer.struct(layout.message.body, "m")
     writer.flush()
     body = "\n".join(writer.source.lines)
-    # The condition is never true. Without any `yield` it would be no generator.
+    # The condition is never true; the `yield` makes the function a generator.
     head = f"    pause_at = {BUFFERS_PER_STEP}\n    if not pause_at:\n        yield\n" if in_steps else ""
     return (
         f"def encode(m, out):\n    add = out.append\n{head}{body}\n    return out\n",
@@ -134,7 +134,7 @@ class _EncoderWriter:
                     self.source.line(f"pause_at = len(out) + {BUFFERS_PER_STEP}")
 
     def _length(self, field: Field, count: str, classic_format: str) -> None:
-        """Write a length or count (-1 for null) together with the run before it."""
+        """Encode a length or count (-1: null) together with the preceding run."""
         if not self.layout.is_compact(field):
             self.run.append((classic_format, count))
             self.flush()
@@ -174,7 +174,7 @@ class _EncoderWriter:
         self.out, self.add = outer
 
     def flush(self) -> None:
-        """Emit the pack of the fixed-width run that has gathered."""
+        """Emit the pack of the pending fixed-width run."""
         if not self.run:
             return
         formats = "".join(letter for letter, _ in self.run)
@@ -190,7 +190,7 @@ class _EncoderWriter:
 
 
 def _differs_from_default(field: Field, value: str) -> str:
-    """A condition that is true when the field holds something that a version without it would lose."""
+    """Return a condition that is true if a version without the field would lose its value."""
     if field.is_struct and not field.array:
         return f"{value} is not None and {value} != {field.type}()"
     if field.default is None:

@@ -1,4 +1,4 @@
-"""How wide a field is in one version, and the smallest an array element can be (the guard against hostile counts)."""
+"""Widths of fields in one version, and minimum sizes of array elements, which limit hostile counts."""
 
 from ponor_kafka.schema.model import FIXED_WIDTH_FORMATS, Field, Message, Schema, Struct
 
@@ -24,7 +24,7 @@ class Layout:
         return self.schema.structs[field.type]
 
     def element_bytes_min(self, field: Field) -> int:
-        """The least bytes that one element of the array `field` takes; never 0, so that counts stay bounded."""
+        """Minimum size of one element of the array `field`; never 0, so that counts stay bounded."""
         if field.type in FIXED_WIDTH_FORMATS:
             return FIXED_WIDTHS[FIXED_WIDTH_FORMATS[field.type]]
         if field.is_struct:
@@ -32,7 +32,7 @@ class Layout:
         return self._prefix_bytes(field.type, compact=self.is_compact(field))
 
     def has_records(self) -> bool:
-        """Whether any struct of the message carries record batches, which must not be copied."""
+        """Whether any struct of the message contains record batches, which must not be copied."""
         return self._holds(self.message.body, "records")
 
     def _holds(self, struct: Struct, type_name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Lines of generated Python with indentation, fresh names, and the objects that the lines refer to."""
+"""Writer of generated Python source: indentation, unique names, and the objects that the source uses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from struct import Struct as PackedRun
 
 
 class SourceWriter:
-    """Collects the body of one generated function."""
+    """The body of one generated function."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -20,7 +20,7 @@ class SourceWriter:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Everything written inside stands one step deeper, under `head`."""
+        """Indent everything written inside the block under `head`."""
         self.line(head)
         self._depth += 1
         before = len(self.lines)
@@ -34,7 +34,7 @@ class SourceWriter:
         return f"{stem}{self._names}"
 
     def run(self, formats: str, method: str) -> tuple[str, int]:
-        """The name of `Struct(formats).method` in the namespace, and the run's width in bytes."""
+        """Return the name of `Struct(formats).method` in the namespace, and the run's width in bytes."""
         packed = PackedRun(">" + formats)
         name = self._runs.get((formats, method))
         if name is None:

@@ -1,5 +1,6 @@
-"""Kafka's settings: every topic and broker setting that Kafka 4.3.1 knows, as facts.
+"""Every topic and broker setting of Kafka 4.3.1: name, type, default, bounds, synonyms, scope and effect in
+Ponor.
 
-What lives here: names, types, defaults, bounds, synonyms, how a change is made, and what each setting does in Ponor. No wire, no state: the
-controller decides by it, the broker describes by it, the compatibility table is written from it.
+Pure data and functions: the controller validates changes with it, the broker describes settings with it, and
+the compatibility table is generated from it.
 """

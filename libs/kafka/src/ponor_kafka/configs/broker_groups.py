@@ -18,7 +18,7 @@ group.consumer.max.session.timeout.ms: int = 60000; 1..
 group.consumer.max.size: int = 2147483647; 1..
   no effect: Members of one consumer group of the new protocol.
 group.consumer.migration.policy: string = bidirectional; any case: DISABLED | DOWNGRADE | UPGRADE | BIDIRECTIONAL
-  no effect: Which moves between the classic and the new protocol a group may make.
+  no effect: Allowed migrations of a group between the classic and the new protocol.
 group.consumer.min.assignment.interval.ms: int = 0; 0..
   no effect: Lower bound of the interval a consumer group may choose between assignments.
 group.consumer.min.heartbeat.interval.ms: int = 5000; 1..
@@ -34,7 +34,7 @@ group.coordinator.background.threads: int = 2; 1..
 group.coordinator.cached.buffer.max.bytes: int = 1048588; 524288..; cluster-wide
   no effect: Largest write buffer that the group coordinator keeps for reuse.
 group.coordinator.rebalance.protocols: list = classic,consumer,streams; items: consumer | classic | share | streams
-  no effect: Group protocols that are switched on; here the classic one.
+  no effect: Enabled group protocols; here the classic one.
 group.coordinator.threads: int = 4; 1..
   no effect: Threads of the group coordinator.
 group.initial.rebalance.delay.ms: int = 3000
@@ -50,7 +50,7 @@ group.share.assignment.interval.ms: int = 1000; 0..; cluster-wide
 group.share.assignors: list = simple
   no effect: Assignors of share groups.
 group.share.delivery.count.limit: int = 5; 2..10
-  no effect: Times that a record is delivered to a share group before it is given up.
+  no effect: Maximum number of deliveries of a record to a share group.
 group.share.heartbeat.interval.ms: int = 5000; 1..
   no effect: How often members of share groups send heartbeats.
 group.share.max.assignment.interval.ms: int = 15000; 0..
@@ -84,7 +84,7 @@ group.share.min.session.timeout.ms: int = 45000; 1..
 group.share.partition.max.record.locks: int = 2000; 100..10000
   no effect: Records of a partition that a share group may hold locked.
 group.share.record.lock.duration.ms: int = 30000; 1000..3600000
-  no effect: How long a member of a share group holds a record before another one may get it.
+  no effect: How long a member of a share group locks a record before another member may get it.
 group.share.session.timeout.ms: int = 45000; 1..
   no effect: Silence after which a member of a share group is removed.
 group.streams.assignment.interval.ms: int = 1000; 0..; cluster-wide
@@ -114,13 +114,13 @@ group.streams.num.standby.replicas: int = 0; 0..
 group.streams.session.timeout.ms: int = 45000; 1..
   no effect: Silence after which a member of a streams group is removed.
 offset.metadata.max.bytes: int = 4096
-  in force: Longest text that a client may keep beside a committed offset.
+  in force: Maximum length of the metadata of a committed offset.
 offsets.commit.timeout.ms: int = 5000; 1..
-  in force: How long a commit waits to become durable before its client is told to try again.
+  in force: How long a commit may take to become durable before the client must retry.
 offsets.load.buffer.size: int = 5242880; 1..
   in force: Bytes read at a time while committed offsets are loaded.
 offsets.retention.check.interval.ms: long = 600000; 1..
-  in force: How often committed offsets are looked at for expired ones.
+  in force: How often committed offsets are checked for expiry.
 offsets.retention.minutes: int = 10080; 1..
   in force: How long committed offsets stay after the last member of their group left.
 offsets.topic.compression.codec: int = 0
@@ -128,7 +128,7 @@ offsets.topic.compression.codec: int = 0
 offsets.topic.num.partitions: int = 50; 1..
   in force: Partitions of the topic of committed offsets; fixed once it exists.
 offsets.topic.replication.factor: short = 3; 1..
-  no effect: Replication factor of the topic of committed offsets; here replicas are a fiction.
+  no effect: Replication factor of the topic of committed offsets; here the number of replicas has no meaning.
 offsets.topic.segment.bytes: int = 104857600; 1..
   no effect: Segment size of the topic of committed offsets.
 share.coordinator.append.linger.ms: int = -1; -1..
@@ -154,5 +154,5 @@ share.coordinator.threads: int = 1; 1..
 share.coordinator.write.timeout.ms: int = 5000; 1..
   no effect: How long the share coordinator waits for a write.
 share.fetch.purgatory.purge.interval.requests: int = 1000
-  no effect: Finished requests after which the waiting room of ShareFetch is swept.
+  no effect: Completed requests after which the ShareFetch purgatory is purged.
 """

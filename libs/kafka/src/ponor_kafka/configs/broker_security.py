@@ -4,13 +4,13 @@ from typing import Final
 
 BROKER_SECURITY: Final = """\
 authorizer.class.name: string =
-  no effect: Class that decides who may do what; empty for everybody everything.
+  no effect: Class that authorizes requests; empty to allow everything.
 connection.failed.authentication.delay.ms: int = 100; 0..
-  no effect: How long a failed authentication is kept waiting.
+  no effect: Delay of the response to a failed authentication.
 connections.max.reauth.ms: long = 0
-  no effect: Time after which SASL clients must authenticate anew; 0 for never.
+  no effect: Time after which SASL clients must authenticate again; 0 for never.
 delegation.token.expiry.check.interval.ms: long = 3600000; 1..
-  no effect: How often delegation tokens are looked at for expired ones.
+  no effect: How often delegation tokens are checked for expiry.
 delegation.token.expiry.time.ms: long = 86400000; 1..
   no effect: How long a delegation token is valid before it must be renewed.
 delegation.token.max.lifetime.ms: long = 604800000; 1..
@@ -20,7 +20,7 @@ delegation.token.secret.key: password = null
 listener.security.protocol.map: string = SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT; per-broker
   no effect: Security protocol of each listener; here there is one listener in plain text.
 principal.builder.class: class = org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder; per-broker
-  no effect: Class that makes a principal of an authenticated connection.
+  no effect: Class that builds the principal of an authenticated connection.
 sasl.client.callback.handler.class: class = null
   no effect: Callback class of the broker's own SASL clients.
 sasl.enabled.mechanisms: list = GSSAPI; per-broker
@@ -34,7 +34,7 @@ sasl.kerberos.min.time.before.relogin: long = 60000; per-broker
 sasl.kerberos.principal.to.local.rules: list = DEFAULT; per-broker
   no effect: Rules that map Kerberos principals to short names.
 sasl.kerberos.service.name: string = null; per-broker
-  no effect: Kerberos name that the broker runs under.
+  no effect: Kerberos service name of the broker.
 sasl.kerberos.ticket.renew.jitter: double = 0.05; per-broker
   no effect: Random part of the time to a ticket's renewal.
 sasl.kerberos.ticket.renew.window.factor: double = 0.8; per-broker
@@ -46,11 +46,11 @@ sasl.login.class: class = null
 sasl.login.connect.timeout.ms: int = null
   no effect: How long a login waits for its connection to the identity provider.
 sasl.login.read.timeout.ms: int = null
-  no effect: How long a login waits for the identity provider's answer.
+  no effect: How long a login waits for the identity provider's response.
 sasl.login.refresh.buffer.seconds: short = 300; per-broker
-  no effect: Seconds before its end at which a credential is refreshed at the latest.
+  no effect: Minimum remaining validity in seconds at which a credential is refreshed.
 sasl.login.refresh.min.period.seconds: short = 60; per-broker
-  no effect: Seconds between two refreshes of a credential at least.
+  no effect: Minimum seconds between two refreshes of a credential.
 sasl.login.refresh.window.factor: double = 0.8; per-broker
   no effect: Share of a credential's life after which it is refreshed.
 sasl.login.refresh.window.jitter: double = 0.05; per-broker
@@ -62,21 +62,21 @@ sasl.login.retry.backoff.ms: long = 100
 sasl.mechanism.controller.protocol: string = GSSAPI
   no effect: SASL mechanism towards controllers.
 sasl.mechanism.inter.broker.protocol: string = GSSAPI; per-broker
-  no effect: SASL mechanism among brokers.
+  no effect: SASL mechanism between brokers.
 sasl.oauthbearer.assertion.algorithm: string = RS256; any case: ES256 | RS256
   no effect: Algorithm that signs a client's assertion.
 sasl.oauthbearer.assertion.claim.aud: string = null
-  no effect: Audience that the assertion names.
+  no effect: Audience of the assertion.
 sasl.oauthbearer.assertion.claim.exp.seconds: int = 300; 0..86400
   no effect: Seconds for which the assertion is valid.
 sasl.oauthbearer.assertion.claim.iss: string = null
-  no effect: Issuer that the assertion names.
+  no effect: Issuer of the assertion.
 sasl.oauthbearer.assertion.claim.jti.include: boolean = false
-  no effect: Whether the assertion gets a unique id.
+  no effect: Whether the assertion contains a unique id.
 sasl.oauthbearer.assertion.claim.nbf.seconds: int = 60; 0..3600
-  no effect: Seconds by which the assertion's validity begins earlier, for clocks that differ.
+  no effect: Seconds by which the assertion's validity starts earlier, to allow for clock skew.
 sasl.oauthbearer.assertion.claim.sub: string = null
-  no effect: Subject that the assertion names.
+  no effect: Subject of the assertion.
 sasl.oauthbearer.assertion.file: string = null
   no effect: File with a ready-made assertion.
 sasl.oauthbearer.assertion.private.key.file: string = null
@@ -88,39 +88,39 @@ sasl.oauthbearer.assertion.template.file: string = null
 sasl.oauthbearer.client.credentials.client.id: string = null
   no effect: Client id for the client credentials grant.
 sasl.oauthbearer.client.credentials.client.secret: password = null
-  no effect: Client secret for the same.
+  no effect: Client secret for the client credentials grant.
 sasl.oauthbearer.clock.skew.seconds: int = 30
-  no effect: Difference of clocks that is tolerated.
+  no effect: Tolerated clock skew.
 sasl.oauthbearer.expected.audience: list =
-  no effect: Audiences that a token must name one of.
+  no effect: Accepted audiences of a token.
 sasl.oauthbearer.expected.issuer: string = null
-  no effect: Issuer that a token must name.
+  no effect: Required issuer of a token.
 sasl.oauthbearer.jwks.endpoint.refresh.ms: long = 3600000
-  no effect: How often the provider's keys are fetched anew.
+  no effect: How often the provider's keys are fetched.
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms: long = 10000
-  no effect: Longest pause between attempts to fetch them.
+  no effect: Longest pause between attempts to fetch the provider's keys.
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms: long = 100
-  no effect: First pause between attempts to fetch them.
+  no effect: First pause between attempts to fetch the provider's keys.
 sasl.oauthbearer.jwks.endpoint.url: string = null
-  no effect: Where the provider's keys are.
+  no effect: URL of the provider's keys.
 sasl.oauthbearer.jwt.retriever.class: class = org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
-  no effect: Class that gets tokens.
+  no effect: Class that retrieves tokens.
 sasl.oauthbearer.jwt.validator.class: class = org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
-  no effect: Class that checks tokens.
+  no effect: Class that validates tokens.
 sasl.oauthbearer.scope.claim.name: string = scope
   no effect: Claim that holds the scope.
 sasl.oauthbearer.scope: string = null
-  no effect: Scope to ask for.
+  no effect: Scope to request.
 sasl.oauthbearer.sub.claim.name: string = sub
   no effect: Claim that holds the subject.
 sasl.oauthbearer.token.endpoint.url: string = null
-  no effect: Where tokens are asked for.
+  no effect: URL of the token endpoint.
 sasl.server.callback.handler.class: class = null
   no effect: Callback class of a listener's SASL mechanism.
 sasl.server.max.receive.size: int = 524288
-  no effect: Largest message before authentication is done.
+  no effect: Largest message before authentication completes.
 security.inter.broker.protocol: string = PLAINTEXT; PLAINTEXT | SSL | SASL_PLAINTEXT | SASL_SSL
-  no effect: Security protocol among brokers.
+  no effect: Security protocol between brokers.
 security.providers: string = null
   no effect: Classes that provide security algorithms.
 ssl.allow.dn.changes: boolean = false
@@ -130,13 +130,13 @@ ssl.allow.san.changes: boolean = false
 ssl.cipher.suites: list =; per-broker
   no effect: Cipher suites that TLS may use; empty for the library's choice.
 ssl.client.auth: string = none; required | requested | none; per-broker
-  no effect: Whether clients must show a certificate.
+  no effect: Whether clients must present a certificate.
 ssl.enabled.protocols: list = TLSv1.2,TLSv1.3; per-broker
-  no effect: TLS versions that are switched on.
+  no effect: Enabled TLS versions.
 ssl.endpoint.identification.algorithm: string = https; per-broker
   no effect: How the name in a server's certificate is checked.
 ssl.engine.factory.class: class = null; per-broker
-  no effect: Class that makes TLS engines.
+  no effect: Class that creates TLS engines.
 ssl.key.password: password = null; per-broker
   no effect: Password of the private key.
 ssl.keymanager.algorithm: string = SunX509; per-broker
@@ -154,7 +154,7 @@ ssl.keystore.type: string = JKS; per-broker
 ssl.principal.mapping.rules: string = DEFAULT
   no effect: Rules that map certificate names to short names.
 ssl.protocol: string = TLSv1.3; per-broker
-  no effect: TLS version that contexts are made for.
+  no effect: TLS version of TLS contexts.
 ssl.provider: string = null; per-broker
   no effect: Security provider for TLS.
 ssl.secure.random.implementation: string = null; per-broker

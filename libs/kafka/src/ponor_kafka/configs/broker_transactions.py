@@ -6,18 +6,18 @@ BROKER_TRANSACTIONS: Final = """\
 add.partitions.to.txn.retry.backoff.max.ms: int = 100; 0..
   no effect: Longest pause between attempts to add a partition to a transaction on the server's side.
 add.partitions.to.txn.retry.backoff.ms: int = 20; 1..
-  no effect: First pause between such attempts.
+  no effect: First pause between attempts to add a partition to a transaction on the server's side.
 producer.id.expiration.ms: int = 86400000; 1..; cluster-wide
-  in force: Silence after which an idempotent producer is forgotten.
-  note: a dynamic value is kept without effect; producer_expiration_ms is set at start
+  in force: Idle time after which the state of an idempotent producer expires.
+  note: a dynamic value is stored without effect; producer_expiration_ms is set at start
 transaction.abort.timed.out.transaction.cleanup.interval.ms: int = 10000; 1..
-  no effect: How often transactions are looked at for those that took too long.
+  no effect: How often transactions are checked for timeouts.
 transaction.max.timeout.ms: int = 900000; 1..
-  no effect: Longest timeout that a transaction may ask for.
+  no effect: Longest timeout that a transaction may request.
 transaction.partition.verification.enable: boolean = true; cluster-wide
-  no effect: Whether a partition asks the coordinator before it takes a transaction's first batch.
+  no effect: Whether a partition verifies a transaction with the coordinator before it accepts its first batch.
 transaction.remove.expired.transaction.cleanup.interval.ms: int = 3600000; 1..
-  no effect: How often transactional ids are looked at for expired ones.
+  no effect: How often transactional ids are checked for expiry.
 transaction.state.log.load.buffer.size: int = 5242880; 1..
   no effect: Bytes read at a time while transaction state is loaded.
 transaction.state.log.min.isr: int = 2; 1..
@@ -29,7 +29,7 @@ transaction.state.log.replication.factor: short = 3; 1..
 transaction.state.log.segment.bytes: int = 104857600; 1..
   no effect: Segment size of the topic of transaction state.
 transaction.two.phase.commit.enable: boolean = false
-  no effect: Whether transactions may be prepared for an outside coordinator.
+  no effect: Whether transactions may be prepared for an external coordinator.
 transactional.id.expiration.ms: int = 604800000; 1..
-  no effect: Silence after which a transactional id is forgotten.
+  no effect: Idle time after which a transactional id expires.
 """

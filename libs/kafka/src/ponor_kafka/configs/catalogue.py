@@ -1,6 +1,6 @@
-"""The catalogue: every setting by name, and which broker settings stand behind a topic's.
+"""Lookup of settings by name, and the broker settings that provide defaults of topic settings.
 
-What lives here: the look-up, and Kafka's synonyms (org.apache.kafka.server.config.ServerTopicConfigSynonyms). Both tables are constant.
+Source of the synonyms: org.apache.kafka.server.config.ServerTopicConfigSynonyms.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BROKER_TEXTS: Final = (
 TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(
     {definition.name: definition for definition in read_definitions(TOPIC, Scope.TOPIC)}
 )
-"""Settings of a topic, by name in Kafka's spelling and in the order of names."""
+"""Settings of a topic, sorted by name."""
 
 BROKER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(
     {
@@ -45,11 +45,11 @@ BROKER_CONFIGS: Final[Mapping[str, ConfigDefinition]] = MappingProxyType(
         )
     }
 )
-"""Settings of a broker, the same way."""
+"""Settings of a broker, sorted by name."""
 
 
 class Synonym(NamedTuple):
-    """A broker setting that stands behind another setting, and by what its number is multiplied for that."""
+    """A broker setting that is the default of another setting, and the factor for its number."""
 
     name: str
     factor: int = 1
@@ -94,7 +94,7 @@ TOPIC_SYNONYMS: Final[Mapping[str, tuple[Synonym, ...]]] = MappingProxyType(
         "unclean.leader.election.enable": (Synonym("unclean.leader.election.enable"),),
     }
 )
-"""Which broker settings give a topic setting its default, the strongest first."""
+"""Broker settings that provide the default of a topic setting, by precedence."""
 
 _BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -106,12 +106,12 @@ _BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """The broker settings that say the same thing in other units, the strongest first; the setting alone for most."""
+    """The setting and its synonyms in other units, by precedence."""
     return _BROKER_SYNONYMS.get(name, (name,))
 
 
 def topic_values(broker_values: Mapping[str, str]) -> dict[str, str]:
-    """What broker settings mean as settings of topics; nothing for those that no topic setting has behind it."""
+    """Convert broker settings to the topic settings whose default they provide; ignores all others."""
     values: dict[str, str] = {}
     for name, synonyms in TOPIC_SYNONYMS.items():
         for synonym in synonyms:

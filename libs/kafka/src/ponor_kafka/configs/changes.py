@@ -1,7 +1,7 @@
-"""Changes of settings: what a set of own values becomes.
+"""Changes of settings: KIP-339's operations and the rules that span several settings. Pure functions.
 
-What lives here: KIP-339's operations and the rules that span settings, as pure functions: the controller decides by them, and a replay of its log
-never needs them, because the log holds results. Messages are Kafka's.
+The controller validates changes with them. A replay of its log does not need them because the log holds the
+results. Error messages are Kafka's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ChangeKind(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """What happens to one setting. `value` means nothing for DELETE."""
+    """Change of one setting. `value` is ignored for DELETE."""
 
     name: str
     kind: ChangeKind
@@ -38,10 +38,12 @@ class ConfigChange(NamedTuple):
 def changed_topic_configs(
     present: Mapping[str, str], changes: Iterable[ConfigChange], *, replace: bool = False
 ) -> dict[str, str]:
-    """A topic's own settings after some changes, in the order of names. `replace`: settings that are not among the changes go.
+    """Apply changes to a topic's own settings; return them sorted.
+
+    With `replace`, settings without a change are removed.
 
     Raises:
-        ConfigError: a change or what comes of it is refused.
+        ConfigError: a change or the result is invalid.
     """
     changes = list(changes)
     for change in changes:
@@ -53,10 +55,10 @@ def changed_topic_configs(
 
 
 def checked_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a new topic, each in the form in which it is kept.
+    """Validate the settings of a new topic; return them in canonical form.
 
     Raises:
-        ConfigError: one is refused.
+        ConfigError: a setting is invalid.
     """
     changes = [ConfigChange(name, ChangeKind.SET, configs[name]) for name in sorted(configs)]
     return changed_topic_configs({}, changes)
@@ -69,7 +71,10 @@ def changed_broker_configs(
     of_all_brokers: bool,
     replace: bool = False,
 ) -> dict[str, str]:
-    """The dynamic settings of a broker, or of all brokers, after some changes; otherwise as `changed_topic_configs`."""
+    """Apply changes to the dynamic settings of a broker, or of all brokers.
+
+    Otherwise like `changed_topic_configs`.
+    """
     changes = list(changes)
     for change in changes:
         if change.kind is not ChangeKind.DELETE:
@@ -102,7 +107,7 @@ def _changed(
 
 
 def _check_topic(configs: Mapping[str, str]) -> None:
-    """What several settings must hold together."""
+    """Check the rules that span several settings."""
     low, high = (
         int(configs.get(name, TOPIC_CONFIGS[name].default or "0"))
         for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")

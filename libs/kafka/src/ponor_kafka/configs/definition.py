@@ -1,7 +1,4 @@
-"""One setting: what is known of it.
-
-What lives here: the shapes. The facts are in `topic` and `broker_*`, in the notation that `notation` reads.
-"""
+"""Types that describe one setting. The data is in `topic` and `broker_*`, parsed by `notation`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class ConfigType(IntEnum):
 
 
 class Effect(Enum):
-    """What a setting does in Ponor."""
+    """Effect of a setting in Ponor."""
 
     IN_FORCE = "in force"
     NONE = "no effect"
@@ -34,7 +31,7 @@ class Effect(Enum):
 
 
 class Scope(Enum):
-    """Where a broker setting may be changed while the broker runs (KIP-226); of topics, all may be."""
+    """Scope of dynamic changes of a broker setting (KIP-226); every topic setting is dynamic."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -47,11 +44,11 @@ class ConfigDefinition:
     """A setting.
 
     Attributes:
-        default: Kafka's default as text; None where there is none.
-        rule: which values of the type are valid; None for all.
+        default: Kafka's default as text; None if there is none.
+        rule: restricts the values of the type; None for no restriction.
         doc: one sentence.
-        note: what a reader must know about its effect, or empty.
-        unlisted: described only where it was set.
+        note: remark about its effect, or empty.
+        unlisted: described only if it is set.
     """
 
     name: str
@@ -66,7 +63,7 @@ class ConfigDefinition:
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether its value is never shown."""
+        """Whether its value is hidden."""
         return self.type is ConfigType.PASSWORD
 
     @property
@@ -76,4 +73,4 @@ class ConfigDefinition:
 
 
 class ConfigError(Exception):
-    """A setting or value that is refused; the message is what the client gets, in Kafka's words where they are known."""
+    """A setting or value is invalid. The client receives the message; it is Kafka's where known."""

@@ -1,14 +1,15 @@
-"""The notation in which the facts about settings are written down.
+"""Parser of the notation for settings.
 
-A setting has two lines, or three:
+A setting has two or three lines:
 
     NAME: TYPE = DEFAULT; RULE; SCOPE; unlisted
       EFFECT: DOC
       note: NOTE
 
-DEFAULT is empty for an empty text and `null` for none. RULE, SCOPE and `unlisted` are left out where there is none, where a broker setting is
-read-only, and for settings that are always described. Rules: `LOW..`, `LOW..HIGH`, `LOW..HIGH or N`, `a | b` (one of these), `any case: A | B`,
-`items: a | b` (a list of these), `items` (none is empty), `not empty`, `throttled replicas`.
+DEFAULT is empty for an empty text and `null` for none. RULE, SCOPE and `unlisted` are optional; a broker
+setting without SCOPE is read-only. Rules: `LOW..`, `LOW..HIGH`, `LOW..HIGH or N`, `a | b` (one of these),
+`any case: A | B`, `items: a | b` (a list of these), `items` (no empty item), `not empty`, `throttled
+replicas`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SCOPES: Final = {Scope.PER_BROKER.value: Scope.PER_BROKER, Scope.CLUSTER_WIDE.v
 
 
 def read_definitions(text: str, scope: Scope) -> Iterator[ConfigDefinition]:
-    """The settings of one text; `scope` is that of settings which name none."""
+    """Parse settings; `scope` is the default scope."""
     lines = text.splitlines()
     at = 0
     while at < len(lines):

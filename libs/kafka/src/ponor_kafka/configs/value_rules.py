@@ -1,7 +1,4 @@
-"""Which values a setting takes: bounds and choices.
-
-What lives here: the rules beside a type, with Kafka's words for what is wrong. Parsing by type is `values`.
-"""
+"""Rules for the values of settings, with Kafka's error messages. `values` parses values by type."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ class ValueRule(Protocol):
     """A rule for parsed values."""
 
     def problem(self, value: Value) -> str | None:
-        """What is wrong with a value, None when nothing is."""
+        """Return Kafka's error message, or None for a valid value."""
         ...
 
     def __str__(self) -> str:
-        """The rule as the compatibility table shows it."""
+        """The rule as shown in the compatibility table."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A number of low..high; `also` is valid too."""
+    """A number in low..high, or `also`."""
 
     low: float
     high: float | None = None
@@ -53,7 +50,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some words; of a list, every item is."""
+    """One of some words; applies to every item of a list."""
 
     words: tuple[str, ...]
     any_case: bool = False
@@ -73,7 +70,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class NotEmpty:
-    """A text of at least one character, when there is one."""
+    """A non-empty text, if set."""
 
     def problem(self, value: Value) -> str | None:
         return None if value else "String must be non-empty"

@@ -1,7 +1,7 @@
-"""Values of settings: from text to what they mean, and to the one text that is kept.
+"""Parsing of setting values by type, as in org.apache.kafka.common.config.ConfigDef, and their canonical
+text.
 
-What lives here: Kafka's reading of values by type (org.apache.kafka.common.config.ConfigDef), with its words for what is wrong. Clients show
-these messages to people, who know them.
+Error messages are Kafka's because clients show them to users.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _BITS: Final = {ConfigType.SHORT: 15, ConfigType.INT: 31, ConfigType.LONG: 63}
 
 
 def parse_value(definition: ConfigDefinition, text: str) -> Value:
-    """What a text means for this setting.
+    """Parse a value of this setting.
 
     Raises:
-        ConfigError: it is not of the type, or the rule refuses it.
+        ConfigError: the value has the wrong type or violates the rule.
     """
     stripped = text.strip()
     try:
@@ -38,10 +38,10 @@ def parse_value(definition: ConfigDefinition, text: str) -> Value:
 
 
 def kept_text(definition: ConfigDefinition, text: str) -> str:
-    """The text that is kept and shown for a value; equal for texts that mean the same.
+    """Return the canonical text of a value; equal for equivalent texts.
 
     Raises:
-        ConfigError: see `parse_value`.
+        ConfigError: as for `parse_value`.
     """
     value = parse_value(definition, text)
     if isinstance(value, bool):
@@ -52,12 +52,12 @@ def kept_text(definition: ConfigDefinition, text: str) -> str:
 
 
 def list_items(text: str) -> list[str]:
-    """The items of a list: trimmed, an empty text has none."""
+    """Split a list into trimmed items; an empty text has none."""
     return [item.strip() for item in text.split(",")] if text.strip() else []
 
 
 def _of_type(kind: ConfigType, text: str) -> Value:
-    """Raises ValueError with Kafka's words."""
+    """Parse by type. Raises ValueError with Kafka's message."""
     if kind in _BITS:
         number = int(text) if _WHOLE.fullmatch(text) else None
         limit = 1 << _BITS[kind]
@@ -78,7 +78,7 @@ def _fraction(text: str) -> float:
         number = float(text)
     except ValueError:
         number = float("nan")
-    if math.isnan(number) or "_" in text:  # what is no number, and the forms that Python alone reads
+    if math.isnan(number) or "_" in text:  # not a number, or a form specific to Python
         raise ValueError("Not a number of type DOUBLE")
     return number
 

@@ -1,1 +1,1 @@
-"""The notation of the protocol's facts (docs/formats/kafka-schema.md): its model, its reader and what a version sees."""
+"""The schema notation (docs/formats/kafka-schema.md): model and reader."""

@@ -1,6 +1,6 @@
-"""What one schema file says: messages, structs and fields with the versions they exist in.
+"""Model of a schema file: messages, structs and fields with their versions.
 
-Only facts live here. How bytes are read and written is the business of `ponor_kafka.compiler`.
+`ponor_kafka.compiler` implements the encoding.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final, Literal
 Default = int | float | bool | str | None
 MessageKind = Literal["request", "response", "header", "data"]
 
-# Python's struct letters of the types whose width never varies.
+# Format characters of Python's `struct` for the fixed-width types.
 FIXED_WIDTH_FORMATS: Final[Mapping[str, str]] = {
     "bool": "?",
     "int8": "b",
@@ -46,9 +46,10 @@ EMPTY: Final = VersionRange(0, -1)
 class Field:
     """One field of a struct.
 
-    `type` is a fixed-width or variable-width type or the name of a struct; `array` says that the field holds many.
-    A `tag` makes it a tagged field. `never_compact` is the request header's client id alone, which keeps its two-byte
-    length in flexible versions because brokers must read it before they know the version.
+    `type` is a fixed-width or variable-width type or the name of a struct; `array` makes it an array of
+    these. A `tag` makes it a tagged field. `never_compact` is set only for the request header's client id,
+    which keeps its two-byte length in flexible versions because brokers must read it before they know the
+    version.
     """
 
     name: str
@@ -74,18 +75,18 @@ class Struct:
     fields: tuple[Field, ...]
 
     def untagged(self, version: int) -> list[Field]:
-        """The fields on the wire in `version`, tagged ones left out."""
+        """Untagged fields of `version`, in wire order."""
         return [field for field in self.fields if field.tag is None and version in field.versions]
 
     def tagged(self, version: int) -> list[Field]:
-        """The tagged fields of `version` in the order of their tags."""
+        """Tagged fields of `version`, in tag order."""
         known = [
             (field.tag, field) for field in self.fields if field.tag is not None and version in field.versions
         ]
         return [field for _, field in sorted(known, key=lambda pair: pair[0])]
 
     def absent(self, version: int) -> list[Field]:
-        """The fields that `version` cannot carry."""
+        """Fields that `version` does not have."""
         return [field for field in self.fields if version not in field.versions]
 
 
@@ -103,7 +104,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Everything one schema file says. `structs` holds the messages' bodies too."""
+    """Content of one schema file. `structs` includes the messages' bodies."""
 
     api_key: int | None
     api_name: str | None
@@ -111,7 +112,7 @@ class Schema:
     structs: Mapping[str, Struct]
 
     def message(self, name: str) -> Message:
-        """The message called `name`; KeyError when there is none."""
+        """Return the message with this name. Raises KeyError."""
         for message in self.messages:
             if message.name == name:
                 return message
@@ -119,6 +120,6 @@ class Schema:
 
 
 def snake_case(name: str) -> str:
-    """`FetchMaxBytes` -> `fetch_max_bytes`, `V3AndBelow` -> `v3_and_below`."""
+    """Convert `FetchMaxBytes` to `fetch_max_bytes`, `V3AndBelow` to `v3_and_below`."""
     spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()

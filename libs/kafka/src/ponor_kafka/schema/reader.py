@@ -1,7 +1,7 @@
-"""Reads the schema notation (docs/formats/kafka-schema.md) into `ponor_kafka.schema.model`.
+"""Parser of the schema notation (docs/formats/kafka-schema.md).
 
-The reader runs when the message modules are generated and again at the first use of a message's codec; it is strict,
-because the only writer is this project.
+It runs when the message modules are generated and again at the first use of a message's codec. It is strict
+because only this project writes the notation.
 """
 
 import re
@@ -32,12 +32,12 @@ _KINDS: dict[str, MessageKind] = {
 
 
 class SchemaTextError(ValueError):
-    """A schema file breaks the notation; the message names the line."""
+    """A schema file violates the notation; the message names the line."""
 
 
 @dataclass(slots=True)
 class _Block:
-    """A message or struct head, or a field with fields of its own, while its lines are read."""
+    """The head of a message or struct, or a field with nested fields, while its lines are read."""
 
     depth: int
     struct_name: str
@@ -90,7 +90,7 @@ class _Reader:
         parsed = _parse_field(words, self.heads[-1].versions)
         self.open[-1].fields.append(parsed)
         if parsed.is_struct:
-            # The block comes into being with its first field; a name used again refers to the block it has.
+            # A struct's block is created at its first use; later uses refer to it.
             block = self.blocks.get(parsed.type) or _Block(depth, parsed.type)
             if not block.fields:
                 block = _Block(depth, parsed.type)
@@ -125,15 +125,15 @@ class _Reader:
 
 
 def parse_schema(text: str) -> Schema:
-    """Parse one schema file. Raises SchemaTextError naming the line that is wrong."""
+    """Parse one schema file. Raises SchemaTextError, which names the invalid line."""
     return _Reader().read(text)
 
 
 def parse_range(text: str) -> VersionRange:
-    """`3`, `3-9` or `3+`."""
+    """Parse `3`, `3-9` or `3+`."""
     match = _RANGE.match(text)
     if match is None:
-        raise SchemaTextError(f"{text!r} is no version range")
+        raise SchemaTextError(f"{text!r} is not a version range")
     first = int(match[1])
     if match[2]:
         return VersionRange(first, VERSION_LAST_MAX)
@@ -186,7 +186,7 @@ def _parse_field(words: list[str], message_versions: VersionRange) -> Field:
 
 
 def _parse_default(type_name: str, word: str | None, *, array: bool) -> Default:
-    """The default as a Python value. None stands for null, and for "a struct of defaults" where null is impossible."""
+    """Return the default as a Python value. None means null, or a default struct if null is impossible."""
     if word == "null":
         return None
     if array or type_name == "bytes":
