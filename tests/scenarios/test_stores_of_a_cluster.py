@@ -13,12 +13,15 @@ from ponor_kafka.messages.delete_topics import (
 from ponor_metadata.errors import WrongClusterError
 from ponor_metadata.rows import ObjectState
 from ponor_metadata.store_marker import PREFIX
+from ponor_simulation.object_store import StoreFaults
 
 from tests.scenarios.moving_world import ASK_S_MAX, TOPIC, MovingWorld
 from tests.scenarios.test_brokers_without_disks import FAILOVER_S_MAX, World
 
 UPLOAD_S_MAX = 120.0
 GARBAGE_S_MAX = 900.0
+SILENT_S = 20.0
+"""Longer than a broker waits that found the marker at an earlier start."""
 
 
 def test_a_broker_on_an_empty_store_is_refused_where_only_brokers_ever_registered() -> None:
@@ -47,6 +50,33 @@ def test_a_broker_on_an_empty_store_is_refused_where_only_brokers_ever_registere
     world = World(1)
     del world.cluster.processes["gc"]
     world.happen(story)
+
+
+def test_a_broker_that_began_while_its_store_was_silent_checks_it_before_it_uploads() -> None:
+    """Another store answered later: acknowledged records went there, and their write-ahead log was trimmed."""
+
+    async def story(world: MovingWorld) -> None:
+        cluster, (name,) = world.cluster, world.cluster.brokers
+        await world.until(world.serves_somewhere, FAILOVER_S_MAX)
+        assert (await world.produce(name, 2)).error_code == ErrorCode.NONE
+        cluster.processes[name].crash()
+        own, cluster.store = cluster.store, world.simulation.object_store()
+        cluster.store.faults = StoreFaults(down=True)
+        cluster.start(name)
+        await asyncio.sleep(SILENT_S)
+        assert cluster.processes[name].running, "its log is on its disk"
+        cluster.store.faults = StoreFaults()
+        await world.until(lambda: not cluster.processes[name].running, UPLOAD_S_MAX)
+        assert isinstance(cluster.processes[name].failure, WrongClusterError)
+        assert not cluster.store.bucket.objects
+        cluster.store = own
+        cluster.start(name)
+        await world.until(world.serves_somewhere, FAILOVER_S_MAX)
+        world.forget_client(name)
+        found = await world.fetch(name)
+        assert (found.error_code, found.high_watermark) == (ErrorCode.NONE, 2)
+
+    MovingWorld(1, brokers=1).tell(story)
 
 
 def test_a_collector_that_may_delete_nothing_claims_nothing_more() -> None:

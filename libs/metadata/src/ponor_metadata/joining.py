@@ -72,6 +72,8 @@ class Joined:
     node_id: NodeId
     seen: tuple[SeenHistory, ...] = ()
     """How far nodes of the cluster saw the controllers' log, as they wrote it down in the store."""
+    is_checked: bool = True
+    """Whether the store answered; otherwise the node calls `check_later`."""
 
 
 async def join(
@@ -131,13 +133,13 @@ async def _join(
     nodes = await _answer(lambda: client.describe_nodes(timeout_s=ASK_SECONDS_MAX))
     membership = replace(membership, has_marked=bool(nodes))
     seen = await verify_store(runtime, store, own, membership, copy)
-    return Joined(own, node_id_in(ordinal, node_id), seen)
+    return Joined(own, node_id_in(ordinal, node_id), seen or (), is_checked=seen is not None)
 
 
 async def verify_store(
     runtime: Runtime, store: ObjectStore, own: ClusterMarker, membership: Membership, copy: PurePath | None
-) -> tuple[SeenHistory, ...]:
-    """Check that a store is this cluster's; returns what nodes wrote down in it. `copy` as in `join`.
+) -> tuple[SeenHistory, ...] | None:
+    """Check that a store is this cluster's; returns what nodes wrote down in it, None if the node begins without an answer. `copy` as in `join`.
 
     Raises:
         WrongClusterError: the store or the copy is of another cluster.
@@ -154,6 +156,15 @@ async def verify_store(
                 "%s is not written (%s): the next start waits for the object store again", copy, error
             )
     return seen
+
+
+async def check_later(runtime: Runtime, store: ObjectStore, own: ClusterMarker) -> None:
+    """Check the store of a node that began without it, as soon as it answers.
+
+    Raises:
+        WrongClusterError: the store is of another cluster, or not the one in which an earlier start found the marker.
+    """
+    await _until_checked(runtime, store, own, Membership(share_store=True, has_marked=True))
 
 
 async def check_store(store: ObjectStore, own: ClusterMarker, membership: Membership) -> None:
@@ -211,7 +222,7 @@ async def _is_proven(disk: Disk, copy: PurePath, own: ClusterMarker) -> bool:
 
 async def _checked_soon(
     store: ObjectStore, own: ClusterMarker, membership: Membership
-) -> tuple[SeenHistory, ...]:
+) -> tuple[SeenHistory, ...] | None:
     try:
         async with asyncio.timeout(STORE_SECONDS_MAX):
             return await _checked(store, own, membership)
@@ -221,7 +232,7 @@ async def _checked_soon(
             own,
             str(error) or "no answer",
         )
-        return ()
+        return None
 
 
 async def _until_checked(

@@ -86,11 +86,22 @@ class Witness:
         self._node_id = node_id
         self._written: SeenHistory | None = None
         self._writing = asyncio.Lock()
+        self._permitted = asyncio.Event()
+        self._permitted.set()
+
+    def hold(self) -> None:
+        """Let every write wait for `permit`: the store is not known to be the cluster's yet."""
+        self._permitted.clear()
+
+    def permit(self) -> None:
+        """Let writes go on: the store is the cluster's."""
+        self._permitted.set()
 
     async def write(self, seen: SeenHistory | None) -> None:
         """Durable when it returns; waits as long as the store does not answer. What was seen before is covered by it."""
         if seen is None or self._covers(seen):
             return
+        await self._permitted.wait()
         async with self._writing:
             if self._covers(seen):
                 return

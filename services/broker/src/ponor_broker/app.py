@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from ponor_metadata.joining import Joined, join
+from ponor_metadata.joining import Joined, check_later, join
 from ponor_metadata.quorum_client import QuorumClient
 from ponor_metadata.rows import WalKind
+from ponor_metadata.seen_history import Witness
 from ponor_runtime.disk import DiskLock
 from ponor_runtime.host_port import join_host_port
 from ponor_runtime.object_store import ObjectStore
@@ -130,6 +131,7 @@ class _Broker:
         self._settings = settings
         self._options = options
         self._store = store
+        self._joined = joined
         self._frontend = frontend
         self._condition = condition
         self._tasks = BackgroundTasks(runtime.fail_stop)
@@ -173,6 +175,9 @@ class _Broker:
             bytes_max=self._settings.takeover_bytes_max,
         )
         if self._options.wal is WalKind.FILE:
+            if not self._joined.is_checked:
+                ports.witness.hold()
+                self._tasks.spawn(self._check_store(ports.witness), "store-check")
             directory = self._options.data / WAL_DIRECTORY
             streams = await start_on_file(self._runtime, settings, self._node, ports, directory, self._tasks)
         else:
@@ -188,6 +193,11 @@ class _Broker:
         self._node.subscription.image_listeners.append(lambda _: recoverer.image_changed(None))
         self._tasks.spawn(recoverer.run(), "takeovers")
         return streams
+
+    async def _check_store(self, witness: Witness) -> None:
+        """The store was silent when this node began: nothing is uploaded before it is known to be the cluster's."""
+        await check_later(self._runtime, self._store, self._joined.marker)
+        witness.permit()
 
     async def _serve(
         self,
