@@ -1,4 +1,4 @@
-"""Topics on Spark, straight from the objects: `register(spark)`, then `spark.read.format("ponor")`."""
+"""Spark data source that reads topics from objects: `register(spark)`, then `spark.read.format("ponor")`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("ponor")` known to a session: see `registration.register`, which is imported here, as executors need nothing of it."""
+    """Register `format("ponor")` with a session (`registration.register`)."""
     from ponor_spark.registration import register as register_format
 
     register_format(spark)

@@ -1,7 +1,8 @@
-"""`spark.read.format("ponor")`: one reader per action, planned in a worker of the driver, its splits read by executors.
+"""Batch reader of `spark.read.format("ponor")`: planned in a worker of the driver, read by executors.
 
-The snapshot was opened when the DataFrame was made, so every action on it sees the same rows. The reader holds it for planning only: what executors unpickle knows the columns and
-nothing else, and imports nothing of planning, which brings gRPC and a quarter of a CPU second.
+Each action has its own reader. The snapshot was opened with the DataFrame, so every action sees the same
+rows. The reader needs it for planning only. Executors unpickle only the columns and import nothing of
+planning, which would load gRPC and cost a quarter of a CPU second.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class PonorBatchReader(DataSourceReader):
-    """Plans and reads a snapshot. It has no `pushFilters` of its own: this is what Spark gets where pushdown is off."""
+    """Plans and reads a snapshot.
+
+    It does not define `pushFilters`: Spark uses this class when pushdown is off.
+    """
 
     def __init__(self, snapshot: Snapshot, options: Options, columns: Sequence[str]) -> None:
         self._snapshot = snapshot
@@ -30,10 +34,11 @@ class PonorBatchReader(DataSourceReader):
         self._filters: PushedFilters | None = None
 
     def partitions(self) -> list[InputPartition]:
-        """The splits of what options and filters leave; an empty list is one `InputPartition(None)` to Spark.
+        """Return the splits that options and filters leave; Spark treats an empty list as one
+        `InputPartition(None)`.
 
         Raises:
-            PonorSparkError: offsets that were asked for are gone, or an object with metadata is.
+            PonorSparkError: requested offsets are gone, or an object with metadata is.
         """
         from ponor_spark.offsets import batch_ranges
         from ponor_spark.planning import plan
@@ -45,14 +50,14 @@ class PonorBatchReader(DataSourceReader):
         return [InputPartition(split) for split in plan(self._snapshot, ranges, filters, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one split."""
+        """Yield the rows of one split."""
         from ponor_spark.split_reading import read_split
 
         settle()
         return iter(()) if partition.value is None else read_split(partition.value, self._columns)
 
     def push(self, filters: list[Any]) -> list[Any]:
-        """Note what planning can use; returns what Spark has to check again, the same objects."""
+        """Store the filters that planning can use; return those that Spark must check again (the same objects)."""
         from ponor_spark.pushdown import split_filters
 
         self._filters, residual = split_filters(filters)
@@ -63,11 +68,13 @@ class PonorBatchReader(DataSourceReader):
 
 
 class PushingBatchReader(PonorBatchReader):
-    """The same with pushdown, whether Spark's setting for it is on or off.
+    """`PonorReader` with pushdown, whether Spark's setting for it is on or off.
 
-    Spark fails a query if the reader overrides `pushFilters` while spark.sql.python.filterPushdown.enabled is off (DATA_SOURCE_PUSHDOWN_DISABLED), and the worker that makes the
-    reader cannot see that setting. Spark tells an override by the function behind the bound method; so this one is an attribute that answers when it is called, which happens only where
-    the setting is on, and otherwise looks like the one that was inherited (docs/design/spark.md#integration-with-spark).
+    Spark fails a query if the reader overrides `pushFilters` while spark.sql.python.filterPushdown.enabled is
+    off (DATA_SOURCE_PUSHDOWN_DISABLED), and the worker that creates the reader cannot see that setting. Spark
+    detects an override by the function behind the bound method. `pushFilters` is therefore an attribute that
+    looks like the inherited method to this check. Spark calls it only where the setting is on
+    (docs/design/spark.md#integration-with-spark).
     """
 
     def __init__(self, snapshot: Snapshot, options: Options, columns: Sequence[str]) -> None:
@@ -76,7 +83,7 @@ class PushingBatchReader(PonorBatchReader):
 
 
 class _Pushdown:
-    """Calls a function; to Spark's check it is `DataSourceReader.pushFilters`."""
+    """Callable that Spark's check takes for `DataSourceReader.pushFilters`."""
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 

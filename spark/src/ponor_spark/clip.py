@@ -1,6 +1,6 @@
-"""Parts of a partition in Kafka's offsets, as the driver hands them to whoever decodes.
+"""Parts of a partition in Kafka offsets, shared by planning, decoding and tails.
 
-What lives here: two plain values that planning, decoding and tails share. No behaviour, and nothing of Arrow: planning does without.
+Planning runs without Arrow, so this module must too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Only these Kafka offsets of a partition, [start_offset, end_offset), are wanted."""
+    """Restricts reading to the Kafka offsets [start_offset, end_offset) of a partition."""
 
     topic: str
     partition: int

@@ -1,7 +1,7 @@
-"""A connection to a cluster's controllers, for as long as a driver needs snapshots: leases, and the metadata that they are of.
+"""Connection of a driver to the controllers: snapshot leases, and the metadata of snapshots.
 
-What lives here: asking and following. What of the metadata becomes a snapshot is `metadata_capture` (rows) and `partition_layout` (Meta streams). Records never pass here, and no broker is
-asked for any.
+`metadata_capture` (rows) and `partition_layout` (Meta streams) turn the metadata into a snapshot. No records
+pass through here, and no broker is asked for records.
 """
 
 from __future__ import annotations
@@ -61,26 +61,27 @@ __all__ = ["ClusterAddress", "ClusterReader", "find_cluster"]
 
 T = TypeVar("T")
 ANSWER_S_MAX: Final = 20.0
-"""Until the controllers have leased a snapshot and told of everything that was committed by then."""
+"""Timeout for a snapshot lease, and for the metadata committed up to it."""
 CLOSE_S_MAX: Final = 5.0
 BEHIND_S_MAX: Final = 15.0
-"""Until what is committed of every partition is whole: uploads that are in the middle of their commits end in a moment."""
+"""Time to wait until the committed data of every partition has no gap: uploads in the middle of their commits finish shortly."""
 BEHIND_PAUSE_S: Final = 0.2
 HOLDER_CHARACTERS_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What of a partition can be read."""
+    """Readable part of a partition."""
 
     layout: PartitionLayout
     aborted: tuple[AbortedRange, ...] = ()
 
 
 class ClusterReader:
-    """Opens snapshots, and renews and closes their leases. Blocking, for one thread; connects at the first call. Close it.
+    """Opens snapshots, and renews and closes their leases.
 
-    Raises (all calls): `PonorSparkError`, one line.
+    Blocking, for one thread; connects at the first call. The caller closes it. All calls raise
+    `PonorSparkError` with a one-line message.
     """
 
     def __init__(
@@ -92,14 +93,15 @@ class ClusterReader:
         clock: Clock | None = None,
         answer_s_max: float = ANSWER_S_MAX,
     ) -> None:
-        """Nothing is contacted yet.
+        """Create a reader without connecting.
 
         Args:
-            address: of the cluster, by `find_cluster`.
-            notes: where leases are noted for whoever renews them; by default as the environment says.
-            environment: where credentials of the object store and the place of the notes come from; by default this process's.
-            clock: for pauses.
-            answer_s_max: how long controllers are asked before they count as unreachable.
+            address: address of the cluster, from `find_cluster`.
+            notes: where leases are recorded for the lease keeper; by default from the environment.
+            environment: source of the object store's credentials and of the notes directory; by default this
+                process's environment.
+            clock: clock for pauses.
+            answer_s_max: timeout after which controllers count as unreachable.
         """
         self._address = address
         self._environment = os.environ if environment is None else environment
@@ -126,13 +128,13 @@ class ClusterReader:
     def open_snapshot(
         self, topics: TopicChoice, *, ttl_ms: int, read_committed: bool = False, holder: str = ""
     ) -> Snapshot:
-        """One lease, one image at or above its index, and what Meta streams have committed by that.
+        """Lease a snapshot, read one image at or above its index, and read the Meta streams committed by it.
 
         Args:
-            topics: which partitions.
-            ttl_ms: life of the lease, unless it is renewed.
-            read_committed: nothing from the last stable offset on, and say which transactions were aborted.
-            holder: who reads, for people.
+            topics: the partitions to read.
+            ttl_ms: duration of the lease, unless it is renewed.
+            read_committed: end at the last stable offset, and return the aborted transactions.
+            holder: name of the reader, for display.
         """
         lease = self._lease(holder or f"spark on {platform.node()}, process {os.getpid()}", ttl_ms)
         try:
@@ -143,10 +145,10 @@ class ClusterReader:
             raise
 
     def renew(self, lease_id: int, ttl_ms: int) -> int:
-        """The lease ends so much later than now; returns when, in cluster time.
+        """Extend the lease by `ttl_ms` from now; return its end in cluster time.
 
         Raises:
-            SnapshotExpiredError: it is over.
+            SnapshotExpiredError: the lease has ended.
         """
         opened: SnapshotOpened = self._ask(
             self._client.renew_snapshot(lease_id, ttl_ms, timeout_s=self._answer_s_max), lease_id
@@ -154,12 +156,12 @@ class ClusterReader:
         return opened.leased_until_ms
 
     def close_lease(self, lease_id: int) -> None:
-        """Done with a snapshot; one that is over already is no error."""
+        """Close the lease; no error if it has ended."""
         self._notes.forget(lease_id)
         self._ask(self._client.close_snapshot(lease_id, timeout_s=CLOSE_S_MAX), lease_id)
 
     def object_source(self, store: str) -> ObjectSource:
-        """Reads of the objects of a snapshot's store by the client that the snapshot was opened with: a new one has credentials to look for and connections to make."""
+        """Return a reader of the store's objects; reuse the client that opened the snapshot, because a new one resolves credentials and connects."""
         if self._source is None or self._source_of != store:
             try:
                 self._source = open_object_source(store, self._environment)
@@ -169,7 +171,7 @@ class ClusterReader:
         return self._source
 
     def close(self) -> None:
-        """Disconnect. Leases stay until they are closed or over. Idempotent."""
+        """Disconnect. Leases remain until they are closed or expire. Idempotent."""
         if self._loop is None:
             return
         loop, self._loop = self._loop, None
@@ -236,7 +238,7 @@ class ClusterReader:
         return found
 
     def _object_store(self, brokers: tuple[str, ...]) -> str:
-        """What the options or the brokers say; brokers that only the controllers know are asked last."""
+        """Return the store's URL from the options or the brokers; ask brokers that only the controllers know last."""
         if not self._address.object_store:
             try:
                 self._address = ClusterAddress(
@@ -248,7 +250,7 @@ class ClusterReader:
                 ) from error
         return self._address.object_store
 
-    # On the loop
+    # Coroutines on the event loop and their callers
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
@@ -266,7 +268,7 @@ class ClusterReader:
             raise ClusterUnreachableError(f"the controllers refuse: {error}") from error
 
     async def _capture(self, index: int, topics: TopicChoice) -> CapturedMetadata:
-        """The first metadata that arrive at or above an index; nothing is applied while they are copied."""
+        """Capture the first metadata at or above an index; no record is applied during the copy."""
         subscription, following = self._follow()
         reading = asyncio.create_task(subscription.wait_for(index))
         try:

@@ -1,6 +1,8 @@
-"""Where a cluster's controllers and objects are, found by what the options give: controllers, a local cluster's directory, or brokers alone.
+"""Find a cluster's controllers and object store from the options: controllers, a local cluster's directory, or
+brokers.
 
-What lives here: the finding. A broker tells both in two read-only configs, one small request at planning; no record ever comes from it for that.
+A broker reports both in two read-only configs, with one small request at planning. No record comes from a
+broker for this.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from ponor_spark.options import ClusterOptions
 
 CONTROLLERS_CONFIG: Final = "ponor.controllers"
 OBJECT_STORE_CONFIG: Final = "ponor.object.store"
-"""Read-only broker configs, for tools."""
+"""Read-only broker configs for tools."""
 BROKER_RESOURCE: Final = 4
 DESCRIBE_CONFIGS_VERSION: Final = 4
 CLUSTER_FILE: Final = "cluster.json"
@@ -33,7 +35,10 @@ CLUSTER_FILE: Final = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """Where to ask, and where the objects are. `object_store` may be unknown ("") until a broker is found through the controllers."""
+    """Addresses of a cluster.
+
+    `object_store` may be unknown ("") until a broker is found through the controllers.
+    """
 
     controllers: tuple[str, ...]
     object_store: str = ""
@@ -41,11 +46,11 @@ class ClusterAddress:
 
 
 def find_cluster(options: ClusterOptions) -> ClusterAddress:
-    """Controllers and object store by the options; brokers are asked only if nothing else says.
+    """Find controllers and object store by the options; ask brokers only if no other option gives them.
 
     Raises:
         OptionError: the directory has no cluster.
-        ClusterUnreachableError: no broker answers, or they are not Ponor's.
+        ClusterUnreachableError: no broker answers, or they are not Ponor brokers.
     """
     if options.controllers:
         found = ClusterAddress(options.controllers, brokers=options.bootstrap)
@@ -61,10 +66,10 @@ def find_cluster(options: ClusterOptions) -> ClusterAddress:
 
 
 def ask_brokers(brokers: tuple[str, ...]) -> ClusterAddress:
-    """What the first broker that answers says.
+    """Return the addresses that the first answering broker reports.
 
     Raises:
-        ClusterUnreachableError: none answers, or it is not one of Ponor's.
+        ClusterUnreachableError: no broker answers, or it is not a Ponor broker.
     """
     reason = "none is named"
     for address in brokers:

@@ -1,49 +1,53 @@
-"""What a Spark user may be told: one line each, that names the option (or the lease, the topic, the object) and the remedy.
+"""Errors for Spark users: one line each, which names the option (or the lease, the topic, the object) and the
+remedy.
 
-What lives here: the family of errors of this member. All of them are raised before executors start where that is possible, and every one survives being
-pickled, because Spark's planning workers and executors are other processes than the driver.
+They are raised before executors start where possible. All of them can be pickled, because Spark's planning
+workers and executors are separate processes.
 """
 
 from __future__ import annotations
 
 
 class PonorSparkError(Exception):
-    """Root of everything that this member raises for people. Its text is one line."""
+    """Base class of this member's user errors. The message is one line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
 
 class OptionError(PonorSparkError):
-    """An option is unknown, contradicts another, or has a value that cannot be: the text begins with its name and ends with what to do."""
+    """An option is unknown, contradicts another, or has an invalid value: the message begins with its name and ends with the remedy."""
 
 
 class ClusterUnreachableError(PonorSparkError):
-    """No controller, no broker or no object store answers where the options say; or it refuses this reader."""
+    """No controller, broker or object store answers at the address in the options, or it refuses this reader."""
 
 
 class TopicMissingError(PonorSparkError):
-    """A topic or a partition that the options name does not exist."""
+    """A topic or a partition named in the options does not exist."""
 
 
 class SnapshotExpiredError(PonorSparkError):
-    """The lease of a snapshot is over, and with it what it kept. Never a short result."""
+    """The lease of a snapshot has ended, so its objects may be deleted.
+
+    Raised instead of returning fewer rows.
+    """
 
 
 class SnapshotIncompleteError(PonorSparkError):
-    """The committed metadata did not become whole within the time: offsets are missing between two parts of a partition that are there."""
+    """The committed metadata had a gap for too long: offsets are missing between two committed parts of a partition."""
 
 
 class DataLossError(PonorSparkError):
-    """Offsets that were asked for are below the log's start, or beyond its end, and `failOnDataLoss` is true."""
+    """Requested offsets are below the log's start or beyond its end, and `failOnDataLoss` is true."""
 
 
 class StoredDataError(PonorSparkError):
-    """An object is damaged, or says something else than the metadata."""
+    """An object is damaged or contradicts the metadata."""
 
 
 def lease_over(lease_id: int, what: str) -> SnapshotExpiredError:
-    """The error for an object that is gone, or a renewal that was refused: `what` is the rest of the sentence."""
+    """Return the error for a missing object or a refused renewal; `what` completes the sentence."""
     return SnapshotExpiredError(
         f"snapshot lease {lease_id} is over: {what}; load the DataFrame again, and set the option snapshotTtl to more than a query takes"
         f" (or keep the driver's `ponor_spark.register(spark)` alive, which renews it)"

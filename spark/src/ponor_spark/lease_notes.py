@@ -1,7 +1,7 @@
-"""Which leases somebody wants to be kept alive: one small file for each, in a private directory whose name is in the environment.
+"""Records of leases to renew: one small file for each, in a private directory named by an environment variable.
 
-What lives here: the notes, written where snapshots are opened and planned, read by whoever renews (`lease_keeper`). Nothing of controllers: planning only says that a lease is used, and
-gRPC would cost its worker 6 MiB and a quarter of a CPU second for that.
+Planning workers write them and the lease keeper reads them. This module does not import the controller
+client, because gRPC would cost a planning worker 6 MiB and a quarter of a CPU second.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Final
 from ponor_spark.snapshot import Lease
 
 LEASES_VARIABLE: Final = "PONOR_SPARK_LEASES"
-"""The directory of the notes."""
+"""Environment variable of the notes directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotedLease:
-    """A lease that somebody wants to be renewed. `used_ns` is when it was used last, by the file's clock."""
+    """A lease to renew. `used_ns` is the time of its last use, by the file's clock."""
 
     lease_id: int
     ttl_ms: int
@@ -32,20 +32,20 @@ class NotedLease:
 
 
 class LeaseNotes:
-    """The directory; None: nobody keeps leases here."""
+    """The notes directory; None: no keeper runs here."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> LeaseNotes:
-        """What `LEASES_VARIABLE` names, if it is there: an executor on another machine has the variable, but no directory."""
+        """Use the directory in `LEASES_VARIABLE` if it exists: an executor on another machine has the variable but not the directory."""
         named = environment.get(LEASES_VARIABLE)
         directory = None if not named else Path(named)
         return cls(directory if directory is not None and directory.is_dir() else None)
 
     def note(self, lease: Lease, controllers: Sequence[str]) -> None:
-        """Have it renewed. Best effort: a lease that is not noted lives for its time."""
+        """Record a lease for renewal. Best effort: an unrecorded lease lasts for its own duration."""
         if self._directory is None:
             return
         content = {"lease": lease.lease_id, "ttl_ms": lease.ttl_ms, "controllers": list(controllers)}
@@ -56,18 +56,18 @@ class LeaseNotes:
             fresh.replace(path)
 
     def use(self, lease_id: int) -> None:
-        """It is used now."""
+        """Record a use of the lease."""
         if self._directory is not None:
             with suppress(OSError):
                 os.utime(self._path(lease_id))
 
     def forget(self, lease_id: int) -> None:
-        """It is closed, or over."""
+        """Remove the record of a closed or expired lease."""
         if self._directory is not None:
             self._path(lease_id).unlink(missing_ok=True)
 
     def noted(self) -> Iterator[NotedLease]:
-        """All that are there, in any order."""
+        """Return all records, in any order."""
         if self._directory is None:
             return
         for path in sorted(self._directory.glob("*.lease")):

@@ -1,7 +1,4 @@
-"""An event loop in a thread of its own: controllers are asked over gRPC, which wants a loop, by callers that have none, or a busy one (a notebook's).
-
-What lives here: the thread, and nothing of what runs on it.
-"""
+"""Event loop in its own thread, so that blocking callers, or callers inside another loop (a notebook), can use gRPC."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ STOP_S_MAX = 10.0
 
 
 class LoopThread:
-    """Runs coroutines for blocking callers, until it is closed."""
+    """Runs coroutines for blocking callers until it is closed."""
 
     def __init__(self, name: str) -> None:
-        """Start it."""
+        """Start the thread."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -33,7 +30,7 @@ class LoopThread:
         self.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end, whose result or exception is the caller's."""
+        """Run a coroutine to completion; return its result or raise its exception."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -42,11 +39,11 @@ class LoopThread:
             raise
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine beside the callers; nobody waits for it."""
+        """Start a coroutine without waiting for it."""
         asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
-        """Stop; what still runs is cancelled. Idempotent."""
+        """Stop the loop and cancel running coroutines. Idempotent."""
         if self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)

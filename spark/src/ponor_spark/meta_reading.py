@@ -1,7 +1,7 @@
-"""The Meta and Txn streams of partitions, read from objects: what is committed of them, folded.
+"""Read the committed Meta and Txn streams of partitions from objects, and fold their entries.
 
-What lives here: which blocks are read, and what was folded already: a stream reader opens a snapshot with every trigger, and Meta streams grow by a few entries
-between two. What the values mean is `partition_layout`'s.
+A stream reader opens a snapshot with every trigger, and Meta streams grow by few entries in between, so folds
+are kept. `partition_layout` interprets the values.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ponor_spark.snapshot import pieces_within
 TXN_ENTRY: Final = struct.Struct(">qqq")
 """docs/formats/partition-meta.md."""
 FOLDS_MAX: Final = 10_000
-"""Meta streams of which the fold is kept."""
+"""Maximum Meta streams whose fold is kept."""
 
 
 @dataclass(slots=True)
 class _Fold:
-    """Values of the entries in [start_offset, end_offset) of a Meta stream."""
+    """Folded entries in [start_offset, end_offset) of a Meta stream."""
 
     start_offset: int
     end_offset: int
@@ -39,7 +39,7 @@ class _Fold:
 
 
 class MetaReading:
-    """Reads through one planning's `ObjectIndexes`; keeps folds between snapshots."""
+    """Reads through the `ObjectIndexes` of one planning; keeps folds between snapshots."""
 
     def __init__(self) -> None:
         self._folds: dict[int, _Fold] = {}
@@ -51,11 +51,11 @@ class MetaReading:
         namespaces: Sequence[str],
         indexes: ObjectIndexes,
     ) -> dict[int, MetaValues]:
-        """The folded values of Meta streams, by stream id.
+        """Return the folded values of Meta streams by stream id.
 
         Raises:
             PonorSparkError: an object cannot be read.
-            PartitionCorruptError: an entry breaks the format.
+            PartitionCorruptError: an entry violates the format.
         """
         folds = {each.stream_id: self._fold_before(each) for each in streams}
         missing = [
@@ -77,7 +77,7 @@ class MetaReading:
         return {stream_id: fold.values for stream_id, fold in folds.items()}
 
     def _fold_before(self, stream: CommittedRange) -> _Fold:
-        """What is folded of the stream, if it still begins where it did: a trim forgets entries that were written again."""
+        """Return the kept fold if the stream still has the same start; a trim removes entries that were rewritten later."""
         known = self._folds.get(stream.stream_id)
         if known is None or known.start_offset != stream.start_offset or known.end_offset > stream.end_offset:
             return _Fold(stream.start_offset, stream.start_offset, {})
@@ -87,7 +87,7 @@ class MetaReading:
 def read_aborted(
     stream: CommittedRange, pieces: Mapping[int, bytes], namespaces: Sequence[str], indexes: ObjectIndexes
 ) -> list[AbortedRange]:
-    """The aborted transactions of a partition, in the order of their markers."""
+    """Return the aborted transactions of a partition, in marker order."""
     found: list[AbortedRange] = []
     for record in read_records([stream], pieces, namespaces, indexes):
         if len(record.payload) != TXN_ENTRY.size:
@@ -104,7 +104,7 @@ def read_records(
     namespaces: Sequence[str],
     indexes: ObjectIndexes,
 ) -> Iterator[StreamRecord]:
-    """Every record of these ranges, stream by stream in offset order."""
+    """Yield every record of these ranges, by stream and offset."""
     wanted = [
         (each, piece)
         for each in streams

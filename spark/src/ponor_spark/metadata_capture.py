@@ -1,6 +1,6 @@
-"""What a snapshot takes from the image of the metadata: topics, streams, pieces of objects. At one index, without a pause.
+"""Copy the rows of a snapshot from the metadata image: topics, streams, object pieces.
 
-What lives here: the copying, pure. It runs between two batches of the subscription: nothing is awaited, so all rows are of the same index.
+The copy runs between two batches of the subscription without an await, so all rows are of the same index.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CapturedPartition:
 
 @dataclass(slots=True)
 class CapturedMetadata:
-    """Of all partitions that were chosen, as of `index`. `pieces` as in `Snapshot`."""
+    """Rows of all chosen partitions as of `index`. `pieces` as in `Snapshot`."""
 
     cluster_id: str
     index: int
@@ -50,7 +50,7 @@ class CapturedMetadata:
 
 
 def capture(image: MetadataImage, choice: TopicChoice) -> CapturedMetadata:
-    """Copy what belongs to the chosen partitions.
+    """Copy the rows of the chosen partitions.
 
     Raises:
         TopicMissingError: a topic or a partition does not exist.
@@ -71,7 +71,7 @@ def capture(image: MetadataImage, choice: TopicChoice) -> CapturedMetadata:
 
 
 class PiecePacking:
-    """Packs pieces; names of namespaces are written once."""
+    """Packs pieces; stores each namespace once."""
 
     def __init__(self, image: MetadataImage, captured: CapturedMetadata) -> None:
         self._image = image
@@ -103,7 +103,7 @@ class PiecePacking:
         self._captured.pieces[stream.stream_id] = bytes(packed)
 
     def _is_all(self, piece: Piece) -> bool:
-        """Whether the piece is everything that its object holds: a stream object, from end to end."""
+        """Return whether the piece is the entire content of its object, which is then a stream object."""
         row = self._image.stream_objects.get(piece.object_id)
         if row is None:
             return False
@@ -123,7 +123,10 @@ def _partition_count(image: MetadataImage, topic: TopicRow) -> int:
 
 
 def _streams_of(image: MetadataImage, topic_id: bytes, partition: int) -> dict[str, CommittedRange]:
-    """By kind. Of two streams of a kind one was made by an open whose answer was lost: nothing was ever written to it."""
+    """Return streams by kind.
+
+    If a kind has two streams, one is from an open whose answer was lost, and it is empty.
+    """
     found: dict[str, CommittedRange] = {}
     rows: Sequence[StreamRow] = image.streams.find(STREAMS_OF_PARTITION, (topic_id.hex(), str(partition)))
     for row in rows:

@@ -1,8 +1,9 @@
-"""The driver's reads of objects: their indexes, many at a time and one ranged GET each, and single blocks.
+"""The driver's reads of objects: indexes, in parallel with one ranged GET each, and single blocks.
 
-What lives here: the reads, their bound and their repetition; what was read is kept by an `index_cache`. Which objects are wanted is `planning`'s. The size of every object is
-known from the metadata, so its end is fetched at once, sized by how many blocks an object of this size may have. There are as many reads in flight as an object store's answering time
-(30 ms and more) asks for, where ten thousand of them may take two seconds.
+The size of every object is known from the metadata, so the end of the object is fetched directly, with a
+length estimated from the number of blocks that an object of this size may have. The number of reads in flight
+is set for a store latency of 30 ms or more, so that ten thousand reads take about two seconds. `planning`
+chooses the objects and `index_cache` keeps the indexes.
 """
 
 from __future__ import annotations
@@ -41,29 +42,29 @@ from ponor_spark.snapshot import HeldPiece
 R = TypeVar("R")
 W = TypeVar("W")
 INDEXES_IN_FLIGHT_MAX: Final = 256
-"""Or fetched and not yet taken."""
+"""Reads in flight, or completed and not consumed yet."""
 BLOCKS_IN_FLIGHT_MAX: Final = 64
 SEARCH_AHEAD_FIRST: Final = 4
-"""Reads ahead of a search; they grow with what it has taken, so that half of them at most are in vain."""
+"""Reads ahead of a search; they grow with the consumed ones, so that at most half are wasted."""
 TAIL_BYTES_MIN: Final = 4 << 10
 TAIL_BYTES_PER_MIB: Final = 512
-"""Eight blocks a MiB, where two are full; enough but for objects of very many small streams, which cost a second GET."""
+"""Eight blocks per MiB, where two are usual; only objects of very many small streams need a second GET."""
 
 
 class ObjectPlace(NamedTuple):
-    """An object as the metadata has it."""
+    """Location of an object in the metadata."""
 
     key: str
     size_bytes: int
 
 
 def place_of(namespaces: Sequence[str], piece: HeldPiece) -> ObjectPlace:
-    """Where a piece of a snapshot with these namespaces lies."""
+    """Return the location of a piece's object, with the snapshot's namespaces."""
     return ObjectPlace(object_key(namespaces[piece.namespace], ObjectId(piece.object_id)), piece.size_bytes)
 
 
 class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
-    """Reads for one planning, from threads that wait for answers. Errors are `PonorSparkError` and name the object."""
+    """Object reads of one planning, in threads that block. Errors are `PonorSparkError` and name the object."""
 
     def __init__(
         self,
@@ -74,7 +75,10 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
         retry: ReadRetry | None = None,
         pause: Callable[[float], None] = time.sleep,  # noqa: TID251 - a thread of the driver waits
     ) -> None:
-        """Nothing is read yet. `lease_id` is for errors, `cache` may be one that outlives this, `pause` waits so many seconds."""
+        """Create it without reading.
+
+        `lease_id` is for errors, `cache` may outlive it, `pause` waits for the given seconds.
+        """
         self._source = source
         self._lease_id = lease_id
         self._retry = retry or ReadRetry()
@@ -83,7 +87,7 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
         self._cache = IndexCache() if cache is None else cache
         self._running: dict[str, Future[ObjectIndex]] = {}
         self.read_count = 0
-        """Indexes that were fetched so far."""
+        """Indexes fetched so far."""
         self._lock = Lock()
 
     def __enter__(self) -> Self:
@@ -95,16 +99,19 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def read(self, places: Iterable[ObjectPlace], *, until_found: bool = False) -> Iterator[ObjectIndex]:
-        """The index of each, in the order given, fetched ahead; `until_found`: by somebody who may stop early."""
+        """Yield the index of each object in the given order, with read-ahead; `until_found`: the caller may stop early."""
         first = SEARCH_AHEAD_FIRST if until_found else INDEXES_IN_FLIGHT_MAX
         return self._ahead(self._index, places, first, INDEXES_IN_FLIGHT_MAX)
 
     def read_blocks(self, wanted: Iterable[tuple[str, BlockEntry]]) -> Iterator[DataBlock]:
-        """Blocks of (key, entry), proven, in the order given."""
+        """Yield the verified blocks of (key, entry) in the given order."""
         return self._ahead(self._block, wanted, BLOCKS_IN_FLIGHT_MAX, BLOCKS_IN_FLIGHT_MAX)
 
     def _ahead(self, read: Callable[[W], R], wanted: Iterable[W], first: int, most: int) -> Iterator[R]:
-        """A window that slides, from `first` reads to as many as were taken, `most` of them. What nobody takes is called off."""
+        """Read with a sliding window, from `first` up to `most` reads as results are consumed.
+
+        Unconsumed reads are cancelled.
+        """
         remaining = iter(wanted)
         waiting: deque[Future[R]] = deque()
         taken = 0
@@ -121,7 +128,7 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
                 each.cancel()
 
     def _index(self, place: ObjectPlace) -> ObjectIndex:
-        """What is kept, or what somebody fetches already, or from the store."""
+        """Return the index from the cache, from a read in flight, or from the store."""
         with self._lock:
             found = self._cache.get(place.key)
             if found is not None:

@@ -1,8 +1,10 @@
-"""An executor's reads of objects: runs of blocks in order, a few fetched ahead, each block proven before anybody decodes it.
+"""An executor's reads of objects: runs of blocks in order, with read-ahead, each block verified before it is
+decoded.
 
-What lives here: the window of reads, their repetition, and the check of every block against the index entry that the driver planned with (length
-and CRC32C, docs/formats/object.md). What a block says is `decode/`'s; where the bytes come from is `object_source.py`'s. Memory: at most
-`READ_BYTES_MAX` of at most `RUNS_IN_FLIGHT_MAX` runs, the one that is being decoded among them (docs/design/spark.md#memory).
+Every block is checked against the index entry that the driver planned with (length and CRC32C,
+docs/formats/object.md). Memory is at most `READ_BYTES_MAX` in at most `RUNS_IN_FLIGHT_MAX` runs, including
+the one being decoded (docs/design/spark.md#memory). `object_source.py` reads the bytes and `decode/` decodes
+the blocks.
 """
 
 from __future__ import annotations
@@ -29,26 +31,29 @@ from ponor_spark.split import ObjectRun, WholeObject
 from ponor_spark.stream_blocks import run_of
 
 RUNS_IN_FLIGHT_MAX: Final = 6
-"""Of one task: five of 4 MiB are fetched while one is decoded, 200 MB/s from a store that answers after 50 ms and gives a connection 85 MB/s; an executor has several tasks."""
+"""Runs per task: five of 4 MiB are fetched while one is decoded, 200 MB/s from a store with 50 ms latency and 85 MB/s per connection; an executor has several tasks."""
 READ_BYTES_MAX: Final = 48 << 20
-"""Of these runs together: three whole objects. One is fetched ahead whatever its size, or a task would wait for every single one."""
+"""Bytes of these runs: three whole objects.
+
+One run is fetched ahead whatever its size, or a task would wait for every read.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRetry:
-    """How often a read is tried, and the pauses between: Spark tries the task again after that."""
+    """Bounds of read retries and the pauses between them; after that Spark retries the task."""
 
     attempts_max: int = 6
     backoff_ms_first: int = 100
     backoff_ms_max: int = 5_000
 
     def pause_ms(self, failures: int) -> int:
-        """How long to wait after so many failures (1 or more)."""
+        """Return the pause after that many failures (1 or more)."""
         return min(self.backoff_ms_first << min(failures - 1, 30), self.backoff_ms_max)
 
 
 class ObjectReader:
-    """Reads runs by a source; made by a task, used by its thread."""
+    """Reads runs from a source; used by one task and its thread."""
 
     def __init__(
         self,
@@ -60,15 +65,15 @@ class ObjectReader:
         read_bytes_max: int = READ_BYTES_MAX,
         pause: Callable[[float], None] = time.sleep,  # noqa: TID251 - a task's threads wait for nothing else
     ) -> None:
-        """Nothing is read yet.
+        """Create a reader without reading.
 
         Args:
-            source: where the objects are.
-            lease_id: what protects the objects from deletion, for the error that names it.
-            retry: bounds of the repetitions.
-            runs_in_flight_max: runs that are fetched or held at a time.
-            read_bytes_max: their bytes, unless two of them have more.
-            pause: waits so many seconds.
+            source: reads the objects.
+            lease_id: the lease that protects the objects from deletion, for errors.
+            retry: bounds of the retries.
+            runs_in_flight_max: maximum runs fetched or held at a time.
+            read_bytes_max: their maximum bytes, unless two of them have more.
+            pause: waits for the given seconds.
         """
         assert runs_in_flight_max >= 1
         self._source: Final = source
@@ -79,11 +84,12 @@ class ObjectReader:
         self._pause: Final = pause
 
     def runs(self, runs: Sequence[ObjectRun | WholeObject]) -> Iterator[tuple[ObjectRun, list[memoryview]]]:
-        """Each run with its blocks, proven, in the order given; of a whole object the run that its index makes of it.
+        """Yield each run with its verified blocks, in the given order; for a whole object, the run derived from
+        its index.
 
         Raises:
-            SnapshotExpiredError: an object is gone.
-            ClusterUnreachableError: the store refuses the credentials of this executor.
+            SnapshotExpiredError: an object is missing.
+            ClusterUnreachableError: the store refuses this executor's credentials.
             StoredDataError: an object is damaged, or the store does not answer; names object and position.
         """
         waiting: deque[tuple[int, Future[tuple[ObjectRun, list[memoryview]]]]] = deque()
@@ -98,13 +104,13 @@ class ObjectReader:
                 if not waiting:
                     return
                 yield waiting[0][1].result()
-                # Only now is there room for another: what the caller decodes from counts.
+                # Fetch the next run only now: the run that the caller decodes counts against the bounds.
                 held_bytes -= waiting.popleft()[0]
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _has_room(self, held: int, with_next_bytes: int) -> bool:
-        """Whether one more may be fetched: within both bounds, or as the only one besides what is being decoded."""
+        """Return whether one more run may be fetched: within both bounds, or as the only one besides the run being decoded."""
         return held < self._runs_in_flight_max and (held < 2 or with_next_bytes <= self._read_bytes_max)
 
     def _read(self, run: ObjectRun | WholeObject) -> tuple[ObjectRun, list[memoryview]]:
@@ -136,11 +142,11 @@ def _proven(run: ObjectRun | WholeObject, data: Buffer) -> tuple[ObjectRun, list
 
 
 def prove_blocks(run: ObjectRun, data: Buffer) -> list[memoryview]:
-    """Cut a run into its blocks.
+    """Split a run into its blocks.
 
     Raises:
-        ObjectStoreUnavailableError: bytes are missing or differ from what the index says. Another attempt may bring them right: the
-            index is proven, so the damage is in the object or on the way here.
+        ObjectStoreUnavailableError: bytes are missing or do not match the index. The index is verified, so
+            the damage is in the object or in transit, and a retry may succeed.
     """
     view = memoryview(data)
     if len(view) != run.size_bytes:

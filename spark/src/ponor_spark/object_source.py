@@ -1,8 +1,9 @@
-"""Where an executor gets bytes of objects: a bucket or a directory, blocking, one attempt a call.
+"""Blocking ranged reads of objects from a bucket or a directory, one attempt per call.
 
-No event loop: a task has a thread of its own and nothing to do until its bytes are there. `object_reading.py` asks from several threads at a
-time, repeats what may pass, and proves what came. Credentials are those of the executor's environment (AWS_* variables, web identity,
-instance role: obstore's chain); the URL has none, because URLs travel in plans and stand in logs.
+There is no event loop: a task has its own thread and nothing to do until its bytes arrive.
+`object_reading.py` calls it from several threads, retries transient errors, and verifies the data.
+Credentials come from the executor's environment (AWS_* variables, web identity, instance role: obstore's
+chain). The URL contains none, because URLs travel in plans and appear in logs.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from s3stream.stores.s3_location import parse_s3_location
 
 
 class ObjectSource(Protocol):
-    """Ranged reads of objects, from any thread."""
+    """Ranged reads of objects. Thread-safe."""
 
     def get(self, key: str, position: int, size_bytes: int) -> Buffer:
-        """The bytes [position, position + size_bytes) of an object, fewer where it ends.
+        """Return the bytes [position, position + size_bytes) of an object, fewer at its end.
 
         Raises:
-            ObjectNotFoundError: no such object.
+            ObjectNotFoundError: the object does not exist.
             ObjectStoreRefusedError: credentials or configuration are wrong.
-            ObjectStoreUnavailableError: may pass.
+            ObjectStoreUnavailableError: a transient failure.
         """
         ...
 
 
 class BucketSource:
-    """`ObjectSource` of an S3 bucket, or of a prefix of one."""
+    """`ObjectSource` of an S3 bucket or a prefix in it."""
 
     def __init__(self, url: str, environment: Mapping[str, str]) -> None:
         location = parse_s3_location(url, environment)
@@ -57,7 +58,7 @@ class BucketSource:
 
 
 class DirectorySource:
-    """`ObjectSource` of a directory store (s3stream/stores/directory.py) that every executor can see."""
+    """`ObjectSource` of a directory store (s3stream/stores/directory.py) that every executor can access."""
 
     def __init__(self, directory: Path) -> None:
         self._objects: Final = directory / "objects"
@@ -82,10 +83,10 @@ class DirectorySource:
 
 
 def open_object_source(url: str, environment: Mapping[str, str] | None = None) -> ObjectSource:
-    """Open `file:///DIR` or `s3://BUCKET/PREFIX?endpoint=URL`; nothing is contacted.
+    """Open `file:///DIR` or `s3://BUCKET/PREFIX?endpoint=URL` without connecting.
 
     Raises:
-        ValueError: the URL names no store that there is, or cannot be read.
+        ValueError: the URL is invalid or names an unknown kind of store.
     """
     scheme = urlsplit(url).scheme
     if scheme == "s3":
@@ -96,7 +97,10 @@ def open_object_source(url: str, environment: Mapping[str, str] | None = None) -
 
 
 def _read_fully(descriptor: int, position: int, size_bytes: int) -> bytes:
-    """Fewer bytes where the file ends. One read gives all of them, unless a signal comes: then the join is free."""
+    """Read a range; fewer bytes at the end of the file.
+
+    Usually a single read returns all bytes, unless a signal interrupts it; then the join is free.
+    """
     parts: list[bytes] = []
     while size_bytes and (data := os.pread(descriptor, size_bytes, position)):
         parts.append(data)

@@ -1,7 +1,9 @@
-"""From options to offsets: where each partition of a query begins and ends, and what it means when offsets are not there.
+"""Compute from the options where each partition of a query starts and ends, and detect data loss.
 
-What lives here: Spark's Kafka source's rules, for batches and micro-batches. Offsets below the log start, or beyond the end, that a query names are data loss; gaps within a log are not (control
-records and compaction leave them). With `failOnDataLoss` false what is gone is skipped and said in the log; nothing is read twice, so nothing is ever reset to the earliest offset.
+The rules are those of Spark's Kafka source, for batches and micro-batches. Requested offsets below the log
+start or beyond the end are data loss; gaps within a log are not, because control records and compaction cause
+them. With `failOnDataLoss` false, missing offsets are skipped and logged. Nothing is read twice, so offsets
+are never reset to the earliest.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from ponor_spark.time_lookup import find_time
 
 LOG: Final = logging.getLogger("ponor.spark")
 LOSSES_TOLD_MAX: Final = 1_000
-"""Different losses that a streaming query remembers as told."""
+"""Maximum different losses that a streaming query remembers as logged."""
 SEARCHES_IN_FLIGHT_MAX: Final = 16
-"""Partitions in which a time is looked up at once: each search waits for one answer of the store after the other."""
+"""Partitions searched for a time in parallel: each search waits for sequential reads of the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Kafka offsets [start_offset, end_offset) of a partition are wanted. All of them are in the snapshot, or in its tail."""
+    """The Kafka offsets [start_offset, end_offset) of a partition to read, all in the snapshot or its tail."""
 
     topic: str
     partition: int
@@ -40,14 +42,14 @@ class OffsetRange:
 
 
 def batch_ranges(snapshot: Snapshot, options: Options) -> tuple[OffsetRange, ...]:
-    """What a batch reads: one range for each partition, empty ones left out.
+    """Return the ranges of a batch: one for each partition, without empty ones.
 
     Raises:
-        OptionError: offsets or timestamps that are named do not fit the partitions.
-        DataLossError: offsets that are named are gone or not there yet, and `failOnDataLoss`.
-        PonorSparkError: an object that timestamps are looked up in cannot be read.
+        OptionError: the named offsets or timestamps do not fit the partitions.
+        DataLossError: named offsets are gone or do not exist yet, and `failOnDataLoss` is true.
+        PonorSparkError: an object for a timestamp lookup cannot be read.
     """
-    cache = IndexCache()  # two times are often looked up in the same objects
+    cache = IndexCache()  # the two times are often in the same objects
     starts = _resolve(snapshot, options, options.start, cache, is_start=True)
     ends = _resolve(snapshot, options, options.end, cache, is_start=False)
     found = [
@@ -58,33 +60,34 @@ def batch_ranges(snapshot: Snapshot, options: Options) -> tuple[OffsetRange, ...
 
 
 def initial_offsets(snapshot: Snapshot, options: Options, *, source: ObjectSource | None = None) -> Offsets:
-    """Where a new streaming query begins; `source` as in `planning.plan`.
+    """Return the start offsets of a new streaming query; `source` as in `planning.plan`.
 
     Raises:
-        as `batch_ranges`.
+        OptionError, DataLossError, PonorSparkError: as `batch_ranges`.
     """
     return _resolve(snapshot, options, options.start, IndexCache(), is_start=True, source=source)
 
 
 def latest_offsets(snapshot: Snapshot) -> Offsets:
-    """The readable ends."""
+    """Return the readable end offsets."""
     return _each(snapshot.partitions, lambda each: each.readable_end_offset)
 
 
 def ranges_between(
     snapshot: Snapshot, start: Offsets, end: Offsets, options: Options, *, told: set[str] | None = None
 ) -> tuple[OffsetRange, ...]:
-    """What a micro-batch reads; partitions that the query did not know begin at their log start.
+    """Return the ranges of a micro-batch; new partitions start at their log start.
 
     Args:
         snapshot: covers `end`.
-        start: of the micro-batch.
-        end: of the micro-batch.
-        options: of the stream.
-        told: losses that the query's log has already, and gets more of: what is lost stays lost each time that Spark asks, a hundred times a second.
+        start: start offsets of the micro-batch.
+        end: end offsets of the micro-batch.
+        options: options of the stream.
+        told: losses already logged; extended by new ones. Spark asks a hundred times a second and a loss
+            persists.
 
     Raises:
-        DataLossError: offsets are gone, or partitions are, and `failOnDataLoss`.
+        DataLossError: offsets or partitions are gone, and `failOnDataLoss` is true.
     """
     partitions = {(each.topic, each.partition): each for each in snapshot.partitions}
     for topic, by_partition in start.items():
@@ -117,7 +120,7 @@ def ranges_between(
 
 
 def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
-    """At most so many offsets (a few more where partitions are many), in proportion to what each partition has."""
+    """Limit the end to that many offsets (a few more with many partitions), in proportion to the available ones."""
     ahead = {
         (topic, number): offset - start.get(topic, {}).get(number, offset)
         for topic, by_partition in latest.items()
@@ -132,7 +135,7 @@ def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
         if size <= 0:
             return offset
         share = offsets_max * (size / total)
-        # As the Kafka source: who has something gets one at least, or it would wait for ever beside a large one.
+        # As in the Kafka source: a partition with data gets at least one, or it would starve beside a large one.
         return min(offset - size + (ceil(share) if share < 1 else floor(share)), offset)
 
     return {
@@ -144,7 +147,7 @@ def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
 def _present(
     each: PartitionSnapshot, start: int, end: int, options: Options, told: set[str] | None = None
 ) -> OffsetRange:
-    """What of the wanted offsets is there."""
+    """Return the part of the requested offsets that exists."""
     name = f"{each.topic} {each.partition}"
     if start < each.log_start_offset and start < end:
         _lose(
@@ -245,7 +248,7 @@ def _meant(each: PartitionSnapshot, offset: int) -> int:
 
 
 def _require_all(snapshot: Snapshot, named: Mapping[str, Mapping[int, int]], option: str) -> None:
-    """As the Kafka source: every partition of the query is named, and no other."""
+    """As in the Kafka source: the option must name exactly the partitions of the query."""
     wanted = {(each.topic, each.partition) for each in snapshot.partitions}
     given = {(topic, number) for topic, by_partition in named.items() for number in by_partition}
     for missing in sorted(wanted - given):

@@ -1,6 +1,6 @@
-"""Values of options as they are written: flags, numbers, sizes, durations, JSON of offsets.
+"""Parse option values: flags, numbers, sizes, durations, JSON of offsets.
 
-What lives here: one function a kind, each of which says what is wrong in one line that begins with the option's name. Which options there are is `options`.
+Each function raises a one-line error that begins with the option's name. `options` defines the options.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ OFFSET_LATEST: Final = -1
 INT64_MAX: Final = (1 << 63) - 1
 
 Offsets = dict[str, dict[int, int]]
-"""By topic and partition; the Kafka source's JSON. In options −2 is the earliest offset and −1 the latest."""
+"""Offsets by topic and partition, as in the Kafka source's JSON.
+
+In options −2 is the earliest offset and −1 the latest.
+"""
 
 _SIZE: Final = re.compile(r"(\d+)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?", re.IGNORECASE)
 _SIZES: Final = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -26,7 +29,7 @@ _DURATIONS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_
 
 
 def flag(option: str, value: str) -> bool:
-    """`true` or `false`."""
+    """Parse `true` or `false`."""
     match value.strip().lower():
         case "true":
             return True
@@ -36,7 +39,7 @@ def flag(option: str, value: str) -> bool:
 
 
 def number(option: str, value: str, minimum: int = 1) -> int:
-    """A whole number of at least `minimum`."""
+    """Parse an integer of at least `minimum`."""
     try:
         found = int(value)
     except ValueError:
@@ -47,7 +50,7 @@ def number(option: str, value: str, minimum: int = 1) -> int:
 
 
 def size_bytes(option: str, value: str, minimum: int, maximum: int) -> int:
-    """Bytes, with or without a unit (`64m`, `67108864`)."""
+    """Parse a size in bytes, with or without a unit (`64m`, `67108864`)."""
     match = _SIZE.fullmatch(value.strip())
     if match is None:
         raise OptionError(f"{option}: {value!r} is no size; write bytes, or a number with k, m or g")
@@ -58,7 +61,7 @@ def size_bytes(option: str, value: str, minimum: int, maximum: int) -> int:
 
 
 def duration_ms(option: str, value: str, minimum_ms: int, maximum_ms: int) -> int:
-    """A time, as a number of milliseconds or with a unit (`15m`, `1h`)."""
+    """Parse a duration, in milliseconds or with a unit (`15m`, `1h`)."""
     match = _DURATION.fullmatch(value.strip())
     if match is None:
         raise OptionError(f"{option}: {value!r} is no duration; write a number with ms, s, m, h or d")
@@ -69,7 +72,7 @@ def duration_ms(option: str, value: str, minimum_ms: int, maximum_ms: int) -> in
 
 
 def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
-    """One of some words, in any case."""
+    """Parse one of the allowed keywords, case-insensitive."""
     found = value.strip().lower()
     if found not in allowed:
         raise OptionError(f"{option}: {value!r} is not known; write one of {', '.join(allowed)}")
@@ -77,7 +80,7 @@ def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
 
 
 def names(option: str, value: str) -> tuple[str, ...]:
-    """Names with commas between them, each once."""
+    """Parse comma-separated names, without duplicates."""
     found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     if not found:
         raise OptionError(f"{option}: it names nothing; write names with commas between them")
@@ -85,7 +88,7 @@ def names(option: str, value: str) -> tuple[str, ...]:
 
 
 def addresses(option: str, value: str) -> tuple[str, ...]:
-    """HOST:PORT,HOST:PORT..."""
+    """Parse HOST:PORT,HOST:PORT..."""
     found = names(option, value)
     for each in found:
         host, separator, port = each.rpartition(":")
@@ -97,7 +100,7 @@ def addresses(option: str, value: str) -> tuple[str, ...]:
 
 
 def partitions_json(option: str, value: str) -> dict[str, tuple[int, ...]]:
-    """`{"topic": [0, 1]}`, the value of `assign`."""
+    """Parse `{"topic": [0, 1]}`, the value of `assign`."""
     content = _json_object(option, value, '{"topic": [0, 1]}')
     try:
         return {topic: tuple(sorted(set(map(_partition, wanted)))) for topic, wanted in content.items()}
@@ -106,7 +109,7 @@ def partitions_json(option: str, value: str) -> dict[str, tuple[int, ...]]:
 
 
 def offsets_json(option: str, value: str, minimum: int = OFFSET_EARLIEST) -> Offsets:
-    """`{"topic": {"0": 23, "1": -2}}`; the numbers are offsets or timestamps."""
+    """Parse `{"topic": {"0": 23, "1": -2}}`; the numbers are offsets or timestamps."""
     example = '{"topic": {"0": 23, "1": 42}}'
     content = _json_object(option, value, example)
     try:
@@ -126,7 +129,7 @@ def offsets_json(option: str, value: str, minimum: int = OFFSET_EARLIEST) -> Off
 
 
 def offsets_to_json(offsets: Mapping[str, Mapping[int, int]]) -> str:
-    """The Kafka source's spelling: sorted, without spaces."""
+    """Format offsets as the Kafka source does: sorted, without spaces."""
     ordered = {
         topic: {str(partition): offsets[topic][partition] for partition in sorted(offsets[topic])}
         for topic in sorted(offsets)

@@ -1,7 +1,8 @@
-"""The options of `spark.read.format("ponor")`: the names of Spark's Kafka connector, and a few of our own.
+"""Options of `spark.read.format("ponor")`: the names of Spark's Kafka connector, and some of our own.
 
-What lives here: the frozen value that everything else takes, and how it comes from Spark's map of strings. Whatever is wrong is said here, in one line, before a
-cluster is asked. Credentials are never options: options stand in plans, logs and event files. They come from the environment or the role of driver and executors.
+Errors are raised here in one line, before any cluster is contacted. Credentials are never options, because
+options appear in plans, logs and event files. They come from the environment or the role of driver and
+executors.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ SPLIT_BYTES_DEFAULT: Final = 64 * MIB
 SPLIT_BYTES_MIN: Final = 64 << 10
 SPLIT_BYTES_MAX: Final = 16 << 30
 SNAPSHOT_TTL_MS_DEFAULT: Final = 3_600_000
-"""An hour: long enough for most queries where nobody renews, short enough that a driver that died keeps little."""
+"""An hour: long enough for most queries without a keeper, short enough that a dead driver pins little."""
 SNAPSHOT_TTL_MS_MIN: Final = 1_000
 SNAPSHOT_TTL_MS_MAX: Final = 7 * 86_400_000
 MAX_TRIGGER_DELAY_MS_DEFAULT: Final = 900_000
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-"""What `columns` may name."""
+"""Columns that `columns` may name."""
 
 
 class Edge(StrEnum):
@@ -38,14 +39,17 @@ class Edge(StrEnum):
 
 
 class Tail(StrEnum):
-    """What lies behind the committed objects: left out, or asked of a broker."""
+    """Source of records beyond the committed objects: none, or a broker."""
 
     COMMITTED = "committed"
     BROKER = "broker"
 
 
 class Pushdown(StrEnum):
-    """Whether filters leave out objects: where Spark does it right, always, never. Spark's own setting for Python sources has to be on besides."""
+    """Whether filters skip objects: where Spark handles it correctly, always, or never.
+
+    Spark's own setting for Python sources must also be on.
+    """
 
     AUTO = "auto"
     ON = "on"
@@ -54,7 +58,10 @@ class Pushdown(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """Begin or end there; −2 is the earliest, −1 the latest. `option` is who said so."""
+    """Start or end at these offsets; −2 is the earliest, −1 the latest.
+
+    `option` is the option that gave them.
+    """
 
     offsets: Offsets
     option: str
@@ -62,7 +69,7 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """Begin or end, in every partition, at the first record whose timestamp is not below this."""
+    """Start or end, in every partition, at the first record whose timestamp is not below this."""
 
     timestamp_ms: int
     option: str
@@ -81,9 +88,10 @@ Bound: TypeAlias = Edge | AtOffsets | AtTime | AtTimes
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """How the cluster is found; the first that is given decides: controllers, data directory, brokers.
+    """How the cluster is found; the first given value decides: controllers, data directory, brokers.
 
-    `store` replaces the object store's URL that the cluster tells: where executors reach it by another name.
+    `store` overrides the object store's URL that the cluster reports, for executors that reach it by another
+    name.
     """
 
     controllers: tuple[str, ...] = ()
@@ -94,7 +102,10 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """See each option's name in docs/operations/spark.md. `min_partitions` None: by size alone; per-trigger limits None: none."""
+    """Parsed options; docs/operations/spark.md describes each.
+
+    `min_partitions` None: by size only; per-trigger limits None: none.
+    """
 
     cluster: ClusterOptions
     topics: TopicChoice
@@ -149,24 +160,24 @@ _WITHOUT_MEANING: Final = re.compile(
     r"|kafka\.(group\.id|client\.(id|rack|dns\.lookup)|check\.crcs|exclude\.internal\.topics|allow\.auto\.create\.topics|partition\.assignment\.strategy|enable\.metrics\.push"
     r"|auto\.include\.jmx\.reporter|(fetch|max|request|session|heartbeat|metadata|metrics?|connections|receive|send|retry|reconnect|socket|default\.api)\..+)"
 )
-"""Options of the Kafka connector that tune its consumers and change no row: taken, so that a query changes its address alone."""
+"""Options of the Kafka connector that tune its consumers and do not affect rows: accepted, so that a query changes only its address."""
 _CREDENTIAL: Final = re.compile(
     r"access.?key|secret|password|credential|token|sasl|jaas|\.ssl\.|^ssl\.|private.?key"
 )
 STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-"""Options that only `readStream` has."""
+"""Options that only `readStream` accepts."""
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> Options:
-    """Read Spark's options, whose names are compared without case.
+    """Parse Spark's options; names are case-insensitive.
 
     Args:
-        options: as Spark hands them to a data source.
-        streaming: whether for `readStream`.
+        options: as Spark passes them to a data source.
+        streaming: whether they are for `readStream`.
 
     Raises:
-        OptionError: unknown, contradicting or unreadable; the line begins with the option's name.
+        OptionError: an option is unknown, contradictory or invalid; the message begins with its name.
     """
     given = _known(options)
     for name in _BATCH_ONLY if streaming else ():
@@ -346,4 +357,4 @@ _READ: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
         lambda name, value: values.duration_ms(name, value, SNAPSHOT_TTL_MS_MIN, SNAPSHOT_TTL_MS_MAX),
     ),
 }
-"""Options that stand for themselves: the field, and how the value is read."""
+"""Independent options: the field, and its parser."""

@@ -1,7 +1,8 @@
-"""From planned blocks to splits: how many, where they are cut, and which blocks are fetched together.
+"""Pack planned blocks into splits: how many, where they are cut, and which blocks are fetched together. No I/O.
 
-What lives here: arithmetic on bytes, pure. No cut is within a block or within a small object that nobody looked into, but where `minPartitions` wants more splits than there are blocks; and every split has about as many bytes as the others: less than half a share
-(or one block, where a block is larger than that) more or less than the total divided by their number. Blocks that lie side by side are one ranged GET.
+A block is never cut, and neither is a small object whose index was not read, unless `minPartitions` wants
+more splits than there are blocks. The size of every split differs from the average by less than half a share,
+or by one block if a block is larger. Adjacent blocks are fetched by one ranged GET.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from ponor_spark.snapshot import Snapshot
 from ponor_spark.split import ObjectRun, Split, WholeObject
 
 RUN_BYTES_MAX: Final = 4 << 20
-"""Of one GET of blocks, unless a block alone is larger. A request costs processor time by its bytes, from a MiB on; more of them at a time hide a store's delay better than larger ones."""
+"""Maximum bytes of one GET of blocks, unless a single block is larger.
+
+From 1 MiB on, CPU per byte does not improve, and parallel requests hide latency better than larger ones.
+"""
 WHOLE_BYTES_MAX: Final = 16 << 20
-"""Of an object that is read whole, by one GET: larger ones are looked into first (docs/design/spark.md#planning)."""
+"""Maximum size of an object read whole by one GET; the index of larger ones is read first (docs/design/spark.md#planning)."""
 
 _PLACE: Final = struct.Struct(">40xQI12x")
-"""Position and size in an index entry: all of it that packing looks at."""
+"""Position and size in an index entry, which is all that packing needs."""
 assert _PLACE.size == ENTRY_BYTES
 
 
 class PlannedBlocks(NamedTuple):
-    """Blocks of one stream in one object, in order, as their index entries; not always side by side, where filters left some out."""
+    """Index entries of blocks of one stream in one object, in order; filters may leave gaps."""
 
     key: str
     bucket_index: int
@@ -39,7 +43,7 @@ class PlannedBlocks(NamedTuple):
     entries: bytes
 
     def places(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Position and size of the blocks [first, last)."""
+        """Return position and size of the blocks [first, last)."""
         return _PLACE.iter_unpack(memoryview(self.entries)[first * ENTRY_BYTES : last * ENTRY_BYTES])
 
 
@@ -47,7 +51,7 @@ Planned = PlannedBlocks | WholeObject
 
 
 class _Cut(NamedTuple):
-    """Blocks [first, last) of one element of the plan belong to a split; of a whole object there is one to count."""
+    """Blocks [first, last) of one element of the plan in a split; a whole object counts as one."""
 
     planned: Planned
     first: int
@@ -56,14 +60,15 @@ class _Cut(NamedTuple):
 
 
 def split_count(total_bytes: int, options: Options) -> int:
-    """How many splits share so many bytes: as few as `splitBytes` lets be, and `minPartitions` at least."""
+    """Return the number of splits: the fewest that `splitBytes` allows, and at least `minPartitions`."""
     return max(-(-total_bytes // options.split_bytes), options.min_partitions or 1)
 
 
 def to_be_cut(planned: Sequence[Planned], options: Options) -> list[int]:
-    """Which whole objects stand in the way of equal splits, so that their blocks have to be known: those larger than half a share, or all where `minPartitions` wants more splits than there are elements.
+    """Return the whole objects that prevent equal splits, so that their blocks must be known.
 
-    There are fewer than two for each split, or fewer than splits.
+    These are objects larger than half a share, or all if `minPartitions` wants more splits than there are
+    elements. There are fewer than two for each split, or fewer than splits.
     """
     sizes = [list(_sizes(each)) for each in planned]
     total_bytes = sum(map(sum, sizes))
@@ -86,7 +91,7 @@ def pack(
     *,
     shares_blocks: bool = True,
 ) -> list[Split]:
-    """Splits of about `splitBytes` at most, and at least `minPartitions` of them where there are so many offsets (of them or, not `shares_blocks`, so many blocks)."""
+    """Pack into splits of about `splitBytes` at most, and at least `minPartitions` if there are enough offsets (or enough blocks, unless `shares_blocks`)."""
     sizes = [list(_sizes(each)) for each in planned]
     total_bytes = sum(map(sum, sizes))
     splits = [
@@ -104,7 +109,7 @@ def pack(
 
 
 def _sizes(each: Planned) -> Iterator[int]:
-    """Of what may be put into different splits."""
+    """Count the units that can go to different splits."""
     if isinstance(each, WholeObject):
         return iter((each.size_bytes,))
     return (size_bytes for _, size_bytes in _PLACE.iter_unpack(each.entries))
@@ -113,7 +118,7 @@ def _sizes(each: Planned) -> Iterator[int]:
 def _shares(
     planned: Sequence[Planned], sizes: Sequence[Sequence[int]], total_bytes: int, count: int
 ) -> Iterator[list[_Cut]]:
-    """Cut where a block begins beyond its share; earlier, where the blocks that are left are but enough for the splits that are."""
+    """Cut where a block begins beyond its split's share, or earlier if the remaining blocks just suffice for the remaining splits."""
     blocks_left = sum(map(len, sizes))
     share: list[_Cut] = []
     number, before_bytes = 0, 0
@@ -137,14 +142,14 @@ def _shares(
 
 
 def _finer(splits: Sequence[Split], more: int) -> Iterator[Split]:
-    """So many splits more than there are blocks, one in each split: some read the same block, and each takes offsets of its own."""
+    """Add splits when there are fewer blocks than splits: one block per split, some read by several splits with different offsets."""
     runs: list[ObjectRun] = []
     for split in splits:
         (run,) = split.runs
         assert isinstance(run, ObjectRun), "the blocks of all objects are known where there are too few"
         runs.append(run)
     bounds = [_offsets_of(run) for run in runs]
-    # Places where a block can be cut; the cuts are spread evenly over all of them, at most one a place.
+    # Positions where a block can be cut; cuts are spread evenly over them, at most one per position.
     places = sum(end - start - 1 for start, end in bounds)
     more, before = min(more, places), 0
     for split, run, (start, end) in zip(splits, runs, bounds, strict=True):
@@ -158,7 +163,7 @@ def _finer(splits: Sequence[Split], more: int) -> Iterator[Split]:
 
 
 def _offsets_of(run: ObjectRun) -> tuple[int, int]:
-    """Kafka offsets [from, to) that the run is wanted for; one at least, or it would not have been planned."""
+    """Return the Kafka offsets [from, to) requested from the run; never empty, or the run would not have been planned."""
     blocks = list(run.blocks())
     start = max(run.clip.start_offset, blocks[0].start_offset + run.kafka_shift)
     end = min(run.clip.end_offset, blocks[-1].end_offset + run.kafka_shift)
@@ -167,7 +172,7 @@ def _offsets_of(run: ObjectRun) -> tuple[int, int]:
 
 
 def _runs(cut: _Cut) -> Iterator[ObjectRun | WholeObject]:
-    """Blocks that lie side by side, as long as they are no more than a GET takes."""
+    """Group adjacent blocks into runs of at most one GET."""
     each = cut.planned
     if isinstance(each, WholeObject):
         yield each

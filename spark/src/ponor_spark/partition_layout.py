@@ -1,13 +1,19 @@
-"""From a partition's Meta stream and the controller's stream rows to what can be read of it: which Kafka offsets lie in which slice of which stream.
+"""Derive the readable part of a partition from its Meta stream and the controller's stream rows: Kafka offsets
+by stream slice.
 
-What lives here: the rules, pure (docs/design/spark.md#snapshots). The Meta stream's committed part may lag what the rest of the metadata shows by an upload:
+No I/O (docs/design/spark.md#snapshots). The committed part of the Meta stream may lag the other metadata by
+an upload:
 
-- its list of segments may lack rolls: no matter, a roll leaves the distance between Kafka's offsets and the stream's as it is;
-- its log start may be an older one: streams are trimmed at the log start, so what is trimmed of a slice says where the log begins now;
-- of a new partition nothing of it may be committed: it says what the first open writes;
-- it may lack that a segment was cleaned: then the old slices are still there, because brokers trim them after that entry is committed.
+- Its list of segments may lack rolls. This is harmless: a roll does not change the distance between Kafka
+  offsets and stream offsets.
+- Its log start may be older. Streams are trimmed at the log start, so the trimmed slices give the current log
+  start.
+- Nothing of a new partition's Meta stream may be committed. The content is then what the first open writes.
+- It may lack the cleaning of a segment. The old slices then still exist, because brokers trim them after that
+  entry is committed.
 
-What is left is a list that names offsets which are not committed yet, between others that are: `PartitionBehindError`, to be tried again with newer metadata.
+If the list names uncommitted offsets between committed ones, `PartitionBehindError` asks the caller to retry
+with newer metadata.
 """
 
 from __future__ import annotations
@@ -31,11 +37,14 @@ DATA_KINDS: Final = (DATA, DATA + CLEANED)
 
 
 class PartitionBehindError(Exception):
-    """What is committed of this partition is not whole yet: offsets are missing below others that are there. Newer metadata will show them."""
+    """The committed part of this partition has a gap: offsets are missing below others.
+
+    Newer metadata will include them.
+    """
 
 
 class CommittedRange(NamedTuple):
-    """Stream offsets [start_offset, end_offset) are committed, and not trimmed."""
+    """Stream offsets [start_offset, end_offset) are committed and not trimmed."""
 
     stream_id: int
     start_offset: int
@@ -44,7 +53,7 @@ class CommittedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionLayout:
-    """Kafka offsets [log_start_offset, committed_end_offset) lie in `segments`, which cover them without a gap."""
+    """Kafka offsets [log_start_offset, committed_end_offset) lie in `segments`, without a gap."""
 
     log_start_offset: int
     committed_end_offset: int
@@ -52,15 +61,15 @@ class PartitionLayout:
 
 
 def lay_out(values: MetaValues, streams: Mapping[str, CommittedRange]) -> PartitionLayout:
-    """What can be read of a partition.
+    """Return the readable part of a partition.
 
     Args:
-        values: its Meta stream's committed part, folded.
+        values: the folded, committed part of its Meta stream.
         streams: its streams by tag `kind`.
 
     Raises:
-        PartitionBehindError: to be tried again with newer metadata.
-        PartitionCorruptError: the Meta stream breaks its format.
+        PartitionBehindError: retry with newer metadata.
+        PartitionCorruptError: the Meta stream violates its format.
     """
     log = log_meta_of(values, streams)
     committed = {each.stream_id: each for each in streams.values()}
@@ -72,7 +81,7 @@ def lay_out(values: MetaValues, streams: Mapping[str, CommittedRange]) -> Partit
 def stable_layout(
     layout: PartitionLayout, values: MetaValues, streams: Mapping[str, CommittedRange]
 ) -> PartitionLayout:
-    """For readers of committed records: nothing from the last stable offset on.
+    """Limit a layout to offsets below the last stable offset, for `read_committed`.
 
     Raises:
         PartitionBehindError: aborted transactions below it are not known yet.
@@ -89,7 +98,7 @@ def stable_layout(
 
 
 def log_meta_of(values: MetaValues, streams: Mapping[str, CommittedRange]) -> LogMeta:
-    """The list of segments; of a partition whose Meta stream has nothing committed yet, what its first open wrote."""
+    """Return the segments; if no Meta entry is committed yet, those that the first open writes."""
     log = LogMeta()
     value = values.get(meta_entry.LOG)
     if value is None or value.whole is None:
@@ -105,7 +114,7 @@ def log_meta_of(values: MetaValues, streams: Mapping[str, CommittedRange]) -> Lo
 
 
 def partition_value(values: MetaValues) -> dict[str, int]:
-    """The checkpoint's fields that are numbers; none of a partition that has none yet."""
+    """Return the numeric fields of the checkpoint; empty if there is none."""
     value = values.get(meta_entry.PARTITION)
     if value is None or value.whole is None:
         return {}
@@ -119,7 +128,7 @@ def partition_value(values: MetaValues) -> dict[str, int]:
 
 
 def _log_start(log: LogMeta, committed: Mapping[int, CommittedRange], noted: int) -> int:
-    """The log start that is noted, or where trimmed slices say it went meanwhile."""
+    """Return the recorded log start, or a later one if slices were trimmed since."""
     starts = [noted]
     for segment in log.segments:
         held = committed.get(log.streams[segment.data_stream])
@@ -134,7 +143,7 @@ def _log_start(log: LogMeta, committed: Mapping[int, CommittedRange], noted: int
 def _committed_slices(
     log: LogMeta, committed: Mapping[int, CommittedRange], start: int
 ) -> tuple[tuple[SegmentSlice, ...], int]:
-    """Slices from the log start on as far as they are committed without a gap, and where that ends."""
+    """Return the slices from the log start as far as they are committed without a gap, and their end."""
     slices: list[SegmentSlice] = []
     end = start
     for segment in log.segments:
@@ -149,7 +158,7 @@ def _committed_slices(
         end = here.end_offset
     held = committed.get(log.streams[log.active.data_stream]) if log.segments else None
     if held is not None and end < log.active.kafka_offset(held.end_offset):
-        # What was appended is committed so far, in slices that the list has no more: what replaces them is not.
+        # Later appends are committed in slices that the list no longer has; their replacements are not committed yet.
         raise PartitionBehindError(
             f"offsets from {end} on are not committed yet where the list of segments has them"
         )
@@ -157,14 +166,14 @@ def _committed_slices(
 
 
 def _cut(slices: tuple[SegmentSlice, ...], stable: int) -> tuple[SegmentSlice, ...]:
-    """Nothing from `stable` on."""
+    """Limit to offsets below `stable`."""
     return tuple(
         replace(each, end_offset=min(each.end_offset, stable)) for each in slices if each.base_offset < stable
     )
 
 
 def _held_of(segment: Segment, held: CommittedRange | None) -> SegmentSlice | None:
-    """What is committed of a segment; None when nothing is."""
+    """Return the committed part of a segment; None if there is none."""
     if held is None:
         return None
     first = max(segment.data.start, held.start_offset)

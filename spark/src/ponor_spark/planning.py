@@ -1,8 +1,9 @@
-"""From offsets and filters to splits: which objects, and which blocks of them, each task reads.
+"""Plan splits from offsets and filters: which objects and which of their blocks each task reads.
 
-What lives here: the way from ranges of Kafka offsets through segments and pieces to objects and blocks. How these become splits is `packing`. An index is read only where the metadata do not say
-enough (docs/design/spark.md#planning), once, many at a time; what it says is compared with the metadata here, or by the executor that reads it, so that a range that is not covered is an error and
-never a short result.
+Ranges of Kafka offsets are mapped through segments and pieces to objects and blocks; `packing` turns these
+into splits. An index is read only if the metadata is not sufficient (docs/design/spark.md#planning), once,
+and many in parallel. The index is compared with the metadata here, or by the executor that reads it, so that
+an uncovered range is an error and never a short result.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ LOG: Final = logging.getLogger("ponor.spark")
 
 
 class _Wanted(NamedTuple):
-    """Stream offsets [start_offset, end_offset), which one object holds, are wanted. `is_all`: it holds nothing else, and is no more than one GET."""
+    """Stream offsets [start_offset, end_offset) requested from one object.
+
+    `is_all`: the object holds nothing else and fits into one GET.
+    """
 
     place: ObjectPlace
     bucket_index: int
@@ -48,7 +52,7 @@ class _Wanted(NamedTuple):
     is_all: bool
 
     def as_whole(self) -> WholeObject:
-        """All of the object, to be looked into by whoever reads it."""
+        """An entire object, whose index the executor reads."""
         assert self.is_all
         return WholeObject(
             self.place.key,
@@ -71,23 +75,24 @@ def plan(
     cache: IndexCache | None = None,
     shares_blocks: bool = True,
 ) -> list[Split | TailSplit]:
-    """The splits that together hold exactly these offsets, as far as the filters want them, each once.
+    """Return splits that together contain exactly these offsets, restricted by the filters, each once.
 
     Args:
-        snapshot: what `ranges` are of.
-        ranges: at most one for each partition; all of their offsets are in the snapshot, or in its tail.
+        snapshot: the snapshot of `ranges`.
+        ranges: at most one for each partition; all offsets are in the snapshot or its tail.
         filters: from `split_filters`.
         options: sizes, and the isolation level.
-        source: where indexes are read; by default the snapshot's store, with this process's credentials.
+        source: reads the indexes; by default the snapshot's store, with this process's credentials.
         cache: keeps indexes for the next planning; by default nothing is kept.
-        shares_blocks: whether several splits may read a block, where `minPartitions` wants more than there are blocks.
+        shares_blocks: whether several splits may read a block if `minPartitions` exceeds the number of
+            blocks.
 
     Returns:
-        Splits of objects in (topic, partition, offset) order, then tails. None are empty, so there may be none.
+        Splits of objects in (topic, partition, offset) order, then tails; possibly empty. No split is empty.
 
     Raises:
-        SnapshotExpiredError: an object is gone.
-        StoredDataError: an object is damaged, or does not hold what the metadata says.
+        SnapshotExpiredError: an object is missing.
+        StoredDataError: an object is damaged or contradicts the metadata.
     """
     LeaseNotes.of_environment(os.environ).use(snapshot.lease_id)
     partitions = {(each.topic, each.partition): each for each in snapshot.partitions}
@@ -118,7 +123,7 @@ def plan(
 
 
 def _kept(ranges: Iterable[OffsetRange], filters: PushedFilters) -> list[OffsetRange]:
-    """The ranges, clipped to the filters; sorted."""
+    """Return the ranges, clipped to the filters and sorted."""
     kept: list[OffsetRange] = []
     for each in ranges:
         if filters.takes(each.topic, each.partition):
@@ -135,7 +140,10 @@ def _pieces(
     filters: PushedFilters,
     options: Options,
 ) -> Iterator[_Wanted]:
-    """What of the range lies in which object. Segments that go on in the same stream at the same distance are one."""
+    """Return the parts of the range by object.
+
+    Consecutive segments in the same stream at the same distance are joined.
+    """
     aborted = partition.aborted if options.read_committed else ()
     for part in _joined(partition.segments, filters.time_range_ms[0]):
         first, last = max(part.base_offset, wanted.start_offset), min(part.end_offset, wanted.end_offset)
@@ -169,7 +177,7 @@ def _pieces(
 
 
 def _joined(segments: Sequence[SegmentSlice], time_from_ms: int) -> Iterator[SegmentSlice]:
-    """Segments that may hold a record from a time on; neighbours at the same distance joined."""
+    """Return the segments that may hold a record at or after a time; neighbours at the same distance are joined."""
     last: SegmentSlice | None = None
     for part in segments:
         if part.max_timestamp_ms is not None and part.max_timestamp_ms < time_from_ms:
@@ -190,10 +198,11 @@ def _joined(segments: Sequence[SegmentSlice], time_from_ms: int) -> Iterator[Seg
 def _looked_up(
     wanted: Sequence[_Wanted], indexes: ObjectIndexes, options: Options, time_range_ms: tuple[int, int] | None
 ) -> list[Planned]:
-    """What each of the wanted parts is to the executors: blocks where the index was needed, or an object that nobody looked into.
+    """Return for each part what executors read: blocks if the index was needed, or a whole object.
 
-    No index is needed of an object that is wanted as it is, and is no more than a GET brings: its size is known, and whoever reads it gets its index with it. That takes no part in time, because only
-    indexes tell times, and no object that stands in the way of equal splits.
+    An object that is requested entirely and fits into one GET needs no index: its size is known, and the
+    executor gets its index with it. This does not apply to parts restricted by time, because only indexes
+    have times, and to objects that prevent equal splits.
     """
     found: list[Planned | None] = [
         each.as_whole() if each.is_all and time_range_ms is None else None for each in wanted
@@ -203,7 +212,7 @@ def _looked_up(
         _look_up(unknown, wanted, found, indexes, time_range_ms)
         known = {number: each for number, each in enumerate(found) if each is not None}
         planned, numbers = list(known.values()), list(known)
-        # What was cut is a little smaller than its object, and so is a share: one more may stand in the way now.
+        # After a cut the part is smaller than its object, and so is the share: one more object may prevent equal splits now.
         unknown = [numbers[at] for at in to_be_cut(planned, options)]
         if not unknown:
             return planned
@@ -216,7 +225,7 @@ def _look_up(
     indexes: ObjectIndexes,
     time_range_ms: tuple[int, int] | None,
 ) -> None:
-    """Put the blocks of these parts into `found`, None where filters leave none: index by index, each read once."""
+    """Add the blocks of these parts to `found`, None if filters leave none; each index is read once."""
     by_object: dict[ObjectPlace, list[int]] = {}
     for number in numbers:
         by_object.setdefault(wanted[number].place, []).append(number)
@@ -226,7 +235,7 @@ def _look_up(
 
 
 def _blocks(each: _Wanted, index: ObjectIndex, time_range_ms: tuple[int, int] | None) -> PlannedBlocks | None:
-    """The blocks of a part, without those whose records all lie before or behind the times."""
+    """Return the blocks of a part, without those entirely before or after the time range."""
     blocks = covering_blocks(index, each.stream_id, each.start_offset, each.end_offset)
     if time_range_ms is not None:
         from_ms, to_ms = time_range_ms

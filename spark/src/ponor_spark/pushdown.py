@@ -1,8 +1,9 @@
-"""Which of Spark's filters planning can use, and what Spark has to check again.
+"""Decide which of Spark's filters planning can use, and which Spark must check again.
 
-What lives here: `column op literal` filters (an AND of them is all that arrives) turned into ranges. A filter on `topic`, `partition` or `offset` that is turned is exact: no row outside is
-ever read. One on `timestamp` leaves out blocks and records but is checked again. Filters are told by the name of their class, so that nothing here needs Spark; those that are
-returned are the same objects that came.
+`column op literal` filters (all that Spark passes, joined by AND) become ranges. A filter on `topic`,
+`partition` or `offset` that becomes a range is exact. One on `timestamp` skips blocks and records but is
+checked again. Filters are identified by class name, so that this module does not import Spark; returned
+filters are the same objects that came in.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """What is left of topics, partitions, offsets and timestamps; ranges are half-open. Without arguments: all of it."""
+    """Remaining topics, partitions, offsets and timestamps; ranges are half-open.
+
+    The default restricts nothing.
+    """
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -37,11 +41,11 @@ class PushedFilters:
 
     @property
     def time_range(self) -> tuple[int, int] | None:
-        """`time_range_ms`, None when it leaves out nothing."""
+        """`time_range_ms`, or None if it restricts nothing."""
         return None if self.time_range_ms == (INT64_MIN, INT64_MAX) else self.time_range_ms
 
     def takes(self, topic: str, partition: int) -> bool:
-        """Whether rows of this partition may be wanted."""
+        """Return whether rows of this partition may match."""
         low, high = self.partition_range
         return (
             (self.topics is None or topic in self.topics)
@@ -50,7 +54,7 @@ class PushedFilters:
         )
 
     def clip(self, start_offset: int, end_offset: int) -> tuple[int, int]:
-        """What is left of [start_offset, end_offset)."""
+        """Return the remaining part of [start_offset, end_offset)."""
         low, high = self.offset_range
         if self.offsets is not None:
             low = max(low, min(self.offsets, default=high))
@@ -59,7 +63,7 @@ class PushedFilters:
 
 
 def split_filters(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
-    """Turn what can be turned; the rest, and what is inexact, is for Spark."""
+    """Convert the filters that can be converted; return the others and the inexact ones for Spark."""
     pushed = PushedFilters()
     residual: list[Any] = []
     for each in filters:
@@ -74,7 +78,7 @@ def split_filters(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
 
 
 def _narrow(pushed: PushedFilters, each: Any) -> tuple[PushedFilters, bool] | None:
-    """The narrower ranges, and whether they say all that the filter says; None when the filter is not understood."""
+    """Return the restricted ranges and whether they represent the filter exactly; None if the filter is not supported."""
     column = _column(each)
     kind = type(each).__name__
     if column is None:
@@ -119,7 +123,7 @@ def _narrow_partitions(pushed: PushedFilters, kind: str, value: Any) -> tuple[Pu
 def _narrow_offsets(pushed: PushedFilters, kind: str, value: Any) -> tuple[PushedFilters, bool] | None:
     if (chosen := _chosen(kind, value, int)) is not None:
         kept = chosen if pushed.offsets is None else pushed.offsets & chosen
-        # Between the least and the largest there may be others, which Spark leaves out.
+        # Between the smallest and the largest value there may be others, which Spark filters out.
         return replace(pushed, offsets=kept), len(chosen) == 1
     if (limits := _limits(kind, value)) is not None:
         return replace(pushed, offset_range=_both(pushed.offset_range, limits)), True
@@ -149,7 +153,7 @@ def _narrow_time(pushed: PushedFilters, kind: str, value: Any) -> tuple[PushedFi
 
 
 def _chosen(kind: str, value: Any, of: type[V]) -> frozenset[V] | None:
-    """The values that an equality or an IN leaves; None when it is neither, or its literals are of another type."""
+    """Return the values of an equality or an IN; None for other filters or literals of another type."""
     match kind:
         case "EqualTo" | "EqualNullSafe":
             values = [value]

@@ -1,4 +1,4 @@
-"""Makes the format known to a session, and starts what keeps the snapshots of this driver alive."""
+"""Registers the format with a session and starts the lease keeper of this driver."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PUSHDOWN_SETTING: Final = "spark.sql.python.filterPushdown.enabled"
-"""Off by default, and left as the session has it: where it is on, every query needs a load() of its own (docs/design/spark.md#integration-with-spark)."""
+"""Off by default, and not changed here: if it is on, every query needs its own load() (docs/design/spark.md#integration-with-spark)."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("ponor")` known, for `spark.read` and `spark.readStream`. Calling it again does nothing more.
+    """Register `format("ponor")` for `spark.read` and `spark.readStream`. Idempotent.
 
-    From now on the leases of this driver's snapshots are renewed until the driver ends.
+    From now on the leases of this driver's snapshots are renewed until the driver exits.
     """
     keeper = start_keeper()
-    # Planning workers are children of Spark's JVM, which has its environment since before this call; this is what it adds to theirs.
+    # Planning workers are children of Spark's JVM, which took its environment before this call; this adds the variable to theirs.
     spark.sparkContext.environment[LEASES_VARIABLE] = str(keeper.directory)
     spark.dataSource.register(PonorDataSource)

@@ -1,6 +1,7 @@
-"""Between the columns of a read and Spark's StructType: what a source offers, and what a user's `.schema(...)` chooses of it.
+"""Conversion between the columns of a read and Spark's StructType.
 
-Spark has no column pruning for Python sources, so choosing columns is the user's: a column that is not asked for is not copied, and most of the cost of a row is copying it.
+Spark has no column pruning for Python sources, so the user chooses the columns. Columns that are not chosen
+are not copied, and copying is most of the cost of a row.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ COLUMNS: Final = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
-"""Name and Spark's type, in the order of Spark's Kafka connector."""
+"""Name and Spark type of each column, in the order of Spark's Kafka connector."""
 
 
 def ddl_of(columns: Sequence[str]) -> str:
-    """These columns, in this order, as Spark's DDL; to parse it needs a session, which the driver's workers have not."""
+    """Return these columns, in this order, as Spark DDL; parsing it needs a session, which the driver's workers lack."""
     return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns that a schema chooses.
+    """Return the columns that a schema chooses.
 
     Raises:
-        OptionError: it has a column that there is not, or one of another type: batches must come in exactly the types that Spark derives.
+        OptionError: an unknown column, or one of another type: batches must have exactly the types that Spark
+            derives.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -1,7 +1,8 @@
-"""The snapshot of a read: which topics, up to where, in which objects, kept by which lease. A value, picklable and compact.
+"""Snapshot of a read: topics, end offsets, objects, lease. A compact value that can be pickled.
 
-What lives here: the shapes. How one is opened is `snapshot_opening`, what of it is read `planning`. It is made once for a DataFrame (or a micro-batch), travels
-pickled to Spark's planning workers, and holds everything that planning needs besides the object store: 41 bytes for each piece of an object.
+`snapshot_opening` opens one for a DataFrame (a stream opens one for each micro-batch). It is pickled to
+Spark's planning workers and holds everything that `planning` needs besides the object store: 41 bytes for
+each piece of an object.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from typing import Final, NamedTuple
 from ponor_spark.clip import AbortedRange
 
 PIECE: Final = struct.Struct(">qqqqII?")
-"""object id, size in bytes, start offset, end offset (of the stream), namespace (number in the snapshot), bucket index, whether that is all that the object holds."""
+"""object id, size in bytes, start offset, end offset (of the stream), namespace (number in the snapshot), bucket index, whether the object holds only this piece."""
 _END_OFFSET: Final = struct.Struct(">24xq9x")
 assert _END_OFFSET.size == PIECE.size
 
 
 class HeldPiece(NamedTuple):
-    """An object holds [start_offset, end_offset) of a stream. `is_all`: and nothing else, so that `size_bytes` (of the object) is what these offsets take."""
+    """An object holds [start_offset, end_offset) of a stream.
+
+    `is_all`: it holds nothing else, so that `size_bytes` (of the object) is the size of these offsets.
+    """
 
     object_id: int
     size_bytes: int
@@ -34,7 +38,10 @@ class HeldPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What keeps the objects that metadata index `index` or a later one names. `leased_until_ms` is cluster time; that was `cluster_time_ms` at the opening."""
+    """Lease that keeps the objects named at metadata index `index` or later.
+
+    `leased_until_ms` is in cluster time, which was `cluster_time_ms` at the opening.
+    """
 
     lease_id: int
     holder: str
@@ -46,9 +53,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSlice:
-    """Kafka offsets [base_offset, end_offset) lie in a stream at `offset - kafka_shift`; all of them are committed.
+    """Kafka offsets [base_offset, end_offset), all committed, lie in a stream at `offset - kafka_shift`.
 
-    `max_timestamp_ms` is the largest of a closed segment; None where nobody noted it (−1: no record has one).
+    `max_timestamp_ms` is the largest timestamp of a closed segment; None if unknown (−1: no record has one).
     """
 
     stream_id: int
@@ -60,9 +67,10 @@ class SegmentSlice:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """A partition: what of it can be read from objects is [log_start_offset, committed_end_offset).
+    """A partition, readable from objects at [log_start_offset, committed_end_offset).
 
-    `segments` cover that without a gap, in order. `tail_end_offset` is what a broker said when the snapshot was opened (`tail=broker` alone), `leader` its address.
+    `segments` cover this range without a gap, in order. `tail_end_offset` is the broker's end when the
+    snapshot was opened (`tail=broker` only), `leader` its address.
     """
 
     topic: str
@@ -77,13 +85,13 @@ class PartitionSnapshot:
 
     @property
     def readable_end_offset(self) -> int:
-        """What `latest` means: the tail's end where there is one."""
+        """End offset for `latest`: the tail's end if there is one."""
         return max(self.committed_end_offset, self.tail_end_offset or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything under one lease, as of metadata index `index` (at or above the lease's)."""
+    """All partitions under one lease, as of metadata index `index` (at or above the lease's)."""
 
     cluster_id: str
     index: int
@@ -94,19 +102,19 @@ class Snapshot:
     pieces: Mapping[int, bytes] = field(default_factory=dict)
     """By stream id: `PIECE` after `PIECE`, contiguous and in offset order."""
     brokers: tuple[str, ...] = ()
-    """HOST:PORT of those that live, as the metadata has it: for tails where the options name none."""
+    """HOST:PORT of the live brokers in the metadata: for tails if the options name none."""
 
     @property
     def lease_id(self) -> int:
-        """Of the lease."""
+        """Id of the lease."""
         return self.lease.lease_id
 
     def pieces_of(self, stream_id: int, start_offset: int, end_offset: int) -> Iterator[HeldPiece]:
-        """The pieces that hold stream offsets of [start_offset, end_offset), unclipped, in order."""
+        """Return the pieces with stream offsets of [start_offset, end_offset), unclipped, in order."""
         return pieces_within(self.pieces.get(stream_id, b""), start_offset, end_offset)
 
     def with_tails(self, ends: Mapping[tuple[str, int], int]) -> Snapshot:
-        """The same with what brokers said of the ends of (topic, partition): for `tail=broker`."""
+        """Return a copy with the brokers' end offsets by (topic, partition), for `tail=broker`."""
         partitions = tuple(
             replace(each, tail_end_offset=ends.get((each.topic, each.partition), each.tail_end_offset))
             for each in self.partitions
@@ -115,7 +123,7 @@ class Snapshot:
 
 
 def pieces_within(packed: bytes, start_offset: int, end_offset: int) -> Iterator[HeldPiece]:
-    """The packed pieces that hold something of [start_offset, end_offset), unclipped, in order."""
+    """Return the packed pieces with offsets of [start_offset, end_offset), unclipped, in order."""
 
     def end_of(number: int) -> int:
         found: int = _END_OFFSET.unpack_from(packed, number * PIECE.size)[0]

@@ -1,6 +1,6 @@
-"""Opening a snapshot for a DataFrame, and giving it back early: one connection each.
+"""Open a snapshot for a DataFrame and close it early, with one connection each.
 
-What lives here: the two calls that need options alone. A stream keeps a `ClusterReader` instead.
+A stream keeps a `ClusterReader` instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ponor_spark.tail import with_tails
 
 
 def open_snapshot(options: Options) -> Snapshot:
-    """Lease what the options name; the lease lives for `snapshotTtl`, or longer where a keeper renews it (`lease_keeper`).
+    """Lease the topics of the options for `snapshotTtl`; the lease keeper may renew it.
 
     Raises:
         PonorSparkError: the cluster does not answer, or a topic is missing.
@@ -27,7 +27,8 @@ def open_snapshot(options: Options) -> Snapshot:
 
 
 def open_snapshot_with_tails(options: Options) -> Snapshot:
-    """The same with the ends of now where the options ask for the tail. Where brokers do not tell them no lease is left, which a keeper would renew for as long as the driver lives.
+    """Open a snapshot, with current end offsets if the options ask for the tail. On failure the lease is closed,
+    or the keeper would renew it until the driver exits.
 
     Raises:
         PonorSparkError: as `open_snapshot` and `tail_ends`.
@@ -42,10 +43,10 @@ def open_snapshot_with_tails(options: Options) -> Snapshot:
 
 
 def close_snapshot(snapshot: Snapshot, options: Options) -> None:
-    """End the lease now; one that is over is no error.
+    """End the lease now; no error if it has ended.
 
     Raises:
-        ClusterUnreachableError: nobody answers.
+        ClusterUnreachableError: no controller answers.
     """
     with ClusterReader(find_cluster(options.cluster)) as cluster:
         cluster.close_lease(snapshot.lease_id)

@@ -1,7 +1,8 @@
-"""The format `ponor`: what `spark.read.format("ponor").load()` makes, in a worker of the driver.
+"""The format `ponor`: what `spark.read.format("ponor").load()` creates in a worker of the driver.
 
-A DataFrame's snapshot is opened here, once, so that all its actions see the same rows and what is wrong with options, cluster or topics is said by load() itself.
-Spark does not tell a source for which of `read` and `readStream` it is made; a stream takes the snapshot as a look at the cluster and gives it back.
+A DataFrame's snapshot is opened here once, so that all its actions see the same rows and load() reports
+errors in options, cluster or topics. Spark does not tell a source whether it is for `read` or `readStream`; a
+stream uses this snapshot only as a check and closes it.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "ponor"
 PUSHDOWN_SOUND_FROM: Final = (4, 3)
-"""Before, a query without filters gets the plan of an earlier one with filters on the same DataFrame (docs/design/spark.md#integration-with-spark)."""
+"""Before this version, a query without filters gets the plan of an earlier one with filters on the same DataFrame (docs/design/spark.md#integration-with-spark)."""
 
 
 class PonorDataSource(DataSource):
-    """Topics as rows of Spark's Kafka connector, read from the objects."""
+    """Data source of topics, with the rows of Spark's Kafka connector, read from objects."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Check the options and open the snapshot.
+        """Validate the options and open the snapshot.
 
         Raises:
-            PonorSparkError: an option is wrong, the cluster does not answer, or a topic is missing: one line, with the remedy.
+            PonorSparkError: an option is invalid, the cluster does not answer, or a topic is missing: one
+                line, with the remedy.
         """
         super().__init__(options)
         forget_jars()
@@ -49,7 +51,7 @@ class PonorDataSource(DataSource):
             _check_stream(self._given, error)
             self._not_for_batches = error
             return
-        # Imported here: executors unpickle sources too, and open no snapshots.
+        # Imported here, because executors also unpickle sources and open no snapshots.
         from ponor_spark.snapshot_opening import open_snapshot_with_tails
 
         settle()
@@ -58,11 +60,11 @@ class PonorDataSource(DataSource):
         except TopicMissingError as error:
             if batch.fail_on_data_loss:
                 raise
-            # A stream goes on without a topic that was deleted since its checkpoint, which a source does not know of.
+            # A stream continues without a topic that was deleted after its checkpoint, which a source does not know.
             self._not_for_batches = error
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # In a worker that plans or reads, which has yet to import what that takes.
+        # A worker that plans or reads has not yet imported the modules it needs.
         forget_jars()
         self.__dict__.update(state)
 
@@ -71,13 +73,14 @@ class PonorDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """The columns that the options choose; `.schema(...)` takes precedence, and may leave out columns too."""
+        """Columns of the options; `.schema(...)` takes precedence and may also choose columns."""
         return ddl_of(self._chosen(parse_columns(self._given)))
 
     def reader(self, schema: StructType) -> PonorBatchReader:
-        """A reader of the snapshot.
+        """Return a reader of the snapshot.
 
-        The source gives its snapshot away: Spark pickles source and reader for the executors, which need none.
+        The source drops its snapshot, because Spark pickles source and reader for the executors, which need
+        none.
         """
         if self._not_for_batches is not None:
             raise self._not_for_batches
@@ -88,7 +91,7 @@ class PonorDataSource(DataSource):
         return kind(snapshot, options, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> PonorStreamReader:  # noqa: N802 - Spark's name
-        """A reader of a stream, which opens snapshots of its own."""
+        """Return a reader of a stream, which opens its own snapshots."""
         looked_at, self._snapshot = self._snapshot, None
         return PonorStreamReader(parse_options(self._given, streaming=True), columns_of(schema), looked_at)
 
@@ -100,7 +103,10 @@ class PonorDataSource(DataSource):
 
 
 def _check_stream(given: Mapping[str, str], batch_error: OptionError) -> None:
-    """Options that no batch can have must be those of a stream; says which of the two errors is meant where they are of neither."""
+    """Parse options of a batch or a stream.
+
+    If neither fits, raise the error that applies to the given options.
+    """
     try:
         parse_options(given, streaming=True)
     except OptionError as error:
@@ -109,7 +115,7 @@ def _check_stream(given: Mapping[str, str], batch_error: OptionError) -> None:
 
 
 def parse_columns(given: Mapping[str, str]) -> Options:
-    """Options of a batch, or else of a stream: the columns are the same."""
+    """Parse options of a batch, or else of a stream: the columns are the same."""
     try:
         return parse_options(given, streaming=False)
     except OptionError:
@@ -117,7 +123,7 @@ def parse_columns(given: Mapping[str, str]) -> Options:
 
 
 def pushes(pushdown: Pushdown, spark_version: str) -> bool:
-    """Whether filters are taken; `spark_version` like 4.2.0."""
+    """Return whether filters are accepted; `spark_version` like 4.2.0."""
     major, minor = spark_version.split(".")[:2]
     is_sound = (int(major), int(minor)) >= PUSHDOWN_SOUND_FROM
     return pushdown is Pushdown.ON or (pushdown is Pushdown.AUTO and is_sound)

@@ -1,7 +1,8 @@
-"""The classes of pyspark that this member builds on, with the types it relies on.
+"""The classes of pyspark that this member builds on, with types.
 
-pyspark may be absent where types are checked, and a class without types cannot be a base: this is its small surface that is used here, by name and shape. At run time these are pyspark's own
-classes; everybody here takes them from this module.
+pyspark may be absent during type checking, and an untyped class cannot be a base class. This module declares
+the part of its API that is used here. At run time these are pyspark's own classes; all other modules import
+them from here.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ if TYPE_CHECKING:
         def __init__(self, value: Any) -> None: ...
 
     class DataSourceReader:
-        """A batch read, planned in a worker of the driver and carried out by executors."""
+        """A batch read, planned in a worker of the driver and executed by executors."""
 
         def pushFilters(self, filters: list[Any]) -> Iterable[Any]: ...  # noqa: N802 - Spark's name
         def partitions(self) -> Sequence[InputPartition]: ...
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]: ...
 
     class ReadLimit:
-        """How much a micro-batch may take."""
+        """Size limit of a micro-batch."""
 
     class ReadAllAvailable(ReadLimit):
-        """Everything."""
+        """No limit."""
 
     class ReadMaxRows(ReadLimit):
-        """So many rows at most."""
+        """At most this many rows."""
 
         max_rows: int
 
         def __init__(self, max_rows: int) -> None: ...
 
     class ReadMinRows(ReadLimit):
-        """So many rows at least."""
+        """At least this many rows."""
 
         min_rows: int
 
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
         """A streaming read: its offsets live in a worker of the driver for the whole query."""
 
     class SupportsTriggerAvailableNow:
-        """The mark of readers that know a last offset."""
+        """Marker of readers that support a final offset."""
 
     class DataSource:
         """A format of `spark.read`."""

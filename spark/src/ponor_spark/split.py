@@ -1,6 +1,6 @@
-"""What one Spark task reads: runs of blocks and small whole objects, each one GET, or the tail of one partition. Values, picklable and compact.
+"""Input of one Spark task: runs of blocks and small whole objects, one GET each, or the tail of one partition.
 
-What lives here: the shapes that planning makes and executors read. No pyspark: the source wraps a split into an `InputPartition`.
+Compact values that can be pickled. No pyspark: the source wraps a split into an `InputPartition`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from ponor_spark.clip import AbortedRange, Clip
 
 @dataclass(frozen=True, slots=True)
 class ObjectRun:
-    """Blocks of one stream that lie side by side in an object: bytes [position, position + size_bytes), at most 4 MiB (or one larger block).
+    """Adjacent blocks of one stream in an object: bytes [position, position + size_bytes), at most 4 MiB (or one
+    larger block).
 
-    `entries` are the encoded index entries of these blocks, 64 bytes each, in order; they carry the checksums. Kafka offset = stream offset + `kafka_shift`.
-    Blocks may hold offsets outside of `clip`, and records that belong to no segment: whoever decodes leaves out what `clip` does not name.
+    `entries` are the encoded index entries of these blocks, 64 bytes each, in order; they contain the
+    checksums. Kafka offset = stream offset + `kafka_shift`. Blocks may hold offsets outside `clip`, and
+    records that belong to no segment: the decoder drops them.
     """
 
     key: str
@@ -31,13 +33,16 @@ class ObjectRun:
     aborted: tuple[AbortedRange, ...] = ()
 
     def blocks(self) -> Iterator[BlockEntry]:
-        """The entries, decoded; `position` in them is that of the object."""
+        """The decoded entries; their `position` is relative to the object."""
         return map(BlockEntry._make, ENTRY.iter_unpack(self.entries))
 
 
 @dataclass(frozen=True, slots=True)
 class WholeObject:
-    """An object of at most 16 MiB that holds nothing but this part of one stream. Nobody has read its index: whoever reads the object does, from the same bytes (`stream_blocks.run_of`)."""
+    """An object of at most 16 MiB that holds only this part of one stream.
+
+    The executor reads its index from the same bytes (`stream_blocks.run_of`).
+    """
 
     key: str
     bucket_index: int
@@ -49,20 +54,21 @@ class WholeObject:
 
     @property
     def position(self) -> int:
-        """Where to read from: the beginning."""
+        """Position of the read: the start of the object."""
         return 0
 
     @property
     def stream_offsets(self) -> tuple[int, int]:
-        """[from, to) of the stream: what the metadata say that the object holds."""
+        """Stream offsets [from, to) that the object holds by the metadata."""
         return self.clip.start_offset - self.kafka_shift, self.clip.end_offset - self.kafka_shift
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One task's share: of one or of several small partitions, in (topic, partition, offset) order.
+    """Input of one task: one or several small partitions, in (topic, partition, offset) order.
 
-    `time_range_ms` [from, to) is what filters on `timestamp` leave (rows outside may be left out, Spark checks again); `lease_id` names the lease in errors.
+    `time_range_ms` [from, to) comes from filters on `timestamp` (rows outside may be dropped, Spark checks
+    again); `lease_id` is for errors.
     """
 
     runs: tuple[ObjectRun | WholeObject, ...]
@@ -74,7 +80,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class TailSplit:
-    """Offsets that no committed object holds yet: `clip` is to be fetched from a broker. `brokers` begins with the partition's leader."""
+    """Offsets that no committed object holds yet: `clip` is fetched from a broker.
+
+    `brokers` begins with the partition's leader.
+    """
 
     clip: Clip
     topic_id: bytes

@@ -1,6 +1,6 @@
-"""What a task does: a split becomes Arrow batches. No Spark in here, so that jobs and tests read splits too.
+"""Read a split into Arrow batches, the work of a task. Independent of Spark, so that jobs and tests can use it.
 
-Memory: the reader's window (`object_reading.py`) and what the decoder gathers for one Arrow batch.
+Memory: the reader's window (`object_reading.py`) and the decoder's data for one Arrow batch.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ def read_split(
     source: ObjectSource | None = None,
     retry: ReadRetry | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a split with these columns, in the order of the split.
+    """Yield the rows of a split with these columns, in the order of the split.
 
     Args:
         split: from `planning.plan`.
         columns: names of `decode.schema`, at least one.
-        source: where objects are read; by default what the split names, with the credentials of this process's environment.
-        retry: bounds of the repetitions.
+        source: reads the objects; by default the split's store, with the credentials of this process's
+            environment.
+        retry: bounds of the retries.
 
     Raises:
-        PonorSparkError: an object is gone or damaged, a batch is corrupt, a store or a broker does not answer: never a short result.
+        PonorSparkError: an object is missing or damaged, a batch is corrupt, or a store or broker does not
+            answer; never a short result.
     """
     if isinstance(split, TailSplit):
         return _tail_rows(split, columns)
@@ -53,7 +55,7 @@ def _object_rows(
         else:
             decoder.move_to(run.clip, run.aborted)
         while blocks:
-            # Taken out, and held by no name: the reader fetches the next run into this one's room.
+            # Take it out without keeping a reference: the reader fetches the next run into its memory.
             decoder.feed_block(blocks.pop(0), run.kafka_shift)
             yield from decoder.take()
     if decoder is not None:
@@ -61,7 +63,7 @@ def _object_rows(
 
 
 def _tail_rows(split: TailSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    # Imported here: it brings a Kafka client, which most tasks have no use for.
+    # Imported here, because it loads a Kafka client, which most tasks do not need.
     from ponor_spark.tail import read_tail
 
     decoder = BatchDecoder(columns, clip=split.clip, time_range_ms=split.time_range_ms)

@@ -1,7 +1,8 @@
-"""Which blocks of an object hold a part of a stream, without a gap; and the run that they make of an object that is read whole.
+"""Find the blocks of an object that hold a part of a stream, and the run of an object that is read whole.
 
-What lives here: the step from an object's index to blocks, for the driver that plans with indexes and for executors that read an object before anybody has looked into it. Both hold what the index says
-against what the metadata promised, so that a range that is not covered is an error and never a short result. Nothing of planning, because executors import this.
+Used by the driver, which plans with indexes, and by executors, which read objects before their index is
+known. Both compare the index with the metadata, so that an uncovered range is an error and never a short
+result. Executors import this module, so it does not import planning.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from ponor_spark.split import ObjectRun, WholeObject
 def covering_blocks(
     index: ObjectIndex, stream_id: int, start_offset: int, end_offset: int
 ) -> Sequence[BlockEntry]:
-    """The blocks that hold the stream's offsets [start_offset, end_offset), in order; they lie side by side.
+    """Return the adjacent blocks that hold the stream's offsets [start_offset, end_offset), in order.
 
     Raises:
-        StoredDataError: the object does not hold what the metadata says.
+        StoredDataError: the object contradicts the metadata.
     """
     blocks = _blocks_of(index, StreamId(stream_id), start_offset, end_offset)
     reached = start_offset
@@ -43,10 +44,10 @@ def covering_blocks(
 
 
 def run_of(whole: WholeObject, data: Buffer) -> ObjectRun:
-    """What planning would have made of an object if it had read the index, from all of the object's bytes.
+    """Build the run that planning would have built from the object's index, from all of the object's bytes.
 
     Raises:
-        ObjectStoreUnavailableError: bytes are missing, or the index is damaged. Another attempt may bring them right.
+        ObjectStoreUnavailableError: bytes are missing, or the index is damaged. A retry may succeed.
         StoredDataError: as `covering_blocks`.
     """
     view = memoryview(data)
@@ -74,7 +75,7 @@ def run_of(whole: WholeObject, data: Buffer) -> ObjectRun:
 def _blocks_of(
     index: ObjectIndex, stream_id: StreamId, start_offset: int, end_offset: int
 ) -> Sequence[BlockEntry]:
-    """`index.blocks_of`; of an object of one stream, where nearly all are wanted, in a third of the time."""
+    """Like `index.blocks_of`, in a third of the time for an object of one stream where nearly all blocks match."""
     if not index[0].stream_id == stream_id == index[len(index) - 1].stream_id:
         return index.blocks_of(stream_id, start_offset, end_offset)
     blocks = list(index)

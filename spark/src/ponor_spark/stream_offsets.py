@@ -1,10 +1,11 @@
-"""The offsets of a streaming query, as its checkpoint keeps them: JSON of topics, partitions and offsets, and the ids of the topics.
+"""Offsets of a streaming query in its checkpoint: JSON of topics, partitions and offsets, and topic ids.
 
     {"orders": {"0": 17, "1": 4}, "#topicIds": {"orders": "6b0c…"}}
 
-The shape is the Kafka source's; `#topicIds` (no topic can be named so) is ours. A topic that is deleted and made again starts at offset 0 under its old name, and a query that went on with its old offsets
-would skip rows without a word; with the id it is data loss, also after a restart. Offsets without ids are taken, as they may come from the Kafka source.
-Keys are sorted: Spark compares offsets as texts.
+The format is the Kafka source's, plus `#topicIds` (not a valid topic name). A recreated topic starts at
+offset 0 under its old name, and a query with the old offsets would skip rows without an error. With the id
+this is data loss, also after a restart. Offsets without ids are accepted, because they may come from the
+Kafka source. Keys are sorted, because Spark compares offsets as text.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ TOPIC_IDS: Final = "#topicIds"
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """Where each partition stands: the next offset to be read. `topic_ids`: hexadecimal, of the topics that are known by id."""
+    """Next offset of each partition. `topic_ids`: hexadecimal ids of the topics with a known id."""
 
     offsets: Offsets
     topic_ids: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark stores."""
+        """Encode for Spark's checkpoint."""
         content: dict[str, Any] = {
             topic: {str(partition): offset for partition, offset in sorted(by_partition.items())}
             for topic, by_partition in sorted(self.offsets.items())
@@ -38,12 +39,12 @@ class StreamOffsets:
 
     @property
     def total(self) -> int:
-        """Sum over all partitions."""
+        """Return the sum over all partitions."""
         return sum(offset for by_partition in self.offsets.values() for offset in by_partition.values())
 
 
 def from_json(content: Mapping[str, Any]) -> StreamOffsets:
-    """What Spark stored."""
+    """Decode from Spark's checkpoint."""
     offsets = {
         topic: {int(partition): int(offset) for partition, offset in by_partition.items()}
         for topic, by_partition in content.items()
@@ -53,12 +54,12 @@ def from_json(content: Mapping[str, Any]) -> StreamOffsets:
 
 
 def topic_ids_of(snapshot: Snapshot) -> dict[str, str]:
-    """Hexadecimal, by name."""
+    """Return hexadecimal topic ids by name."""
     return {each.topic: each.topic_id.hex() for each in snapshot.partitions}
 
 
 def starts_of(snapshot: Snapshot) -> Offsets:
-    """The log start of every partition."""
+    """Return the log start of every partition."""
     starts: Offsets = {}
     for each in snapshot.partitions:
         starts.setdefault(each.topic, {})[each.partition] = each.log_start_offset
@@ -66,10 +67,10 @@ def starts_of(snapshot: Snapshot) -> Offsets:
 
 
 def same_topics(start: StreamOffsets, snapshot: Snapshot, *, fail_on_data_loss: bool) -> StreamOffsets:
-    """`start` without topics that are others by now under their old names: these begin anew.
+    """Return `start` without recreated topics, which start from their beginning.
 
     Raises:
-        DataLossError: there is one, and `fail_on_data_loss`.
+        DataLossError: a topic was recreated, and `fail_on_data_loss` is set.
     """
     now = topic_ids_of(snapshot)
     replaced = [

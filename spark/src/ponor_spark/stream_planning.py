@@ -1,7 +1,8 @@
-"""What a streaming query reads next: offsets out of snapshots and limits, splits out of offsets. No Spark in here.
+"""Planning of a streaming query: offsets from snapshots and limits, splits from offsets. Independent of Spark.
 
-The rules are those of Spark's Kafka source: partitions that appear are read from their first offset, maxOffsetsPerTrigger is shared in proportion to what each partition has, minOffsetsPerTrigger
-waits for that many, but not longer than maxTriggerDelay.
+The rules are those of Spark's Kafka source: new partitions are read from their first offset,
+maxOffsetsPerTrigger is shared in proportion to the available offsets, and minOffsetsPerTrigger waits for that
+many offsets, but not longer than maxTriggerDelay.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class StreamPlanner:
     def __init__(
         self, options: Options, *, looked_at: Snapshot | None = None, clock: Clock | None = None
     ) -> None:
-        """Connects when it is asked.
+        """Create a planner without connecting.
 
         Args:
-            options: of the stream.
-            looked_at: a snapshot to be given back.
+            options: options of the stream.
+            looked_at: a snapshot to close.
             clock: for the delay of small batches.
         """
         self._options: Final = options
@@ -48,28 +49,28 @@ class StreamPlanner:
         self._triggered_at_ns = self._clock.monotonic_ns()
 
     def initial(self) -> dict[str, Any]:
-        """The offsets of `startingOffsets` and its kin."""
+        """Return the offsets of `startingOffsets` and related options."""
         self._snapshots.demand_topics()
         snapshot = self._look()
         source = self._snapshots.objects_of(snapshot)
         return _json(initial_offsets(snapshot, self._options, source=source), snapshot)
 
     def latest(self, start: Mapping[str, Any], *, most: int | None, least: int | None) -> dict[str, Any]:
-        """The end of the next batch.
+        """Return the end of the next batch.
 
         Args:
-            start: the end of the last one.
-            most: offsets that it may take; None: all.
-            least: offsets that it waits for; None: one is enough.
+            start: the end of the last batch.
+            most: maximum number of offsets; None: no limit.
+            least: number of offsets to wait for; None: one is enough.
 
         Raises:
-            DataLossError: a topic was replaced, or offsets are gone, and `failOnDataLoss`.
+            DataLossError: a topic was recreated, or offsets are gone, and `failOnDataLoss` is true.
         """
         before, known = from_json(start), self._snapshots.newest
         snapshot = self._look()
         begin, end = self._between(before, snapshot)
         if begin == end and snapshot is known and self._fixed is None:
-            # "Nothing" has to be true of now, not of half a second ago: processAllAvailable() takes it for an answer.
+            # "No new rows" must hold now, not half a second ago: processAllAvailable() relies on it.
             snapshot = self._snapshots.next()
             begin, end = self._between(before, snapshot)
         ahead = StreamOffsets(end).total - StreamOffsets(begin).total
@@ -86,16 +87,16 @@ class StreamPlanner:
         return _json(end if most is None else limited(begin, end, most), snapshot)
 
     def newest(self) -> dict[str, Any] | None:
-        """The latest offsets of the snapshot that was opened last."""
+        """Return the latest offsets of the newest snapshot."""
         snapshot = self._snapshots.newest
         return None if snapshot is None else _json(latest_offsets(snapshot), snapshot)
 
     def fix_end(self) -> None:
-        """From now on there is nothing behind what there is now."""
+        """Fix the current end as the end of the query."""
         self._fixed = self._look(at_once=True)
 
     def splits(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Split | TailSplit]:
-        """What is to be read between two offsets.
+        """Return the splits between two offsets.
 
         Raises:
             DataLossError: as `latest`.
@@ -113,11 +114,11 @@ class StreamPlanner:
         return plan(snapshot, ranges, PushedFilters(), self._options, source=source, cache=self._indexes)
 
     def committed(self) -> None:
-        """The batch that was planned last is done."""
+        """Record that the last planned batch is done."""
         self._snapshots.committed()
 
     def close(self) -> None:
-        """Give all leases back."""
+        """Close all leases."""
         self._snapshots.close()
 
     def _look(self, *, at_once: bool = False) -> Snapshot:
@@ -127,14 +128,14 @@ class StreamPlanner:
         return self._fixed if self._fixed is not None else self._snapshots.fresh(at_once=at_once)
 
     def _between(self, before: StreamOffsets, snapshot: Snapshot) -> tuple[Offsets, Offsets]:
-        """Where the query goes on, and how far it could."""
-        # Says which partitions are there no more.
+        """Return where the query continues, and the available end."""
+        # Reports partitions that no longer exist.
         ranges_between(snapshot, before.offsets, {}, self._options, told=self._losses_told)
         begin = self._positions(before, snapshot)
         return begin, self._not_before(begin, latest_offsets(snapshot), before)
 
     def _positions(self, before: StreamOffsets, snapshot: Snapshot) -> Offsets:
-        """Where each partition of the snapshot goes on: new ones at their log start."""
+        """Return where each partition of the snapshot continues: new ones at their log start."""
         known = same_topics(before, snapshot, fail_on_data_loss=self._options.fail_on_data_loss).offsets
         return {
             topic: {
@@ -145,7 +146,10 @@ class StreamPlanner:
         }
 
     def _not_before(self, begin: Offsets, end: Offsets, before: StreamOffsets) -> Offsets:
-        """`end`, but not below `begin`: a query that read the tail is ahead of the objects for a while. That is no loss in a topic that is known to be the same."""
+        """Return `end`, but not below `begin`: a query that read the tail may be ahead of the objects.
+
+        In a topic with the same id this is not data loss.
+        """
         for topic, by_partition in end.items():
             for partition, offset in by_partition.items():
                 ahead_of_end = begin[topic][partition] > offset

@@ -1,7 +1,8 @@
-"""`spark.readStream.format("ponor")`: micro-batches between offsets that the query's checkpoint keeps.
+"""Stream reader of `spark.readStream.format("ponor")`: micro-batches between offsets in the query's checkpoint.
 
-Every look for new rows is a snapshot; a micro-batch is planned by one that covers its end, whichever run of the query began it. What Spark's checkpoint has wins over everything that a snapshot
-says: rows are read once, in the batch whose offsets name them. Executors unpickle the columns and nothing else (`batch_reader.py`).
+Every check for new rows takes a snapshot. A micro-batch is planned from one that covers its end, whichever
+run of the query started it. The checkpoint takes precedence over snapshots: each row is read once, in the
+batch whose offsets include it. Executors unpickle only the columns (`batch_reader.py`).
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
 
 
 class PonorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks; `StreamPlanner` answers in the driver's worker, executors read."""
+    """Spark's interface; `StreamPlanner` implements it in the driver's worker, executors read."""
 
     def __init__(self, options: Options, columns: Sequence[str], looked_at: Snapshot | None) -> None:
-        """Nothing is contacted.
+        """Create a reader without connecting.
 
         Args:
-            options: of a stream.
-            columns: of the rows.
-            looked_at: a snapshot that was opened when the format was loaded, to be given back.
+            options: options of the stream.
+            columns: columns of the rows.
+            looked_at: a snapshot opened when the format was loaded, to be closed.
         """
         self._options = options
         self._columns = tuple(columns)
@@ -45,11 +46,14 @@ class PonorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: StreamPlanner | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins."""
+        """Return the start of a query without a checkpoint."""
         return self._plan().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """What the options say of a batch's size. Spark knows one limit at a time; `StreamPlanner` looks at both."""
+        """Return the batch limit of the options.
+
+        Spark supports one limit at a time; `StreamPlanner` applies both.
+        """
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -57,38 +61,38 @@ class PonorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The end of the next batch; `start` itself where there is nothing (or too little) to read."""
+        """Return the end of the next batch; `start` if there are no rows or too few."""
         if isinstance(limit, ReadAllAvailable):
             return self._plan().latest(start, most=None, least=None)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._plan().latest(start, most=most, least=self._options.min_offsets_per_trigger)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """What the newest snapshot has, for the query's progress."""
+        """Return the end of the newest snapshot, for the query's progress."""
         return self._plan().newest()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end of the query: what comes later is left to the next one."""
+        """Fix the end of the query; later rows are left to the next query."""
         self._plan().fix_end()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        """The splits of one micro-batch, in this run or in the one that a checkpoint came from."""
+        """Return the splits of one micro-batch, of this run or from a checkpoint."""
         return [InputPartition(split) for split in self._plan().splits(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one split."""
+        """Yield the rows of one split."""
         from ponor_spark.split_reading import read_split
 
         settle()
         return iter(()) if partition.value is None else read_split(partition.value, self._columns)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Everything below `end` was processed: what only that batch needed is let go."""
+        """Release what only batches below `end` needed."""
         assert end is not None
         self._plan().committed()
 
     def stop(self) -> None:
-        """Give the leases back."""
+        """Close the leases."""
         if self._planner is not None:
             self._planner.close()
             self._planner = None

@@ -1,6 +1,7 @@
-"""The snapshots of a streaming query: a new one when it looks for rows, and no lease longer than something needs it.
+"""Snapshots of a streaming query: a new one for each check for rows, and leases no longer than needed.
 
-At most two leases are held: of the newest snapshot, and of the one that the running micro-batch was planned by. A batch that is committed lets go of its own.
+At most two leases are held: of the newest snapshot, and of the one that planned the running micro-batch,
+which is closed when the batch is committed.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from ponor_spark.tail import with_tails
 from ponor_spark.topics import IfThere, TopicChoice
 
 AGE_MS_MIN: Final = 500
-"""Between two snapshots of a query that waits for rows: Spark asks a hundred times a second."""
+"""Minimum time between two snapshots of a query that waits for rows: Spark asks a hundred times a second."""
 
 
 class StreamSnapshots:
-    """Opens, keeps and gives back; connects at the first call. Lives in one worker of the driver as long as the query."""
+    """Opens, keeps and closes snapshots; connects at the first call.
+
+    Lives in one worker of the driver as long as the query.
+    """
 
     def __init__(self, options: Options, clock: Clock) -> None:
         self._options: Final = options
@@ -35,7 +39,7 @@ class StreamSnapshots:
         self.newest: Snapshot | None = None
 
     def fresh(self, *, at_once: bool = False) -> Snapshot:
-        """A snapshot of now, or one that is hardly older (`at_once`: of now).
+        """Return a current snapshot, or one that is at most `AGE_MS_MIN` old unless `at_once`.
 
         Raises:
             PonorSparkError: as `open_snapshot`.
@@ -51,7 +55,7 @@ class StreamSnapshots:
         return opened
 
     def next(self) -> Snapshot:
-        """A snapshot of now, when the last one is old enough to be followed.
+        """Wait until the newest snapshot is `AGE_MS_MIN` old, and return a current one.
 
         Raises:
             PonorSparkError: as `open_snapshot`.
@@ -62,7 +66,8 @@ class StreamSnapshots:
         return self.fresh(at_once=True)
 
     def demand_topics(self) -> None:
-        """Whether everything is there that the options name: who begins a query has to hear of a misspelt name, even if he accepts losses later.
+        """Check that all topics of the options exist, so that a new query reports a misspelt name even if it
+        accepts data loss later.
 
         Raises:
             PonorSparkError: as `open_snapshot`.
@@ -71,32 +76,32 @@ class StreamSnapshots:
             self.give_back(self._open(self._options.topics))
 
     def plan_by(self, snapshot: Snapshot) -> None:
-        """Keep this one until its batch is committed."""
+        """Keep this snapshot until its batch is committed."""
         if self._planned is not None and self._planned is not snapshot and self._planned is not self.newest:
             self.give_back(self._planned)
         self._planned = snapshot
 
     def committed(self) -> None:
-        """The batch that was planned last is done: the lease moves on."""
+        """Close the lease of the last planned batch, unless it is of the newest snapshot."""
         if self._planned is not None and self._planned is not self.newest:
             self.give_back(self._planned)
         self._planned = None
 
     def give_back(self, snapshot: Snapshot) -> None:
-        """End a lease early. Best effort: it ends by itself too."""
+        """End a lease early. Best effort: it also expires."""
         with suppress(PonorSparkError):
             self._connected().close_lease(snapshot.lease_id)
 
     def objects_of(self, snapshot: Snapshot) -> ObjectSource:
-        """Reads of a snapshot's objects, by one client for the life of the query.
+        """Return the object reader of a snapshot, one client for the life of the query.
 
         Raises:
-            OptionError: there is no such store.
+            OptionError: the store does not exist.
         """
         return self._connected().object_source(snapshot.object_store)
 
     def close(self) -> None:
-        """Give everything back and disconnect; idempotent."""
+        """Close all leases and disconnect. Idempotent."""
         if self._cluster is None:
             return
         held = {id(each): each for each in (self.newest, self._planned) if each is not None}

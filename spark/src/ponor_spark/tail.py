@@ -1,8 +1,9 @@
-"""`tail=broker`: what the brokers hold and no committed object does yet, from the snapshot's committed end to an end that was fixed with it.
+"""`tail=broker`: read from brokers between the snapshot's committed end and an end fixed with the snapshot.
 
-Objects end where the last committed upload ended; behind that, one fetch loop per partition goes on at exactly this offset, so that a row is read
-from an object or from a broker, never from both. The end is the high watermark (read_committed: the last stable offset) as the leader said when the
-snapshot was opened: what is produced later is not part of it, however long the query takes.
+Objects end with the last committed upload. One fetch loop per partition continues at exactly this offset, so
+that a row is read from an object or from a broker, never from both. The end is the leader's high watermark
+(read_committed: the last stable offset) when the snapshot was opened; later records are excluded, however
+long the query takes.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from ponor_spark.snapshot import PartitionSnapshot, Snapshot
 from ponor_spark.split import TailSplit
 
 EMPTY_ANSWERS_MAX: Final = 60
-"""Of fetches in a row that brought nothing although the end lies ahead; each waits half a second at the broker."""
+"""Maximum consecutive empty fetches before the end; each waits half a second at the broker."""
 
 
 class BatchSink(Protocol):
-    """Takes record batches: `decode.BatchDecoder`."""
+    """Accepts record batches: `decode.BatchDecoder`."""
 
     def feed(self, batch: memoryview, base_offset: int) -> None:
-        """One whole record batch, of this base offset."""
+        """Add one whole record batch with this base offset."""
         ...
 
 
 def tail_ends(
     partitions: Sequence[PartitionSnapshot], *, brokers: Sequence[str], read_committed: bool
 ) -> dict[tuple[str, int], int]:
-    """Where (topic, partition) ends for its leader now: for `Snapshot.with_tails`.
+    """Return the current end of each (topic, partition) from its leader, for `Snapshot.with_tails`.
 
     Raises:
-        PonorSparkError: the brokers do not answer, or a topic is another one by now.
+        PonorSparkError: the brokers do not answer, or a topic was recreated.
     """
     if not partitions:
         return {}
@@ -58,7 +59,7 @@ def tail_ends(
 
 
 def with_tails(snapshot: Snapshot, options: Options) -> Snapshot:
-    """The snapshot with the ends of now where the options ask for the tail.
+    """Return the snapshot, with current end offsets if the options ask for the tail.
 
     Raises:
         PonorSparkError: as `tail_ends`.
@@ -72,10 +73,10 @@ def with_tails(snapshot: Snapshot, options: Options) -> Snapshot:
 
 
 def read_tail(split: TailSplit, sink: BatchSink) -> Iterator[None]:
-    """Feed the sink the batches that hold the split's offsets, one fetch a step; yields after each, so that rows can be taken.
+    """Feed the split's batches to the sink, one fetch at a time; yield after each, so that rows can be consumed.
 
     Raises:
-        PonorSparkError: the brokers do not answer, or the offsets are not there any more.
+        PonorSparkError: the brokers do not answer, or the offsets no longer exist.
     """
     clip = split.clip
     offset, empty = clip.start_offset, 0
@@ -99,10 +100,11 @@ def read_tail(split: TailSplit, sink: BatchSink) -> Iterator[None]:
 
 
 def wanted_batches(fetched: PartitionData, end_offset: int) -> Iterator[tuple[memoryview | None, int, int]]:
-    """Whole batches of an answer, with base offset and the offset behind: None for control batches and aborted ones.
+    """Yield the whole batches of an answer with base offset and next offset; None for control batches and
+    aborted ones.
 
-    An aborted transaction of a producer reaches from the first offset that the answer names to the producer's next control batch, as a Kafka
-    consumer has it (KIP-98).
+    An aborted transaction of a producer extends from the first offset in the answer to the producer's next
+    control batch, as in a Kafka consumer (KIP-98).
     """
     assert isinstance(fetched.records, memoryview | bytes | None), "what was received lies in one piece"
     records = memoryview(fetched.records or b"")
@@ -128,10 +130,10 @@ def wanted_batches(fetched: PartitionData, end_offset: int) -> Iterator[tuple[me
 
 
 def parse_addresses(brokers: Sequence[str]) -> list[tuple[str, int]]:
-    """Host and port of each broker.
+    """Parse host and port of each broker.
 
     Raises:
-        OptionError: one is not HOST:PORT, or there is none.
+        OptionError: an address is not HOST:PORT, or there is none.
     """
     addresses: list[tuple[str, int]] = []
     for broker in brokers:

@@ -1,7 +1,9 @@
-"""Kafka's offsets for times, from objects: the first record of a partition whose timestamp is not below a time.
+"""Look up the Kafka offset of a time in objects: the first record of a partition whose timestamp is not below
+it.
 
-What lives here: the search. Segments and index entries say the largest timestamp they hold, so whole segments and blocks are passed over; the block where one may be is read, and its first
-batch that reaches the time is searched record by record (docs/formats/partition-meta.md, "Time entries", has the broker's way to the same answer).
+Segments and index entries have the largest timestamp, so whole segments and blocks are skipped. In the first
+block that may match, the first batch that reaches the time is searched record by record
+(docs/formats/partition-meta.md, "Time entries", describes the broker's lookup).
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from ponor_spark.object_indexes import ObjectIndexes, place_of
 from ponor_spark.snapshot import PartitionSnapshot, SegmentSlice, Snapshot
 
 BATCH_BYTES_MAX: Final = 1 << 30
-"""Of one batch, decompressed."""
+"""Maximum decompressed bytes of one batch."""
 
 
 def find_time(
     snapshot: Snapshot, partition: PartitionSnapshot, timestamp_ms: int, indexes: ObjectIndexes
 ) -> int | None:
-    """The Kafka offset of the first record at or after a time; None when no committed record is.
+    """Return the Kafka offset of the first committed record at or after a time; None if there is none.
 
     Raises:
         PonorSparkError: an object cannot be read.
@@ -64,7 +66,7 @@ def _find_in(record: StreamRecord, part: SegmentSlice, timestamp_ms: int, where:
         batch = BatchView(memoryview(record.payload))
         if batch.is_control or batch.record_count == 0:
             return None
-        # In a cleaned stream the record also covers the hole before the batch: its end is what both have in common.
+        # In a cleaned stream the record also covers the gap before the batch, so only the end offsets agree.
         shift = behind - batch.next_offset
         found = batch.find_timestamp(timestamp_ms, BATCH_BYTES_MAX, part.base_offset - shift)
     except KafkaWireError as error:

@@ -1,6 +1,6 @@
-"""Which partitions a query reads: Spark's `assign`, `subscribe` and `subscribePattern`.
+"""Partitions of a query: Spark's `assign`, `subscribe` and `subscribePattern`.
 
-What lives here: the choice, pure. What topics there are comes from the snapshot's metadata.
+The snapshot's metadata has the topics.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final, TypeAlias
 from ponor_spark.errors import TopicMissingError
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""A pattern never matches them, as in Kafka's consumer (exclude.internal.topics)."""
+"""Topics that a pattern never matches, as in Kafka's consumer (exclude.internal.topics)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """These partitions, and no others."""
+    """Exactly these partitions."""
 
     partitions: Mapping[str, tuple[int, ...]]
 
@@ -32,14 +32,14 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches; none is no error, as a topic may come later."""
+    """All partitions of the topics whose whole name matches; no match is no error, because a topic may be created later."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
 class IfThere:
-    """The same without what does not exist: of a query that goes on when a topic is deleted."""
+    """The same without missing topics, for a query that continues when a topic is deleted."""
 
     choice: TopicChoice
 
@@ -48,10 +48,10 @@ TopicChoice: TypeAlias = Assign | Subscribe | SubscribePattern | IfThere
 
 
 def chosen_partitions(choice: TopicChoice, partition_counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Topic and partition, sorted.
+    """Return topic and partition of each chosen partition, sorted.
 
     Raises:
-        TopicMissingError: a topic or partition that is named does not exist.
+        TopicMissingError: a named topic or partition does not exist.
     """
     return sorted(_chosen(choice, partition_counts))
 

@@ -1,4 +1,7 @@
-"""What Spark's Python workers keep between two tasks, of time and of memory, and how little of it is ours to take away. Called in workers alone, never in a user's process."""
+"""Reduce the time and memory that Spark's Python workers use between tasks.
+
+Called only in workers, never in a user's process.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,15 @@ from functools import cache
 from typing import Final
 
 _M_ARENA_MAX: Final = -8
-"""Of glibc's malloc.h."""
+"""From glibc's malloc.h."""
 
 
 def forget_jars() -> None:
-    """Take jars without a Python module off the path of modules. To be called before anything large is imported, and again at will.
+    """Remove jars without a Python module from the module path. Call it before large imports; idempotent.
 
-    Spark puts its own core jar there, before the installed packages (PythonUtils.sparkPythonPath). Python keeps the names of its 5,854 entries, reads them again at a worker's start, and once
-    more where a package asks for its own version (crc32c does): 15 MiB and 0.05 s of processor time in every worker. An archive with a module in it stays.
+    Spark puts its own core jar before the installed packages (PythonUtils.sparkPythonPath). Python stores the
+    names of its 5,854 entries, reads them again when a worker starts, and again when a package queries its
+    own version (crc32c does): 15 MiB and 0.05 s of CPU in every worker. Archives with a module are kept.
     """
     directories = getattr(zipimport, "_zip_directory_cache", {})
     for jar in [path for path in sys.path if path.endswith(".jar") and path in directories]:
@@ -30,17 +34,18 @@ def forget_jars() -> None:
 
 
 def settle() -> None:
-    """Make a worker, with all its imports, one of this source, once in its life."""
+    """Prepare a worker, with all its imports, for this source; once per process."""
     freeze_imports()
     give_memory_back()
 
 
 def freeze_imports() -> None:
-    """Take what a worker has imported out of garbage collection, once in its life.
+    """Exclude a worker's imported modules from garbage collection; once per process.
 
-    Spark's workers run `gc.collect()` after every task (pyspark/daemon.py), and a worker of this source has some fifty thousand objects of modules that never become garbage: 30 ms of
-    processor time, half of what decoding 64 MiB takes, before the next task may begin. Frozen objects are freed as ever when nobody refers to them; only cycles among them are not found.
-    A worker that was frozen by somebody else is left as it is.
+    Spark's workers run `gc.collect()` after every task (pyspark/daemon.py). A worker of this source has about
+    fifty thousand module objects that never become garbage: 30 ms of CPU before the next task, half of the
+    time to decode 64 MiB. Frozen objects are still freed by reference counting; only their cycles are not
+    found. A worker that other code froze is not changed.
     """
     if gc.get_freeze_count() == 0:
         gc.freeze()
@@ -48,10 +53,12 @@ def freeze_imports() -> None:
 
 @cache
 def give_memory_back() -> bool:
-    """Have freed memory used again by whichever thread wants some, or go back to the system, and give back what is free now; whether the C library can be told so (glibc can).
+    """Make malloc reuse freed memory across threads and return free memory to the system; return whether the C
+    library supports it (glibc does).
 
-    Left to itself, glibc has an arena for each thread that fetches, and every arena keeps room for the largest reads that it saw: after four tasks a worker holds 40 MiB of which nothing is used,
-    until Spark ends it. One arena is enough for threads that wait for a network (docs/design/spark.md#memory).
+    By default glibc has an arena for each fetching thread, and every arena keeps memory for its largest
+    reads: after four tasks a worker holds 40 MiB of unused memory until Spark ends it. One arena is enough
+    for threads that wait for a network (docs/design/spark.md#memory).
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):

@@ -1,1 +1,4 @@
-"""Kafka record batches, as they lie in objects, become Arrow batches with the columns of Spark's Kafka connector. No Spark, no object store in here."""
+"""Decode Kafka record batches from objects into Arrow batches with the columns of Spark's Kafka connector.
+
+Independent of Spark and of object stores.
+"""

@@ -1,11 +1,13 @@
-"""Kafka record batches in, Arrow batches out: what of a batch becomes rows, with which offsets, and in which portions.
+"""Decoder from Kafka record batches to Arrow batches.
 
-What lives here: the judgement over whole batches: checksum, control batches, aborted transactions, clips, times, decompression within a bound, and the choice of the kernel that
-walks over records: `kernel` is compiled when this member is installed; where it is not there, `kernel_python` gives the same arrays, slower
-(docs/design/spark.md#decoding has figures). Rows are what a Kafka consumer would see.
+This module handles whole batches: checksums, control batches, aborted transactions, clips, times, bounded
+decompression, and the choice of the kernel that decodes records. `kernel` is compiled when this member is
+installed; without it, `kernel_python` gives the same arrays more slowly (docs/design/spark.md#decoding has
+figures). Rows are those of a Kafka consumer.
 
-Offsets come from the place of a batch in its stream, not from its header, where they stand outside of the checksum. A batch ends where its stream record
-ends; in a compacted partition the record also stands for the hole before it (docs/formats/partition-meta.md).
+Offsets derive from a batch's position in its stream, not from its header, whose offset the checksum does not
+cover. A batch ends where its stream record ends; in a compacted partition the record also covers the gap
+before it (docs/formats/partition-meta.md).
 """
 
 from __future__ import annotations
@@ -42,15 +44,15 @@ __all__ = ["IS_NATIVE", "AbortedRange", "BatchDecoder", "Clip"]
 
 ROWS_MAX: Final = 1 << 16
 ROWS_MAX_LIMIT: Final = 1 << 20
-"""So many topic names fit into one Arrow column."""
+"""Maximum topic names in one Arrow column."""
 BYTES_MAX: Final = 4 << 20
-"""Keys, values and headers of one Arrow batch: enough to hide what a batch costs, and still in a cache when it is sent on."""
+"""Bytes of keys, values and headers of one Arrow batch: large enough to amortize the cost of a batch, small enough to stay in cache."""
 BYTES_MAX_LIMIT: Final = 512 << 20
-"""Arrow's offsets have 31 bits, and a header key that is no UTF-8 may become three times as long."""
+"""Arrow offsets have 31 bits, and a header key that is not UTF-8 may grow threefold."""
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
-"""Of one batch, unless the decoder is told otherwise; the broker has the same bound."""
+"""Default decompressed size limit of one batch, equal to the broker's."""
 SCRATCH_BYTES: Final = 1 << 20
-"""What most batches decompress to fits in here."""
+"""Initial buffer size, sufficient for most batches."""
 QUEUED_BYTES_MAX: Final = 64 << 20
 ALL_TIME_MS: Final = (INT64_MIN, INT64_MAX)
 """Both inclusive."""
@@ -58,20 +60,20 @@ ALL_TIME_MS: Final = (INT64_MIN, INT64_MAX)
 
 @dataclass(slots=True)
 class _Part:
-    """Of a partition: what is wanted, and what all its rows have in common."""
+    """Part of a partition: the requested offsets, and the constant columns of its rows."""
 
     clip: Clip
     aborted: dict[int, list[AbortedRange]]
     constants: dict[str, ConstantColumn]
 
     def is_same_partition(self, other: Clip) -> bool:
-        """Whether rows of both may stand in one Arrow batch."""
+        """Return whether rows of both may be in one Arrow batch."""
         return (self.clip.topic, self.clip.partition) == (other.topic, other.partition)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fed:
-    """Bytes that wait: a block or a batch."""
+    """Queued input: a block or a batch."""
 
     part: _Part
     what: BlockRecords | PlacedBatch
@@ -79,9 +81,10 @@ class _Fed:
 
 
 class BatchDecoder:
-    """Decodes what it is fed, in that order. Fed bytes are queued, and decoded while `take` is iterated: memory is bounded whatever they decompress to.
+    """Decodes its input in order. Input is queued and decoded while `take` is iterated, so memory is bounded
+    whatever the decompressed size.
 
-    So `take` (or `finish`, at the end) follows each `feed_block` or `feed`.
+    Call `take` (or `finish` at the end) after each `feed_block` or `feed`.
     """
 
     def __init__(
@@ -96,20 +99,20 @@ class BatchDecoder:
         decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
         kernel: type[RowBuilder] = RowBuilder,
     ) -> None:
-        """Nothing is decoded yet.
+        """Create a decoder.
 
         Args:
             columns: names of `schema`, in the order of the Arrow batches' columns.
-            clip: topic and partition, and the Kafka offsets that are wanted of it.
-            aborted: transactions of the partition whose batches are left out.
+            clip: topic, partition and requested Kafka offsets.
+            aborted: transactions of the partition whose batches are omitted.
             rows_max: rows of an Arrow batch.
             bytes_max: bytes of keys, values and headers in an Arrow batch, unless one row has more.
             time_range_ms: only rows with a timestamp in [from, to).
-            decompressed_bytes_max: what one batch may grow to.
-            kernel: the walk over records.
+            decompressed_bytes_max: maximum decompressed size of one batch.
+            kernel: the record decoder.
 
         Raises:
-            ValueError: the columns cannot be (`schema_of`).
+            ValueError: invalid columns (`schema_of`).
         """
         assert 1 <= rows_max <= ROWS_MAX_LIMIT
         assert 1 <= bytes_max <= BYTES_MAX_LIMIT
@@ -128,16 +131,16 @@ class BatchDecoder:
         self._decoded = self._fed = _part_of(clip, aborted)
 
     def move_to(self, clip: Clip, aborted: Sequence[AbortedRange] = ()) -> None:
-        """What is fed from now on is of another part of the partition, or of another partition; rows of two partitions never stand in one Arrow batch."""
+        """Switch to another part of the partition, or to another partition; rows of two partitions are never in one Arrow batch."""
         self._fed = _part_of(clip, aborted, self._fed)
 
     def feed(self, batch: Buffer, base_offset: int) -> None:
-        """Queue one record batch as it lies in an object; `base_offset` is the Kafka offset of its offset delta 0."""
+        """Queue one record batch as stored in an object; `base_offset` is the Kafka offset of its offset delta 0."""
         view = memoryview(batch)
         self._enqueue(PlacedBatch(view, base_offset, None), len(view))
 
     def feed_block(self, payload: Buffer, kafka_shift: int) -> None:
-        """Queue a proven data block; `kafka_shift` is Kafka offset minus stream offset."""
+        """Queue a verified data block; `kafka_shift` is Kafka offset minus stream offset."""
         view = memoryview(payload)
         self._enqueue(BlockRecords(view, kafka_shift, self._fed.clip), len(view))
 
@@ -149,20 +152,20 @@ class BatchDecoder:
         self._queued_bytes += size_bytes
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Decode what was fed; yields the Arrow batches that are full.
+        """Decode the queued input; yield the full Arrow batches.
 
         Raises:
-            CorruptBatchError: a batch breaks a rule. The decoder is of no use any more.
+            CorruptBatchError: a batch violates a rule. The decoder is unusable afterwards.
         """
         if self._decoding is None:
             self._decoding = self._decode()
-        # Not `yield from`: that would end the decoding together with a loop that is left half-way.
+        # Not `yield from`: that would end the decoding when the caller leaves its loop early.
         while (batch := next(self._decoding, None)) is not None:
             yield batch
         self._decoding = None
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """`take`, and the batch that is not full."""
+        """Yield as `take`, then the last, partial batch."""
         yield from self.take()
         if self._rows.rows:
             yield self._arrow_batch()
@@ -184,7 +187,7 @@ class BatchDecoder:
             self._queued_bytes -= fed.size_bytes
 
     def _walk_block(self, records: BlockRecords) -> Iterator[pa.RecordBatch]:
-        """The kernel takes what is plain; each batch that it stops at is judged here."""
+        """Let the kernel decode plain batches; handle each batch at which it stops."""
         clip, rows = records.clip, self._rows
         bounds = (records.kafka_shift, clip.start_offset, clip.end_offset, self._start_ms, self._last_ms)
         while True:
@@ -202,7 +205,7 @@ class BatchDecoder:
             yield from self._walk()
 
     def _walk(self) -> Iterator[pa.RecordBatch]:
-        """To the end of the batch that is open, if one is."""
+        """Finish the open batch, if any."""
         rows = self._rows
         try:
             while rows.is_open and not rows.go_on():
@@ -212,10 +215,10 @@ class BatchDecoder:
             raise corrupt(clip.topic, clip.partition, rows.place, str(error)) from error
 
     def _open(self, placed: PlacedBatch) -> None:
-        """Hand a batch's records to the kernel, if any of them may become rows.
+        """Pass a batch's records to the kernel, if any of them may become rows.
 
         Raises:
-            CorruptBatchError: the batch breaks a rule.
+            CorruptBatchError: the batch violates a rule.
         """
         try:
             batch = BatchView(placed.data)
@@ -247,7 +250,7 @@ class BatchDecoder:
         self._rows.open(data, window)
 
     def _is_left_out(self, batch: BatchView, base_offset: int) -> bool:
-        """No record of it lies in the range of time or offsets, or its transaction was aborted."""
+        """Return whether no record can match: none is in the range of times or offsets, or the transaction was aborted."""
         last_offset = base_offset + batch.last_offset_delta
         clip = self._decoded.clip
         if (

@@ -1,7 +1,7 @@
-"""The records of a data block of a partition's Data stream, in Kafka's offsets: each one a batch and the offsets it stands for.
+"""Iterate over the records of a data block of a partition's Data stream, as batches with their Kafka offsets.
 
-What lives here: the step from stream offsets to Kafka's, and the rules of records that come one after the other. The bytes of the block are proven by
-whoever fetched it (docs/formats/object.md); whose stream it is, the index has said.
+This module converts stream offsets to Kafka offsets and checks the order of records. The reader has already
+verified the block's bytes (docs/formats/object.md), and the index gives its stream.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _UNPACK: Final = RECORD_HEADER.unpack_from
 
 
 class PlacedBatch(NamedTuple):
-    """A batch that stands for the Kafka offsets [start_offset, end_offset): in a `.cleaned` stream the hole before it is among them.
+    """A batch that covers the Kafka offsets [start_offset, end_offset), including the gap before it in a
+    `.cleaned` stream.
 
-    `end_offset` is None where only the place of its first offset is known.
+    `end_offset` is None if only the position of its first offset is known.
     """
 
     data: memoryview
@@ -29,10 +30,10 @@ class PlacedBatch(NamedTuple):
     end_offset: int | None
 
     def base_offset(self, last_offset_delta: int) -> int:
-        """The Kafka offset of the batch's offset delta 0.
+        """Return the Kafka offset of the batch's offset delta 0.
 
         Raises:
-            KafkaWireError: the batch has more offsets than it stands for.
+            KafkaWireError: the batch has more offsets than its record covers.
         """
         end = self.start_offset + last_offset_delta + 1 if self.end_offset is None else self.end_offset
         base = end - last_offset_delta - 1
@@ -45,22 +46,22 @@ class PlacedBatch(NamedTuple):
 
 
 class BlockRecords:
-    """Goes over the records of a block that touch the clip; what lies outside is passed by without a look."""
+    """Iterates over the records of a block that overlap the clip; other records are skipped unread."""
 
     def __init__(self, block: memoryview, kafka_shift: int, clip: Clip) -> None:
         self.block: Final = block
         self.kafka_shift: Final = kafka_shift
         self.clip: Final = clip
         self.at = 0
-        """Where the next record begins."""
+        """Position of the next record."""
         self.expected = -1
         """Its stream offset; -1 before the first."""
 
     def next(self) -> PlacedBatch | None:
-        """The next batch that touches the clip; None behind the last.
+        """Return the next batch that overlaps the clip; None at the end.
 
         Raises:
-            CorruptBatchError: a record breaks a rule.
+            CorruptBatchError: a record violates a rule.
         """
         size = len(self.block)
         while self.at < size:
@@ -68,7 +69,7 @@ class BlockRecords:
             if at > size:
                 raise self._broken(max(self.expected, 0), f"{size - self.at} bytes remain in the block")
             _, _, stream_offset, _, count, payload_bytes = _UNPACK(self.block, self.at)
-            # Below 0 for what an earlier cleaning left in the block: no segment names it, nor does the clip.
+            # Below 0 for remains of an earlier cleaning in the block, which no segment and no clip includes.
             start = stream_offset + self.kafka_shift
             end = start + count
             if (

@@ -1,6 +1,7 @@
-"""Arrow arrays over memory that a kernel has filled. Nothing is copied, and nothing looked into.
+"""Arrow arrays over memory that a kernel has filled, without copies or validation.
 
-What lives here: which buffer goes where in which array (the Arrow columnar format), for the compiled kernel; and the columns that have the same value in every row.
+For the compiled kernel: places buffers into arrays (the Arrow columnar format). Also builds columns with the
+same value in every row.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import pyarrow as pa
 from ponor_spark.decode.schema import FULL, HEADER_TYPE, HEADERS_TYPE, TIMESTAMP
 
 Memory: TypeAlias = Any
-"""Whatever has the buffer protocol; Python has no name for that before 3.12 (PEP 688)."""
+"""Any object with the buffer protocol; Python has no type for it before 3.12 (PEP 688)."""
 TIMESTAMP_TYPE_US: Final = FULL.field(TIMESTAMP).type
 
 
 def variable(
     type_: pa.DataType, rows: int, nulls: int, bits: Memory | None, offsets: Memory, data: Memory
 ) -> pa.Array:
-    """Binary or string values: `offsets` are rows + 1 signed 32-bit numbers, `bits` are there if there are nulls."""
+    """Binary or string values: `offsets` are rows + 1 signed 32-bit numbers, `bits` exist if there are nulls."""
     return pa.Array.from_buffers(
         type_, rows, [_optional(bits), pa.py_buffer(offsets), pa.py_buffer(data)], nulls
     )
@@ -34,7 +35,7 @@ def fixed(type_: pa.DataType, rows: int, values: Memory) -> pa.Array:
 def header_lists(
     rows: int, nulls: int, bits: Memory | None, offsets: Memory, keys: pa.Array, values: pa.Array
 ) -> pa.Array:
-    """The headers of each row, from all keys and all values one behind the other."""
+    """The headers of each row, from all keys and all values in order."""
     items = pa.Array.from_buffers(HEADER_TYPE, len(keys), [None], 0, children=[keys, values])
     return pa.Array.from_buffers(
         HEADERS_TYPE, rows, [_optional(bits), pa.py_buffer(offsets)], nulls, children=[items]
@@ -42,9 +43,10 @@ def header_lists(
 
 
 class ConstantColumn:
-    """One value in every row: made once for the longest batch so far, then cut.
+    """Constant column: created once for the longest batch so far, then sliced.
 
-    By hand, because `pyarrow.scalar` imports pandas where that is installed: a second of processor time in every new worker of an executor.
+    Built by hand, because `pyarrow.scalar` imports pandas if installed: a second of CPU in every new executor
+    worker.
     """
 
     def __init__(self, value: str | int) -> None:
@@ -52,7 +54,7 @@ class ConstantColumn:
         self._longest: pa.Array = self._of(0)
 
     def rows(self, count: int) -> pa.Array:
-        """So many of them."""
+        """Return the column with that many rows."""
         if count > len(self._longest):
             self._longest = self._of(count)
         return self._longest.slice(0, count)

@@ -1,11 +1,14 @@
-"""The walk over the records of uncompressed batches into Arrow arrays, in Python with numpy and pyarrow: the fallback, and the readable statement of what `kernel` does.
+"""Decode records of uncompressed batches into Arrow arrays, in Python with numpy and pyarrow: the fallback and
+the readable version of `kernel`.
 
-What lives here: the rules of a record as Apache Kafka 4.3 reads it (`DefaultRecord.readFrom`), and how its parts become arrays. A length or a count is a varint of at most
-five bytes that wraps at 32 bits, a timestamp delta one of at most ten that wraps at 64. Fields behind the last column that is wanted are not looked at: the batch's
-checksum has proven them, and the broker has checked them.
+The rules of a record are those of Apache Kafka 4.3 (`DefaultRecord.readFrom`). A length or a count is a
+varint of at most five bytes that wraps at 32 bits, a timestamp delta one of at most ten that wraps at 64.
+Fields after the last requested column are not parsed: the batch's checksum covers them, and the broker has
+validated them.
 
-Bytes are copied by Arrow, not by Python: an array of offsets that alternates between the start and the end of each value makes the raw data a binary array
-in which every other item is a value, and a `take` of those copies them.
+Arrow copies the bytes, not Python: an array of offsets that alternates between the start and the end of each
+value makes the raw data a binary array in which every other item is a value, and a `take` of those copies
+them.
 """
 
 from __future__ import annotations
@@ -34,19 +37,23 @@ _BEHIND_KEY: Final = frozenset({VALUE, HEADERS})
 
 @dataclass(slots=True)
 class _Spans:
-    """Where the values of a column lie in the open batch, start and end in turn, never going back; nulls have length 0. `chunks` are those of batches before."""
+    """Positions of a column's values in the open batch: alternating start and end, ascending; nulls have length
+    0.
+
+    `chunks` holds those of earlier batches.
+    """
 
     ends: list[int] = field(default_factory=list)
     nulls: list[bool] = field(default_factory=list)
     chunks: list[pa.Array] = field(default_factory=list)
 
     def put(self, start: int, end: int) -> None:
-        """A value; the end -1 is null."""
+        """Add a value; the end -1 means null."""
         self.nulls.append(end < 0)
         self.ends += (start, max(start, end))
 
     def seal(self, data: Buffer) -> None:
-        """Copy the values, so that the batch's data can go."""
+        """Copy the values, so that the batch's data can be freed."""
         count = len(self.nulls)
         if count:
             offsets = np.array(self.ends, dtype=np.int32)
@@ -55,28 +62,31 @@ class _Spans:
             self.ends, self.nulls = [], []
 
     def take(self) -> pa.Array:
-        """All values so far, as one array."""
+        """Return all values so far as one array."""
         chunks, self.chunks = self.chunks, []
         return pa.concat_arrays(chunks) if chunks else variable(pa.binary(), 0, 0, None, bytes(4), b"")
 
 
 class RowBuilder:
-    """Collects rows of one or more batches, each begun by `open` and walked by `go_on`. When it is full, `take` makes room, and the batch goes on where it was."""
+    """Collects rows of one or more batches, each started by `open` and decoded by `go_on`.
+
+    When it is full, `take` empties it, and the batch continues.
+    """
 
     def __init__(self, columns: Collection[str], rows_max: int, bytes_max: int) -> None:
-        """Nothing is collected yet.
+        """Create an empty builder.
 
         Args:
-            columns: those that are made, by the names in `schema`.
-            rows_max: it is full with so many.
-            bytes_max: and where the next row's keys, values and headers would make more than this, but a row alone is always taken.
+            columns: the requested columns, by the names in `schema`.
+            rows_max: maximum rows.
+            bytes_max: maximum bytes of keys, values and headers; a single row is always accepted.
         """
         self.rows = 0
-        """Collected since the last `take`."""
+        """Rows since the last `take`."""
         self.is_open = False
-        """A batch was begun and not finished."""
+        """A batch is started and not finished."""
         self.place = 0
-        """The Kafka offset that names the batch which was opened last."""
+        """The Kafka offset that names the last opened batch in errors."""
         self._columns: Final = frozenset(columns)
         self._rows_max: Final = rows_max
         self._bytes_max: Final = bytes_max
@@ -96,7 +106,7 @@ class RowBuilder:
         self._header_ends: list[int] = [0]
 
     def open(self, data: Buffer, window: Window) -> None:
-        """Begin with a batch, whose records fill `data`, uncompressed; the one before has been finished."""
+        """Start a batch with the uncompressed records `data`; the previous batch must be finished."""
         assert not self.is_open, "the batch before is not finished"
         self.is_open, self.place = True, window.place
         self._data: Buffer = data
@@ -105,10 +115,11 @@ class RowBuilder:
         self._previous_delta = -1
 
     def go_on(self) -> bool:
-        """Take records until the batch ends (True) or there is no room for the next (False). With rows there is always room for one.
+        """Decode records until the batch ends (True) or the next one does not fit (False). An empty builder
+        accepts any record.
 
         Raises:
-            KafkaWireError: names the record and the rule that its bytes break. The builder is of no use any more.
+            KafkaWireError: a record violates a rule; names both. The builder is unusable afterwards.
         """
         assert self.is_open, "no batch is open"
         data, window = self._data, self._window
@@ -133,33 +144,36 @@ class RowBuilder:
         expected: int,
         bounds: tuple[int, int, int, int, int],  # noqa: ARG002
     ) -> tuple[int, int]:
-        """Take batches of a data block as long as nothing about them needs a judgement: no codec, no transaction, nothing broken, nothing in doubt.
+        """Decode batches of a data block that need no special handling: no codec, no transaction, no damage, no
+        ambiguity.
 
-        It may take none. This one does: whoever calls can do without, only not as fast.
+        An implementation may decode none, as this one does; the caller then handles all batches, more slowly.
 
         Args:
             data: the block.
-            at: where the next stream record begins.
-            expected: its stream offset, -1 if any will do.
-            bounds: Kafka offset minus stream offset; the offsets [from, to) and the times [from, to] that are wanted, in milliseconds.
+            at: position of the next stream record.
+            expected: its stream offset, -1 if any is valid.
+            bounds: Kafka offset minus stream offset; the requested offsets [from, to) and times [from, to],
+                in milliseconds.
 
         Returns:
-            Position and stream offset behind the last record that was taken. Of that one's batch rows may be left (`is_open`): `go_on` takes them.
+            Position and stream offset after the last decoded record. Rows of its batch may remain
+            (`is_open`): `go_on` decodes them.
 
         Raises:
-            KafkaWireError: a record of the batch at `place` breaks a rule.
+            KafkaWireError: a record of the batch at `place` violates a rule.
         """
         return at, expected
 
     def _record(self, data: Buffer, window: Window, index: int) -> int:
-        """Take the record at `_at`, or pass by it; returns where it ends, -1 where there is no room."""
+        """Decode or skip the record at `_at`; return its end, or -1 if it does not fit."""
         length, at = _varint(data, self._at, len(data), index)
         if not 0 < length <= len(data) - at:
             raise malformed(Rule.LENGTH, index, length, len(data) - at)
         end = at + length
         timestamp, at = _varlong(
             data, at + 1, end, index
-        )  # behind the attributes: no bit of them means anything yet
+        )  # after the attributes, whose bits have no meaning yet
         delta, at = _varint(data, at, end, index)
         if not self._previous_delta < delta <= window.last_offset_delta:
             raise malformed(Rule.OFFSET, index, delta, 0)
@@ -179,7 +193,7 @@ class RowBuilder:
         return end
 
     def _row(self, data: Buffer, at: int, end: int, index: int, offset: int, timestamp: int) -> bool:
-        """Take a record whose key begins at `at`; False where there is no room."""
+        """Decode a record whose key begins at `at`; False if it does not fit."""
         columns, cost = self._columns, 0
         key = value = (0, 0)
         if columns & _BODY:
@@ -229,7 +243,7 @@ class RowBuilder:
             spans.seal(data)
 
     def take(self) -> dict[str, pa.Array]:
-        """The columns of the rows so far, at least one row; the next row begins new ones."""
+        """Return the columns of the rows so far (at least one) and reset."""
         assert self.rows > 0, "there are no rows"
         rows, made = self.rows, {}
         if KEY in self._columns:
@@ -260,13 +274,13 @@ class RowBuilder:
 
 
 def _numbers(values: npt.NDArray[np.int64], is_there: npt.NDArray[np.bool_]) -> pa.Array:
-    """An array with nulls; `pyarrow.array` would import pandas."""
+    """Return an array with nulls; `pyarrow.array` would import pandas."""
     bits = pa.py_buffer(np.packbits(is_there, bitorder="little"))
     return pa.Array.from_buffers(pa.int64(), len(values), [bits, pa.py_buffer(values)])
 
 
 def _as_text(keys: pa.Array) -> pa.Array:
-    """What is not UTF-8 is replaced, as Java's clients do."""
+    """Replace invalid UTF-8, as Java clients do."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
@@ -276,7 +290,7 @@ def _as_text(keys: pa.Array) -> pa.Array:
 
 
 def _nullable(data: Buffer, at: int, end: int, index: int, rule: Rule) -> tuple[int, int, int]:
-    """Start and end (-1: null) of a field, and the position behind it."""
+    """Return start and end (-1: null) of a field, and the next position."""
     length, at = _varint(data, at, end, index)
     if length < 0:
         return at, -1, at

@@ -1,7 +1,4 @@
-"""The columns of a row: names and types of Spark's Kafka connector, so that a query moves from one source to the other by its format name.
-
-What lives here: types, their order, and choices of columns. How rows come to be is `batches`'.
-"""
+"""Columns of a row: names and types of Spark's Kafka connector, so that a query can switch sources by the format name."""
 
 from __future__ import annotations
 
@@ -21,7 +18,10 @@ HEADERS: Final = "headers"
 
 HEADER_TYPE: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS_TYPE: Final = pa.list_(pa.field("element", HEADER_TYPE))
-"""A record without headers has null here, as the connector gives it. Child names are those that Spark derives, because it compares types as a whole."""
+"""Null for a record without headers, as in the connector.
+
+Child names are those that Spark derives, because it compares types as a whole.
+"""
 
 FULL: Final = pa.schema(
     [
@@ -40,10 +40,10 @@ _BY_NAME: Final = {field.name: field for field in (*FULL, pa.field(HEADERS, HEAD
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """These columns, in this order; "headers" is one of them.
+    """Return a schema of these columns, in this order; "headers" is one of them.
 
     Raises:
-        ValueError: no column is chosen, one is chosen twice, or there is none of that name; names it and those that there are.
+        ValueError: no column is chosen, one is chosen twice, or one is unknown; names it and the valid ones.
     """
     if not columns:
         raise ValueError(f"no column is chosen; there are {', '.join(_BY_NAME)}")

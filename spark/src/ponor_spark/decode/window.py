@@ -1,7 +1,4 @@
-"""What a kernel is told about one batch: where its records lie in Kafka's offsets and in time, and which of them are wanted.
-
-What lives here: the value alone, which both kernels and who calls them share.
-"""
+"""Input of a kernel for one batch, shared by both kernels and their callers: Kafka offsets and times of its records, and the requested ranges."""
 
 from __future__ import annotations
 
@@ -9,7 +6,11 @@ from typing import NamedTuple
 
 
 class Window(NamedTuple):
-    """Of one batch. Records outside of [start_offset, end_offset) and [start_ms, last_ms] are left out: the largest time there is must not be lost."""
+    """Window of one batch.
+
+    Records outside [start_offset, end_offset) and [start_ms, last_ms] are dropped; `last_ms` is inclusive so
+    that the largest timestamp is representable.
+    """
 
     place: int
     """The Kafka offset that names the batch in errors."""
@@ -18,7 +19,7 @@ class Window(NamedTuple):
     """Kafka offset of offset delta 0."""
     last_offset_delta: int
     base_timestamp_ms: int
-    """What the records' deltas add to; the time of all of them if `is_append_time`."""
+    """Base of the records' timestamp deltas; the time of all records if `is_append_time`."""
     is_append_time: bool
     start_offset: int
     end_offset: int

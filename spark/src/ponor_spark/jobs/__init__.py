@@ -1,1 +1,4 @@
-"""Jobs: what people do with a topic on Spark, as a library. `spark/jobs/*.py` hands them to spark-submit, `ponor spark` to a terminal."""
+"""Spark jobs on topics, as a library.
+
+`spark/jobs/*.py` runs them under spark-submit, `ponor spark` in a terminal.
+"""

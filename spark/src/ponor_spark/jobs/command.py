@@ -1,7 +1,7 @@
-"""`ponor spark`: the jobs, in this process or under spark-submit.
+"""Command line of the jobs: `ponor spark`, in this process or under spark-submit.
 
-What lives here: words of the command line. The `ponor` command finds it by the entry point "ponor.commands"; spark/jobs/*.py call the same. Errors are one
-line; where Spark wraps ours, it is unwrapped.
+The `ponor` command finds it by the entry point "ponor.commands"; spark/jobs/*.py call the same functions.
+Errors are one line; an error of ours that Spark wrapped is unwrapped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HELP = "Jobs on Spark that read topics straight from the objects."
 
 
 class OutputFormat(StrEnum):
-    """Choices of `-o`, as other commands have them."""
+    """Choices of `-o`, as in other commands."""
 
     TABLE = "table"
     JSON = "json"
@@ -139,7 +139,7 @@ def parquet_command(
     conf: SparkSettings = [],  # noqa: B006
     master: Master = None,
 ) -> None:
-    """Write a topic as Parquet: all of it or nothing; what is there is not overwritten."""
+    """Write a topic as Parquet, completely or not at all; existing files are not overwritten."""
     from ponor_spark.jobs.parquet import run_id, write
 
     source = _source(topic, bootstrap, controllers, data, option)
@@ -178,7 +178,7 @@ def iceberg_command(
     conf: SparkSettings = [],  # noqa: B006
     master: Master = None,
 ) -> None:
-    """Append a topic to an Iceberg table, every row once, however often the job is killed and started again."""
+    """Append a topic to an Iceberg table, every row exactly once, even if the job is killed and restarted."""
     source = _source(topic, bootstrap, controllers, data, option)
     with _one_line_errors("--checkpoint"):
         need("pyiceberg", "lakehouse", "the job iceberg")
@@ -213,7 +213,7 @@ def verify_command(
     conf: SparkSettings = [],  # noqa: B006
     master: Master = None,
 ) -> None:
-    """Prove every object, batch, offset and row of a topic; exit code 1 and the first problems by name where something is wrong."""
+    """Verify every object, batch, offset and row of a topic; on problems exit with 1 and print the first ones."""
     from ponor_spark.jobs.audit.findings import first_problems
     from ponor_spark.jobs.audit.job import audit, check_source
     from ponor_spark.jobs.audit.words import as_json as words
@@ -249,7 +249,7 @@ def _source(topic: str, bootstrap: str, controllers: str, data: str, option: Seq
 
 
 def _data_default() -> str:
-    """Where `ponor up` puts a cluster that is told nothing else.
+    """Return the default data directory of `ponor up`.
 
     Raises:
         OptionError: there is none.
@@ -265,7 +265,7 @@ def _data_default() -> str:
 def _session(
     name: str, source: TopicSource, conf: list[str], master: str | None, *, streaming: bool = False
 ) -> Iterator[SparkSession]:
-    """Spark for a job, once everything is sound that can be known without it.
+    """Start Spark for a job, after all checks that do not need Spark.
 
     Raises:
         PonorSparkError: a package, an option, the cluster or a topic is missing or wrong.
@@ -302,12 +302,12 @@ def _one_line_errors(written: str = "") -> Iterator[None]:
 
 
 def unwrapped(error: Exception) -> str | None:
-    """Our one line out of Spark's page, where a worker or an executor said it; None for any other error."""
+    """Return our one-line error out of Spark's error text from a worker or executor; None for other errors."""
     return _last_line(error, r"^\s*ponor_spark\.[\w.]+Error: (.+)$")
 
 
 def _unwritten(error: Exception) -> str | None:
-    """What the file system said to Spark, in the same way."""
+    """Return the file system's error out of Spark's error text, in the same way."""
     return _last_line(
         error,
         r"^(?:Caused by)?: (?!java\.io\.EOF)(?:java\.io|java\.nio\.file|org\.apache\.hadoop\.[\w.]+)\.\w+Exception: (.+)$",

@@ -1,7 +1,7 @@
-"""What is wrong with the cluster's address or with a topic's name, said before Spark is started, which takes half a minute.
+"""Check the cluster's address and the topic's name before Spark starts, which takes half a minute.
 
-What lives here: questions whose answers are known without a snapshot. Nothing is held for them, and no gRPC is used, whose threads would be there when Spark forks. The source asks all
-of it again when it opens its snapshot: what is sound here may be wrong by then.
+The checks need no snapshot and no gRPC, whose threads must not exist when Spark forks. The source checks
+everything again when it opens its snapshot, because the answers may change.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ ABSENT: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_E
 
 
 def look(options: Options) -> None:
-    """Find the cluster and the topics. Brokers may all be away, objects are read without them: then a controller has to listen, and topics are not looked for.
+    """Find the cluster and check the topics. If no broker answers, a controller must accept connections, and
+    topics are not checked: objects are readable without brokers.
 
     Raises:
         OptionError: the directory has no cluster.
-        ClusterUnreachableError: nobody listens there.
-        TopicMissingError: a topic or a partition is not there.
+        ClusterUnreachableError: no controller accepts connections.
+        TopicMissingError: a topic or a partition does not exist.
     """
     address = find_cluster(options.cluster)
     names = _names(options.topics)
@@ -42,7 +43,7 @@ def look(options: Options) -> None:
 
 
 def _names(choice: TopicChoice) -> Sequence[str]:
-    """Topics that have to be there; a pattern may match none."""
+    """Return the topics that must exist; a pattern may match none."""
     match choice:
         case Assign(partitions):
             return tuple(partitions)
@@ -52,7 +53,7 @@ def _names(choice: TopicChoice) -> Sequence[str]:
 
 
 def _partition_counts(brokers: Sequence[str], names: Sequence[str]) -> Mapping[str, int] | None:
-    """Partitions of the topics that are there, as the first broker says that answers; None where none does, or does not know."""
+    """Return the partitions of existing topics from the first broker that answers; None if none answers or knows them."""
     request = MetadataRequest(
         [MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
     )

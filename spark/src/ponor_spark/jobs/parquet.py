@@ -1,11 +1,12 @@
-"""A topic into a directory of Parquet files: all of it or nothing, once.
+"""Export a topic into a directory of Parquet files, completely or not at all.
 
-What lives here: the order of the steps. Spark writes into a staging directory beside the target; what is there is counted again and compared with what was
-read; a manifest says which offsets it is; then the directory gets
-its name. A target that is there is never touched, and a run that died leaves nothing but its staging directory, which the next attempt of the same run clears.
+Spark writes into a staging directory beside the target. The job counts the written rows and compares them
+with the rows read, writes a manifest with the offsets, and renames the directory. An existing target is never
+changed. A run that died leaves only its staging directory, which the next run with the same arguments
+removes.
 
-A rename of a directory is one step on a local disk and on HDFS. On S3 it is a copy of every object, so there `_SUCCESS`, which is written last, says whether
-the directory is whole; readers look for it.
+A rename of a directory is atomic on a local disk and on HDFS. On S3 it copies every object, so readers there
+check for `_SUCCESS`, which is written last.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ MANIFEST: Final = "_ponor_manifest.json"
 SUCCESS: Final = "_SUCCESS"
 PARTITION_BY_DEFAULT: Final = ("partition",)
 DATE: Final = "date"
-"""A column that is no column of the source: the day of the timestamp."""
+"""Additional partition column: the day of the timestamp."""
 
 
 class RowsMissingError(PonorSparkError):
-    """What was written is not what was read."""
+    """The written rows differ from the rows read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetResult:
-    """What is there now. `ranges`: by topic and partition, first and last offset, and rows."""
+    """Result of an export. `ranges`: by topic and partition, first and last offset, and rows."""
 
     path: str
     rows: int
@@ -43,7 +44,7 @@ class ParquetResult:
 
 
 def run_id(given: Mapping[str, str], path: str) -> str:
-    """The same for the same source and target, so that a run that died is recognised by its next attempt."""
+    """Return an id that is the same for the same source and target, so that the next run recognises one that died."""
     return hashlib.sha256(json.dumps([sorted(given.items()), path]).encode()).hexdigest()[:16]
 
 
@@ -58,15 +59,16 @@ def write(
     """Write the frame.
 
     Args:
-        frame: of the source; one snapshot, so that reading it twice gives the same.
-        path: any that Spark writes to; nothing may be there.
-        run: names the attempt's staging directory.
-        partition_by: columns that become directories; "date" is the day of the timestamp (UTC where the session is).
-        decoding: what is added to the columns.
+        frame: of the source; one snapshot, so that reading it twice gives the same rows.
+        path: any path that Spark can write; nothing may exist there.
+        run: names the run's staging directory.
+        partition_by: columns that become directories; "date" is the day of the timestamp (UTC if the session
+            uses it).
+        decoding: columns to add.
 
     Raises:
-        OptionError: something is at `path`, or a column is unknown.
-        RowsMissingError: the files have not the rows that were read; the staging directory stays for a look.
+        OptionError: something exists at `path`, or a column is unknown.
+        RowsMissingError: the files lack rows that were read; the staging directory is kept for inspection.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
@@ -99,13 +101,13 @@ def write(
 
 
 def _beside(path: str, run: str) -> str:
-    """Hidden from readers of the folder around it, as Spark hides names that begin with a dot."""
+    """Return the staging directory, hidden from readers of the parent, because Spark ignores names that begin with a dot."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.{run}.staging"
 
 
 def _with(frame: DataFrame, partition_by: Sequence[str]) -> Any:
-    """The frame's own types, directories' columns last, as Spark puts them: nothing is inferred from names."""
+    """Return the frame's own types, directory columns last as in Spark: nothing is inferred from names."""
     return frame.select(*[name for name in frame.columns if name not in partition_by], *partition_by).schema
 
 
@@ -132,7 +134,7 @@ def _compare(
 
 
 class _Directory:
-    """A directory in whatever file system Spark finds behind its URL."""
+    """A directory in the file system that Spark finds for its URL."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Hadoop's file systems have no other door from Python

@@ -1,6 +1,6 @@
-"""The Spark session of a job: the one that spark-submit brings, or a local one in this process.
+"""Spark session of a job: the one of spark-submit, or a local one in this process.
 
-What lives here: finding out which, and the one line for machines without pyspark. Importing this module imports nothing of Spark.
+Importing this module imports nothing of Spark, so that machines without pyspark get a one-line error.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""A session that lives as long as one command in a terminal, and that nobody else reaches."""
+"""Settings of a session for one command in a terminal, which is not reachable from outside."""
 
 
 class SparkMissingError(PonorSparkError):
-    """This Python has no pyspark, or no package that the job needs beside it."""
+    """pyspark is not installed, or another package that the job needs."""
 
 
 def need(module: str, extra: str, what: str) -> None:
-    """Raise SparkMissingError, with the remedy, where `module` is not installed."""
+    """Raise SparkMissingError, with the remedy, if `module` is not installed."""
     if find_spec(module) is None:
         raise SparkMissingError(
             f"{what} needs the package {module}, which this Python does not have; `make install .venv/.spark` in a clone of the project, `pip install 'ponor-spark[{extra}]'` elsewhere"
@@ -45,12 +45,12 @@ def need(module: str, extra: str, what: str) -> None:
 
 @contextmanager
 def session(name: str, settings: Mapping[str, str], master: str | None = None) -> Iterator[SparkSession]:
-    """A session with the format "ponor" registered; one that was made here is stopped at the end.
+    """Yield a session with the format "ponor" registered; a session created here is stopped at the end.
 
     Args:
-        name: of the application.
-        settings: of Spark; they come before those of spark-submit.
-        master: where there is no spark-submit; by default all cores of this machine.
+        name: name of the application.
+        settings: Spark settings; they override those of spark-submit.
+        master: master without spark-submit; by default all cores of this machine.
 
     Raises:
         SparkMissingError: there is no pyspark, or no Java for it.
@@ -67,7 +67,7 @@ def session(name: str, settings: Mapping[str, str], master: str | None = None) -
     existing = SparkSession.getActiveSession()
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ and existing is None:
-        # No spark-submit has started us: a cluster of one process.
+        # Not started by spark-submit: use a cluster of one process.
         builder = builder.master(master or MASTER_DEFAULT)
         settings = {**LOCAL, **settings}
     for key, value in settings.items():

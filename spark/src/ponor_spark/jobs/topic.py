@@ -1,8 +1,4 @@
-"""Which topic a job reads, and how it becomes a DataFrame.
-
-What lives here: the few things that every job is told about its source, as options of `format("ponor")`. What they mean is the source's
-(docs/operations/spark.md).
-"""
+"""Topic of a job, and its DataFrame. The options are those of `format("ponor")` (docs/operations/spark.md)."""
 
 from __future__ import annotations
 
@@ -19,34 +15,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """Topics (names, comma between) of a cluster. `options`: any others of the source, by their names."""
+    """Topics (comma-separated names) of a cluster. `options`: any other options of the source."""
 
     topics: str
     options: Mapping[str, str] = field(default_factory=dict)
 
     def given(self, **more: str) -> dict[str, str]:
-        """The source's options."""
+        """Return the source's options."""
         return {"subscribe": self.topics, **self.options, **more}
 
     def parsed(self, *, streaming: bool, **more: str) -> Options:
-        """The same, checked.
+        """Return the parsed options.
 
         Raises:
-            OptionError: one is wrong.
+            OptionError: an option is invalid.
         """
         return parse_options(self.given(**more), streaming=streaming)
 
     def read(self, spark: SparkSession, **more: str) -> DataFrame:
-        """All of it up to now: one snapshot, for all actions."""
+        """Return a DataFrame of everything up to now: one snapshot for all actions."""
         return spark.read.format("ponor").options(**self.given(**more)).load()
 
     def read_stream(self, spark: SparkSession, **more: str) -> DataFrame:
-        """All of it, and what comes."""
+        """Return a streaming DataFrame of everything, including future rows."""
         return spark.readStream.format("ponor").options(**self.given(**more)).load()
 
 
 def pairs(texts: list[str], option: str, example: str = "startingOffsets=earliest") -> dict[str, str]:
-    """NAME=VALUE words of a command line.
+    """Parse NAME=VALUE arguments.
 
     Raises:
         OptionError: one has no "=".

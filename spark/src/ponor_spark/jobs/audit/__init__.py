@@ -1,1 +1,1 @@
-"""`verify`: whether a topic's objects hold what they should, and what consumers see."""
+"""The job `verify`: check a topic's objects, and compare them with what consumers read."""

@@ -1,6 +1,6 @@
-"""What a Kafka consumer sees of the same offsets: librdkafka, which shares no code with the reading of objects.
+"""Read the audited offsets with a Kafka consumer: librdkafka, which shares no code with the object readers.
 
-What lives here: one consumer over the ranges of an audit, outside of any group. Rows are counted and digested, never kept.
+One consumer reads the ranges of an audit, outside any group. Rows are counted and digested, not kept.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ponor_spark.jobs.audit.row_digest import digest_row
 from ponor_spark.offsets import OffsetRange
 
 SILENCE_S_MAX: Final = 60.0
-"""Without a message or the end of a partition."""
+"""Maximum time without a message or the end of a partition."""
 MESSAGES_AT_A_TIME: Final = 1_000
 
 
 @dataclass(slots=True)
 class Seen:
-    """Of one partition."""
+    """Result of one partition."""
 
     rows: int = 0
     digest: int = 0
@@ -35,11 +35,11 @@ def consume(
 
     Args:
         bootstrap: brokers, HOST:PORT.
-        ranges: what to read.
-        settings: of librdkafka, as isolation.level.
+        ranges: the ranges to read.
+        settings: librdkafka settings, for example isolation.level.
 
     Raises:
-        ClusterUnreachableError: nothing comes for SILENCE_S_MAX.
+        ClusterUnreachableError: no message arrives for SILENCE_S_MAX.
     """
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
@@ -59,7 +59,7 @@ def consume(
     try:
         consumer.assign([TopicPartition(each.topic, each.partition, each.start_offset) for each in ranges])
         while not all(each.is_done for each in seen.values()):
-            # A consume() that may wait goes on to the end of its time, unless as many messages come as it was asked for.
+            # consume() waits for its full timeout unless it gets the requested number of messages.
             first = consumer.poll(SILENCE_S_MAX)
             if first is None:
                 raise ClusterUnreachableError(

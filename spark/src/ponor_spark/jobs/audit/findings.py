@@ -1,7 +1,7 @@
-"""What an audit found of a partition: values that executors make and the driver adds up. Pure.
+"""Findings of an audit by partition: created by executors, merged by the driver. No I/O.
 
-What lives here: adding, and the judgement over what was covered. Memory does not grow with the topic: pieces that touch become one, and of problems the first
-PROBLEMS_MAX are kept and the others counted.
+Memory does not grow with the topic: adjacent pieces are merged, and only the first PROBLEMS_MAX problems are
+kept while all are counted.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 PROBLEMS_MAX: Final = 20
-"""Of one partition, with their words."""
+"""Problems kept per partition, with their text."""
 DIGEST_MODULUS: Final = 1 << 128
 
 
 @dataclass(slots=True)
 class PartitionFindings:
-    """A part of a partition, or all of it.
+    """Findings of a part of a partition, or all of it.
 
-    `covered`: Kafka offsets [start, end) for which a stored batch stands. `holes`: offsets of them without a record, as compaction leaves them. `digest`: sum
-    of the digests of all rows, so that it
-    does not depend on who read them in which order; that they are in order is checked where they are read.
+    `covered`: Kafka offsets [start, end) covered by a stored batch. `holes`: covered offsets without a
+    record, left by compaction. `digest`: sum of the digests of all rows, independent of the order of reading;
+    the reader checks the order.
     """
 
     topic: str
@@ -43,25 +43,25 @@ class PartitionFindings:
         return f"{self.topic}-{self.partition}"
 
     def problem(self, words: str) -> None:
-        """Note one."""
+        """Record a problem."""
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(words)
 
     def cover(self, start: int, end: int) -> None:
-        """A batch stands for these offsets; it follows what was covered before, or begins a new piece."""
+        """Record the offsets covered by a batch; they extend the last piece or start a new one."""
         if self.covered and self.covered[-1][1] == start:
             self.covered[-1] = (self.covered[-1][0], end)
         else:
             self.covered.append((start, end))
 
     def hole(self, first: int, count: int) -> None:
-        """`count` offsets from about `first` on have no record."""
+        """Record that `count` offsets from about `first` on have no record."""
         self.holes += count
         self.first_hole = first if self.first_hole is None else min(first, self.first_hole)
 
     def add(self, other: PartitionFindings) -> None:
-        """Take in what another task found of the same partition."""
+        """Merge the findings of another task on the same partition."""
         assert (self.topic, self.partition) == (other.topic, other.partition)
         self.rows += other.rows
         self.batches += other.batches
@@ -77,7 +77,7 @@ class PartitionFindings:
         self.problem_count += other.problem_count - len(other.problems)
 
     def conclude(self, start: int, end: int, *, compacted: bool) -> None:
-        """Compare with what should be there: [start, end) whole, no offset in two batches, and no hole unless the topic is compacted."""
+        """Compare with the expected state: [start, end) covered, no offset in two batches, and no hole unless the topic is compacted."""
         at = start
         for low, high in sorted(self.covered):
             if low > at:
@@ -94,7 +94,7 @@ class PartitionFindings:
 
 
 def added_up(found: Iterable[PartitionFindings]) -> dict[tuple[str, int], PartitionFindings]:
-    """By topic and partition."""
+    """Merge findings by topic and partition."""
     total: dict[tuple[str, int], PartitionFindings] = {}
     for each in found:
         total.setdefault((each.topic, each.partition), PartitionFindings(each.topic, each.partition)).add(
@@ -104,5 +104,5 @@ def added_up(found: Iterable[PartitionFindings]) -> dict[tuple[str, int], Partit
 
 
 def first_problems(found: Sequence[PartitionFindings], limit: int) -> list[str]:
-    """In the order of partitions."""
+    """Return findings in partition order."""
     return [words for each in found for words in each.problems][:limit]

@@ -1,6 +1,6 @@
-"""The audit of a topic: plan a snapshot, let executors prove every part, add up, judge.
+"""Audit of a topic, the driver's side: plan a snapshot, let executors verify every part, merge and judge.
 
-What lives here: the driver's side. The range is what committed objects hold (or what the options narrow it to), under one lease; consumers are asked for the
+The range is that of the committed objects (or the options' part of it), under one lease; consumers read the
 same offsets.
 """
 
@@ -43,7 +43,7 @@ CLEANUP_POLICY: Final = "cleanup.policy"
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """A partition, the range that was judged, and what was found; `consumer_rows` where consumers were asked."""
+    """A partition, the audited range, and the findings; `consumer_rows` if consumers were asked."""
 
     range: OffsetRange
     findings: PartitionFindings
@@ -51,7 +51,7 @@ class Audited:
 
 
 def check_source(source: TopicSource, *, against_broker: bool) -> Options:
-    """The source's options, if they can be audited.
+    """Return the source's options, if they can be audited.
 
     Raises:
         PonorSparkError: they cannot, or a package is missing.
@@ -67,16 +67,16 @@ def check_source(source: TopicSource, *, against_broker: bool) -> Options:
 
 
 def audit(spark: SparkSession, source: TopicSource, *, against_broker: bool = False) -> list[Audited]:
-    """Prove the topic, partition by partition.
+    """Verify the topic, partition by partition.
 
     Raises:
-        PonorSparkError: what is wrong with options, cluster or lease. What is wrong with data is a finding.
+        PonorSparkError: an error of options, cluster or lease. Errors in the data are findings.
     """
     options = check_source(source, against_broker=against_broker)
     snapshot = open_snapshot(options)
     try:
         ranges = batch_ranges(snapshot, options)
-        # A batch that two splits share would be counted by both.
+        # Two splits that share a batch would both count it.
         splits: list[Any] = plan(snapshot, ranges, PushedFilters(), options, shares_blocks=False)
         assert all(isinstance(split, Split) for split in splits), "tails are left out by the option"
         found = added_up(_on_executors(spark, splits, with_digest=against_broker))
@@ -101,7 +101,7 @@ def _judged(
     findings = found.get((wanted.topic, wanted.partition)) or PartitionFindings(
         wanted.topic, wanted.partition
     )
-    # The brokers are asked only where the answer matters.
+    # Ask the brokers only if the answer matters.
     compacted = bool(findings.holes) and is_compacted(
         wanted.topic, snapshot.brokers or options.cluster.bootstrap
     )
@@ -110,10 +110,10 @@ def _judged(
 
 
 def is_compacted(topic: str, brokers: Sequence[str]) -> bool:
-    """Whether the topic's cleanup.policy says so.
+    """Return whether the topic's cleanup.policy includes compact.
 
     Raises:
-        ClusterUnreachableError: no broker answers, and the objects do not say.
+        ClusterUnreachableError: no broker answers, and the objects do not show it.
     """
     reason = "none is known"
     for address in brokers:

@@ -1,7 +1,7 @@
-"""A number for a set of rows that does not depend on their order: the sum of one digest a row.
+"""Digest of a set of rows, independent of their order: the sum of one digest per row.
 
-What lives here: the bytes of a row, without two readings: offset, timestamp in milliseconds, and key, value and headers each with its length (−1 for null). A
-row that is there twice, or not at all, changes the sum.
+A row is encoded unambiguously: offset, timestamp in milliseconds, and key, value and headers each with its
+length (−1 for null). A missing or duplicate row changes the sum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def digest_row(
     value: bytes | None,
     headers: Sequence[tuple[str, bytes | None]] | None,
 ) -> int:
-    """Of one row. No headers and none given are the same."""
+    """Return the digest of one row. No headers and null headers are the same."""
     parts = [_HEAD.pack(offset, timestamp_ms, len(headers or ()))]
     fields = [key, value, *(each for name, content in headers or () for each in (name.encode(), content))]
     for each in fields:
@@ -39,7 +39,7 @@ def digest_row(
 
 
 def digest_batch(batch: pa.RecordBatch) -> int:
-    """Of all rows of a batch with COLUMNS."""
+    """Return the digest of all rows of a batch with COLUMNS."""
     offsets = batch.column("offset").to_pylist()
     millis = [micros // 1000 for micros in batch.column("timestamp").cast(pa.int64()).to_pylist()]
     headers = batch.column("headers").to_pylist()
@@ -64,5 +64,5 @@ def digest_batch(batch: pa.RecordBatch) -> int:
 
 
 def total(digests: Iterable[int]) -> int:
-    """The sum of a set of rows."""
+    """Add up the digests of a set of rows."""
     return sum(digests) % DIGEST_MODULUS

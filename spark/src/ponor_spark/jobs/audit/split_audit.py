@@ -1,8 +1,8 @@
-"""What one task audits: every block and batch of a split, and every row, against each other.
+"""Audit of one split in a task: every block, batch and row.
 
-What lives here: reading as the source reads (the same objects, the same checks of blocks and batches), but what is wrong becomes a finding and the audit goes
-on with the next run. Batches are looked at twice: their headers
-say which offsets they stand for and how many records they have, their decoded rows have to be just these.
+It reads as the source does (the same objects, the same checks of blocks and batches), but records damage as a
+finding and continues with the next run. Each batch is read twice: its header gives the covered offsets and
+the number of records, and the decoded rows must match them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ponor_spark.split import ObjectRun, Split
 def audit_split(
     split: Split, *, with_digest: bool, source: ObjectSource | None = None
 ) -> list[PartitionFindings]:
-    """Findings by partition.
+    """Return findings by partition.
 
     Args:
         split: from `planning.plan`.
-        with_digest: also of the rows' contents; twice as slow.
-        source: where objects are read; by default what the split names.
+        with_digest: also digest the rows' contents; takes twice as long.
+        source: reads the objects; by default the split's store.
 
     Raises:
-        SnapshotExpiredError: an object is gone because the lease is over: nothing was proven.
+        SnapshotExpiredError: an object is missing because the lease has ended, so nothing is proven.
         ClusterUnreachableError: the store refuses this executor.
     """
     reader = ObjectReader(source or open_object_source(split.object_store), lease_id=split.lease_id)
@@ -108,7 +108,7 @@ def _check_order(offsets: Sequence[int], findings: PartitionFindings) -> None:
 def _check_times(
     run: ObjectRun, entry: BlockEntry, block: memoryview, rows: int, findings: PartitionFindings
 ) -> None:
-    """No row lies below what the index says of the block: queries up to a time would not see it, and no checksum tells."""
+    """Check that no row is below the block's smallest timestamp in the index, which no checksum covers: queries up to a time would miss it."""
     if not entry.spread:
         return
     times = (entry.min_timestamp_ms, INT64_MAX)
@@ -129,7 +129,10 @@ def _audit_batch(
     aborted: Sequence[AbortedRange],
     findings: PartitionFindings,
 ) -> None:
-    """The batch's header against its rows. A batch that the range cuts has rows outside, so there only their places are judged."""
+    """Compare a batch's header with its rows.
+
+    If the range cuts the batch, rows are missing, so only their positions are checked.
+    """
     start, end = batch.start_offset, _end(batch)
     try:
         header = BatchView(batch.data)

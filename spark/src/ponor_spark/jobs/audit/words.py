@@ -1,4 +1,4 @@
-"""How an audit reads: a table in a terminal, and JSON."""
+"""Format an audit as a table for a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_audit(audited: Sequence[Audited], console: Console) -> None:
-    """A line for each partition, and the verdict."""
+    """Format a line for each partition, and the verdict."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -61,7 +61,7 @@ def print_audit(audited: Sequence[Audited], console: Console) -> None:
 
 
 def as_json(audited: Sequence[Audited]) -> dict[str, Any]:
-    """For programs."""
+    """Return the audit for JSON output."""
     partitions = [
         {
             "topic": each.range.topic,

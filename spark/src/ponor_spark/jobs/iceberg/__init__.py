@@ -1,1 +1,1 @@
-"""A topic into an Iceberg table, exactly once: docs/design/spark.md#jobs."""
+"""Copy a topic into an Iceberg table exactly once: docs/design/spark.md#jobs."""

@@ -1,7 +1,8 @@
-"""The catalog that a job's table is in.
+"""Open the Iceberg catalog of a job's table.
 
-What lives here: opening it by pyiceberg's own configuration (.pyiceberg.yaml, PYICEBERG_* variables), plus properties of the command line. Credentials belong
-into the configuration: a command line is seen by everybody on the machine.
+The catalog comes from pyiceberg's own configuration (.pyiceberg.yaml, PYICEBERG_* variables), plus properties
+on the command line. Credentials belong in the configuration, because all users of the machine can see a
+command line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """Connect.
 
     Raises:
-        OptionError: a credential on the command line, or no such catalog.
+        OptionError: a credential on the command line, or an unknown catalog.
     """
     from pyiceberg.catalog import load_catalog
 

@@ -1,9 +1,9 @@
-"""The ranges of a micro-batch, as Spark wrote them down in the checkpoint before it ran the batch.
+"""Read the ranges of a micro-batch from Spark's checkpoint, which Spark writes before it runs the batch.
 
-What lives here: Spark's offset log, version 1 (org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog): a file a batch, named by its id; a line
-with the version, one of
-JSON metadata, and a line for each source with its offset, which is that of `stream_offsets`. Read through Spark, so that the checkpoint may be wherever Spark
-can write.
+The format is Spark's offset log, version 1
+(org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog): a file per batch, named by its id, with
+a line for the version, one of JSON metadata, and one offset per source (`stream_offsets`). It is read through
+Spark, so the checkpoint may be wherever Spark can write.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ LINES: Final = 3
 
 
 class CheckpointError(PonorSparkError):
-    """The checkpoint is not one of a query of this job."""
+    """The checkpoint does not belong to a query of this job."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOffsets:
-    """What a micro-batch covers; ids of its topics by their names."""
+    """Ranges of a micro-batch; topic ids by name."""
 
     topic_ids: Mapping[str, str]
     ranges: Ranges
 
 
 class Checkpoint:
-    """A query's checkpoint directory. `read_text` gives a whole file by its path."""
+    """A query's checkpoint directory. `read_text` returns a whole file by its path."""
 
     def __init__(self, path: str, read_text: Callable[[str], str]) -> None:
         self._path = path.rstrip("/")
         self._read_text = read_text
 
     def query_id(self) -> str:
-        """The id that lives as long as the checkpoint."""
+        """Return the id that is permanent for the checkpoint."""
         return str(json.loads(self._read_text(f"{self._path}/metadata"))["id"])
 
     def batch(self, batch_id: int) -> BatchOffsets:
-        """The offsets of a micro-batch: from where the one before it ended.
+        """Return the offsets of a micro-batch, from the end of the previous one.
 
         Raises:
-            CheckpointError: another format, more sources than one, or a source that does not say its topics' ids.
+            CheckpointError: another format, more than one source, or a source without topic ids.
         """
         ends = self._offsets(batch_id)
         starts = self._offsets(batch_id - 1) if batch_id else StreamOffsets({})
@@ -67,10 +67,11 @@ class Checkpoint:
         return BatchOffsets(ends.topic_ids, ranges)
 
     def done(self, commits: Iterable[str]) -> Ends:
-        """Where the newest batch ended that Spark took for done, and will not run again; empty where there is none.
+        """Return the end of the newest batch that Spark has committed and will not run again; empty if there is
+        none.
 
         Args:
-            commits: names of the files in the directory `commits`, a batch's id each.
+            commits: names of the files in the directory `commits`, one batch id each.
 
         Raises:
             CheckpointError: as `batch`.
@@ -87,10 +88,10 @@ class Checkpoint:
 
 
 def offsets_of(text: str, path: str) -> StreamOffsets:
-    """The one source's offset in a file of the offset log.
+    """Return the offset of the only source in a file of the offset log.
 
     Raises:
-        CheckpointError: names the file.
+        CheckpointError: the file is invalid; names it.
     """
     lines = text.rstrip("\n").split("\n")
     if lines[0] != VERSION or len(lines) != LINES:
@@ -112,7 +113,7 @@ def offsets_of(text: str, path: str) -> StreamOffsets:
 
 
 def read_through(spark: SparkSession) -> Callable[[str], str]:
-    """Whole small files, wherever Spark reaches: its own file systems and credentials."""
+    """Return a reader of whole small files through Spark's own file systems and credentials."""
 
     def read_text(path: str) -> str:
         row = spark.read.text(path, wholetext=True).first()
@@ -124,7 +125,7 @@ def read_through(spark: SparkSession) -> Callable[[str], str]:
 
 
 def names_in(spark: SparkSession, folder: str) -> list[str]:
-    """Names of the files in a directory, wherever Spark reaches; none where there is no directory."""
+    """Return the names of the files in a directory, through Spark; empty if it does not exist."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Hadoop's file systems have no other door from Python
     path = jvm.org.apache.hadoop.fs.Path(folder)
     system = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001

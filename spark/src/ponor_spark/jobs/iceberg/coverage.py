@@ -1,9 +1,9 @@
-"""Whether a micro-batch is already in the table: pure.
+"""Decide whether a micro-batch is already in the table. No I/O.
 
-What lives here: the batch's ranges against the ends that the table holds, before anything is written, and the rows that were written against both. A
-restarted query gets the same batch with the same
-offsets (Spark wrote them down before it ran the batch), so a batch is in the table as a whole or not at all; whatever else is found is somebody's mistake,
-and is said instead of written.
+Before writing, the batch's ranges are compared with the table's end offsets; afterwards the written rows are
+compared with both. A restarted query gets the same batch with the same offsets, because Spark records them
+before it runs the batch. A batch is therefore in the table entirely or not at all; any other state is an
+error.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TypeAlias
 from ponor_spark.jobs.iceberg.ledger import Ends, LedgerError
 
 Ranges: TypeAlias = Mapping[tuple[str, int], tuple[int | None, int]]
-"""By topic id and partition: the micro-batch's first offset (None where the query began with this batch: at the start of the log, or wherever its options say) and the offset behind its last."""
+"""By topic id and partition: the micro-batch's first offset (None if the query began with this batch, at the log start or at the options' offsets) and the offset after its last."""
 
 
 class Coverage(Enum):
-    """What is to be done with a batch."""
+    """Action for a batch."""
 
     NEW = "new"
     PRESENT = "present"
@@ -28,7 +28,7 @@ class Coverage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one data file holds of a partition: the smallest and the largest offset, and how many rows."""
+    """Content of one data file for a partition: smallest and largest offset, number of rows."""
 
     topic_id: str
     partition: int
@@ -38,10 +38,11 @@ class Span:
 
 
 def coverage(ranges: Ranges, held: Ends, table: str) -> Coverage:
-    """NEW: the table continues where the batch begins, in all partitions. PRESENT: the table has all of it.
+    """Return NEW if the table ends where the batch begins in all partitions, PRESENT if the table has all of it.
 
     Raises:
-        LedgerError: some partitions are there and some are not, one is there in part, or offsets between the table's end and the batch's start are missing.
+        LedgerError: only some partitions are present, one is present in part, or offsets between the table's
+            end and the batch's start are missing.
     """
     present: list[str] = []
     new: list[str] = []
@@ -78,10 +79,11 @@ def _hole(table: str, name: str, has: str, start: int) -> LedgerError:
 
 
 def check_done(done: Ends, held: Ends, table: str) -> None:
-    """What a checkpoint takes for done is in the table: a query that is ahead of it would not write what is between, and has no batch to find it by while its topic is quiet.
+    """Check that everything committed in the checkpoint is in the table. A query ahead of the table would never
+    write the offsets in between, and would not notice while its topic is idle.
 
     Raises:
-        LedgerError: it is not.
+        LedgerError: rows are missing from the table.
     """
     for topic_id, partitions in sorted(done.items()):
         for partition, end in sorted(partitions.items()):
@@ -94,7 +96,7 @@ def check_done(done: Ends, held: Ends, table: str) -> None:
 
 
 def check_rows(ranges: Ranges, held: Ends, spans: Iterable[Span], table: str) -> int:
-    """How many rows were written, all of them in the batch's ranges and none below what the table holds.
+    """Return the number of written rows; all must be in the batch's ranges and above the table's ends.
 
     Raises:
         LedgerError: a row is outside; nothing was committed.
@@ -113,7 +115,7 @@ def check_rows(ranges: Ranges, held: Ends, spans: Iterable[Span], table: str) ->
 
 
 def ends_after(ranges: Ranges, held: Ends) -> Ends:
-    """The table's ends with this batch; partitions that the batch does not know keep theirs."""
+    """Return the table's ends after this batch; partitions outside the batch keep theirs."""
     ends = {topic_id: dict(partitions) for topic_id, partitions in held.items()}
     for (topic_id, partition), (_, end) in ranges.items():
         of_topic = ends.setdefault(topic_id, {})

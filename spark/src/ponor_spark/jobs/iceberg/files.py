@@ -1,13 +1,13 @@
-"""Data files, written where the rows are.
+"""Write the data files of a micro-batch in executors.
 
-What lives here: what an executor does with its part of a micro-batch: Arrow batches into Parquet files of the table, and a line to the driver for each. Rows
-never come to the driver; a thousand files are a thousand lines of some
-hundred bytes, with the file's statistics in them, so the driver opens none of them either. A task that is repeated or runs twice writes files under new
-names, and only those of the attempt that Spark takes are told; the others are
-orphans, which the table's own maintenance removes.
+An executor writes its Arrow batches into Parquet files of the table and sends one line per file to the
+driver. Rows never go to the driver: a thousand files are a thousand lines of a few hundred bytes with the
+files' statistics, so the driver opens no file. A task that is retried or runs twice writes files under new
+names; only those of the attempt that Spark accepts are reported. The others are orphans, which the table's
+own maintenance removes.
 
-Written with pyiceberg's own writer and the table's FileIO, so the files have field ids, statistics and names like those of any other writer, and executors
-need no Hadoop file system for the table's store.
+Files are written with pyiceberg's writer and the table's FileIO. They have the field ids, statistics and
+names of any other writer, and executors need no Hadoop file system for the table's store.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FILE_BYTES_DEFAULT: Final = 128 << 20
-"""Arrow bytes, uncompressed, that one file is made of, and that a task holds in memory."""
+"""Uncompressed Arrow bytes of one file, which a task holds in memory."""
 FILES_MAX: Final = 100_000
-"""Of one micro-batch: what the driver holds of them is some 500 bytes each."""
+"""Maximum files of one micro-batch; the driver holds about 500 bytes for each."""
 LINE: Final = "file binary, spans string"
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A data file that lies in the store and in no snapshot yet."""
+    """A data file in the store that is in no snapshot yet."""
 
     file: DataFile
     spans: tuple[Span, ...]
@@ -69,7 +69,7 @@ def write_files(
 def _writer(
     metadata: TableMetadata, io: FileIO, topic_ids: Mapping[str, str], file_bytes: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark sends to executors, with what it needs."""
+    """Return the function that Spark sends to executors, with its parameters."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, table in enumerate(_of_size(batches, file_bytes)):
@@ -99,7 +99,7 @@ def _of_size(batches: Iterator[pa.RecordBatch], file_bytes: int) -> Iterator[pa.
 def _write_table(
     table: pa.Table, metadata: TableMetadata, io: FileIO, number: int
 ) -> Iterator[tuple[DataFile, pa.Table]]:
-    """One file for each partition of the table that there are rows for; an unpartitioned table has one."""
+    """Write one file for each table partition with rows; an unpartitioned table has one."""
     from pyiceberg.io.pyarrow import write_file
     from pyiceberg.table import WriteTask
 
@@ -111,7 +111,7 @@ def _write_table(
 
 
 def _in_utc(table: pa.Table) -> pa.Table:
-    """Spark hands timestamps out in the session's time zone: the same instants under another label, which Iceberg does not take."""
+    """Convert timestamps from the session's time zone, which Iceberg does not accept, to UTC; the instants are the same."""
     for number, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz not in {None, "UTC"}:
             utc = pa.timestamp(field.type.unit, "UTC")

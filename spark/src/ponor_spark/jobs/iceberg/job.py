@@ -1,8 +1,7 @@
-"""The query: topic to table, until it is stopped or has everything that was there.
+"""Streaming query from a topic to a table, until it is stopped or has copied everything that existed.
 
-What lives here: how a query is put together. Where it begins: with its checkpoint; a new checkpoint continues at the offsets that the table holds, so that a
-checkpoint that was lost costs nothing; a table that holds nothing begins at
-`startingOffsets`.
+The start offsets come from the checkpoint. A new checkpoint continues at the table's end offsets, so a lost
+checkpoint causes no error. An empty table starts at `startingOffsets`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,11 @@ OFFSETS_OPTION: Final = "startingOffsets"
 
 @dataclass(frozen=True, slots=True)
 class IcebergJob:
-    """What is to be done. `available_now`: end when everything is there that there was at the start; else go on, a batch each `interval` ("10 seconds")."""
+    """Parameters of the query.
+
+    `available_now`: end when everything that existed at the start is copied; otherwise continue, with a batch
+    each `interval` ("10 seconds").
+    """
 
     source: TopicSource
     table: str
@@ -51,10 +54,11 @@ class IcebergJob:
 def start(
     spark: SparkSession, catalog: Catalog, job: IcebergJob, steps: Steps | None = None
 ) -> StreamingQuery:
-    """Make the table where there is none, and start the query.
+    """Create the table if it is missing, and start the query.
 
     Raises:
-        PonorSparkError: an option, the cluster, the table's columns or the table's history: before anything is started.
+        PonorSparkError: an error of an option, the cluster, the table's columns or its history; nothing was
+            started.
     """
     from pyspark.errors import IllegalArgumentException
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -97,7 +101,7 @@ def start(
 def _beginning(
     table: IcebergTable, catalog: Catalog, snapshot: Snapshot, given: Mapping[str, str]
 ) -> dict[str, str]:
-    """StartingOffsets for a checkpoint that is new: the table's ends; partitions that it has not yet begin at the earliest."""
+    """Return startingOffsets for a new checkpoint: the table's ends; partitions that are not in the table begin at the earliest offset."""
     if not catalog.table_exists(table.name):
         return _earliest_unless(given)
     held = held_ends(history_of(table.load()), table.name)
@@ -107,12 +111,12 @@ def _beginning(
 
 
 def _earliest_unless(given: Mapping[str, str]) -> dict[str, str]:
-    """A table is to have the topic, and not what comes from now on; whoever wants that says so."""
+    """Default to the earliest offset: a table should have the whole topic, unless the user chooses otherwise."""
     return {} if any(name.lower().startswith("starting") for name in given) else {OFFSETS_OPTION: "earliest"}
 
 
 def starting_offsets(snapshot: Snapshot, held: Ends) -> dict[str, dict[str, int]]:
-    """Every partition of the snapshot at the table's end of it."""
+    """Return every partition of the snapshot, at the table's end if it has one."""
     found: dict[str, dict[str, int]] = {}
     for each in snapshot.partitions:
         ends = held.get(each.topic_id.hex(), {})

@@ -1,14 +1,13 @@
-"""What a table says of the offsets that it holds: pure, over properties of snapshots and of the table.
+"""Read the offsets that an Iceberg table contains from its properties. No I/O.
 
-What lives here: how offsets stand in properties, and how the newest ones are found when others work on the table too. Every snapshot of ours carries the ends
-of all partitions that the table was
-ever given (`ponor.ends`) and the ranges that came with it (`ponor.ranges`); the same ends and the snapshot's id stand in the table's own properties
-(`ponor.offsets`), written in the same commit.
+Every snapshot that this job commits has the ends of all partitions in the table (`ponor.ends`) and the ranges
+that it added (`ponor.ranges`). The same commit writes the ends and the snapshot's id to the table's own
+properties (`ponor.offsets`).
 
-The newest snapshot of ours is looked for among the ANCESTORS of the current one, because compaction, deletes and property changes put snapshots on top of
-ours. The copy in the table's properties is for the
-day when ours is expired. When the two contradict, the table was rolled back or replaced: rows are gone on somebody's wish, and nothing here knows whether
-they are to come again; that is an error.
+The newest snapshot of this job is searched among the ANCESTORS of the current one, because compaction,
+deletes and property changes add snapshots on top. The copy in the table's properties is used when that
+snapshot has expired. If the two contradict each other, the table was rolled back or replaced. Rows were
+removed on purpose, and the job cannot know whether to copy them again; that is an error.
 """
 
 from __future__ import annotations
@@ -30,16 +29,19 @@ MIRROR: Final = "ponor.offsets"
 """The table property: {"snapshot-id": n, "sequence-number": n, "ends": {topic id: {partition: end offset}}}."""
 
 Ends: TypeAlias = dict[str, dict[int, int]]
-"""By topic id and partition: the offset behind the last one that the table was given."""
+"""By topic id and partition: the offset after the last one in the table."""
 
 
 class LedgerError(PonorSparkError):
-    """What the table says of its offsets contradicts itself, or the batch that is to be written."""
+    """The table's offsets contradict each other, or the batch to be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
-    """A snapshot that the current one is built on, or itself. Sequence numbers rise with every commit to the table, also through a rollback."""
+    """The current snapshot or an ancestor.
+
+    Sequence numbers rise with every commit to the table, also through a rollback.
+    """
 
     snapshot_id: int
     sequence_number: int
@@ -48,10 +50,11 @@ class Ancestor:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What there is to read in a table.
+    """History of a table.
 
-    `ancestors`: the current snapshot, its parent, and so on, newest first, as far as they are not expired. `snapshot_ids`: all that the table still has, on
-    whichever branch. `mirror`: the table property MIRROR.
+    `ancestors`: the current snapshot, its parent, and so on, newest first, as far as they are not expired.
+    `snapshot_ids`: all snapshots that the table still has, on any branch. `mirror`: the table property
+    MIRROR.
     """
 
     ancestors: Sequence[Ancestor]
@@ -67,14 +70,14 @@ class _Mirrored:
 
 
 def held_ends(history: History, table: str) -> Ends:
-    """The offsets behind the last ones that the table holds; empty for a table that never got any.
+    """Return the offsets after the last ones in the table; empty for a table without any.
 
     Args:
-        history: see there.
+        history: the table's history.
         table: its name, for the error.
 
     Raises:
-        LedgerError: rolled back, replaced, or properties that nobody can read.
+        LedgerError: the table was rolled back or replaced, or its properties are invalid.
     """
     newest = next((ancestor for ancestor in history.ancestors if ENDS in ancestor.summary), None)
     mirrored = None if history.mirror is None else _mirrored(history.mirror, table)
@@ -90,10 +93,13 @@ def held_ends(history: History, table: str) -> Ends:
 
 
 def _of_expired(history: History, mirrored: _Mirrored, table: str) -> Ends:
-    """No ancestor is ours. If ours is expired it is nowhere in the table, and what is left came after it: an older ancestor that outlived it means that the table went back behind it.
+    """Handle a history without an ancestor of this job.
 
-    That the oldest ancestor's parent is missing would say nothing: some libraries cut the link when they expire (pyiceberg 0.12 does), others leave it
-    (Iceberg's Java does).
+    If the job's snapshot has expired, it is nowhere in the table, and the remaining snapshots are newer. An
+    older remaining ancestor means that the table was rolled back.
+
+    A missing parent of the oldest ancestor shows nothing: some libraries cut the link on expiry (pyiceberg
+    0.12 does), others keep it (Iceberg's Java does).
     """
     outlived = [each for each in history.ancestors if each.sequence_number < mirrored.sequence_number]
     if mirrored.snapshot_id in history.snapshot_ids or outlived or not history.ancestors:
@@ -119,7 +125,10 @@ def snapshot_properties(
     batch_id: int,
     rows: int,
 ) -> dict[str, str]:
-    """What a snapshot of ours carries. `ranges`: start (None: the log's start, whatever it was) and end by topic id and partition."""
+    """Properties of this job's snapshots.
+
+    `ranges`: start (None: the log's start) and end by topic id and partition.
+    """
     by_topic: dict[str, dict[str, list[int | None]]] = {}
     for (topic_id, partition), (start, end) in sorted(ranges.items()):
         by_topic.setdefault(topic_id, {})[str(partition)] = [start, end]
@@ -134,20 +143,20 @@ def snapshot_properties(
 
 
 def mirror_property(snapshot_id: int, sequence_number: int, ends: Ends) -> dict[str, str]:
-    """The table property that goes with the snapshot."""
+    """Return the table property that belongs to the snapshot."""
     return {
         MIRROR: f'{{"snapshot-id":{snapshot_id},"sequence-number":{sequence_number},"ends":{ends_to_json(ends)}}}'
     }
 
 
 def ends_to_json(ends: Ends) -> str:
-    """Topic ids and partitions in their order, so that equal ends are equal texts."""
+    """Sort topic ids and partitions, so that equal ends are equal text."""
     ordered = {topic: {str(p): end for p, end in sorted(ends[topic].items())} for topic in sorted(ends)}
     return json.dumps(ordered, separators=(",", ":"))
 
 
 def ends_from_json(text: str, where: str) -> Ends:
-    """Raises LedgerError, which names `where` it stood, for anything else than ends."""
+    """Parse ends; raise LedgerError, naming `where` they were found, if they are invalid."""
     try:
         return _ends(json.loads(text))
     except (ValueError, TypeError, AttributeError):

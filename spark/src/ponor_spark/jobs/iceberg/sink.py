@@ -1,11 +1,10 @@
-"""One micro-batch into the table, exactly once, whenever the driver dies.
+"""Commit one micro-batch to the table exactly once, even if the driver dies.
 
-What lives here: the order of the steps and what happens when another writer was faster. Everything durable is in three places: Spark's offset log (which
-offsets the batch has), the store (data files that nobody refers to), the
-catalog (one pointer to the table's metadata, swapped if nobody else swapped it). The swap is the batch's one moment of truth: before it the files are orphans
-and the batch is run again, after it the
-ledger says that the batch is there. The ledger is read from the very metadata that the swap is conditional on, so a second driver of the same query, thought
-dead and alive after all, loses the swap and then finds its batch present.
+Durable state is in three places: Spark's offset log (the batch's offsets), the store (data files without a
+reference), and the catalog (one pointer to the table's metadata, with compare-and-swap). The swap is the
+commit point. Before it the files are orphans and the batch runs again; after it the ledger shows the batch.
+The ledger is read from the same metadata that the swap is conditional on. A second driver of the same query,
+which was believed dead, therefore loses the swap and then finds its batch present.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ATTEMPTS_MAX: Final = 10
-"""Commits of one batch that may be overtaken by other writers."""
+"""Maximum attempts to commit a batch against other writers."""
 WAIT_FIRST_S: Final = 0.1
 WAIT_MAX_S: Final = 30.0
 
 
 class CommitContendedError(PonorSparkError):
-    """Other writers were faster ATTEMPTS_MAX times. The query ends; started again it goes on with this batch."""
+    """Other writers won ATTEMPTS_MAX times. The query ends; after a restart it continues with this batch."""
 
 
 class ExactlyOnceSink:
-    """What `foreachBatch` calls."""
+    """Callback for `foreachBatch`."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class ExactlyOnceSink:
 
         Raises:
             LedgerError: table and checkpoint contradict each other; nothing is written.
-            CommitContendedError: see there.
+            CommitContendedError: other writers won every attempt.
         """
         self._steps.reached(Step.BATCH_GIVEN, batch_id)
         offsets = self._checkpoint.batch(batch_id)
@@ -80,7 +79,10 @@ class ExactlyOnceSink:
     def _attempt(
         self, frame: DataFrame, batch_id: int, offsets: BatchOffsets, written: list[WrittenFile] | None
     ) -> tuple[list[WrittenFile] | None, bool]:
-        """Read the ledger, write the files if they are not written yet, swap. False: another writer was faster, or nobody knows."""
+        """Read the ledger, write the files if they are not written yet, commit.
+
+        False: another writer won, or the outcome is unknown.
+        """
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
         table = self._table.load()
@@ -109,6 +111,6 @@ class ExactlyOnceSink:
         try:
             transaction.commit_transaction()
         except (CommitFailedException, CommitStateUnknownException):
-            # The next attempt reads the ledger again, and that says whether this one arrived.
+            # The next attempt reads the ledger again, which shows whether this commit succeeded.
             return written, False
         return written, True

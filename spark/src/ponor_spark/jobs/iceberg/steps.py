@@ -1,8 +1,8 @@
-"""The steps of one micro-batch on its way into the table, so that a driver can be killed between every two of them.
+"""Steps of one micro-batch, so that a test can kill the driver between any two of them.
 
-What lives here: their names, in their order, and who is told. The sink says each step when it is done, and does nothing between saying it and beginning the
-next; whoever
-listens may therefore end the process there, and has ended it between these two steps and nowhere else (tests/acceptance/test_spark_iceberg.py does, at each).
+The sink reports each step when it is done and does nothing between the report and the next step. A listener
+that ends the process therefore ends it exactly between these two steps
+(tests/acceptance/test_spark_iceberg.py does, at each).
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from typing import Protocol
 
 
 class Step(StrEnum):
-    """What is done. Spark has written the batch's offsets before the first, and notes the batch as committed after the last."""
+    """Completed steps.
+
+    Spark has recorded the batch's offsets before the first and records the commit after the last.
+    """
 
     BATCH_GIVEN = "batch-given"
     RANGES_READ = "ranges-read"
@@ -24,14 +27,18 @@ class Step(StrEnum):
 
 
 class Steps(Protocol):
-    """Who is told of steps."""
+    """Listener for steps."""
 
     def reached(self, step: Step, batch_id: int) -> None:
-        """`step` of this micro-batch is done, the next has not begun. Called once each attempt; a batch that the table has already reaches SNAPSHOT_COMMITTED after LEDGER_READ."""
+        """`step` of this micro-batch is done, the next has not begun.
+
+        Called once per attempt; a batch that is already in the table reaches SNAPSHOT_COMMITTED after
+        LEDGER_READ.
+        """
 
 
 class Unwatched:
-    """Nobody listens."""
+    """A listener that ignores all steps."""
 
     def reached(self, step: Step, batch_id: int) -> None:
-        """Nothing."""
+        """Do nothing."""

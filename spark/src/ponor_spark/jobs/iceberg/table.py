@@ -1,7 +1,7 @@
-"""The Iceberg table, as pyiceberg's catalogs know it.
+"""The Iceberg table in pyiceberg's catalogs: creation, history for the ledger, and the commit.
 
-What lives here: making the table, reading its history for the ledger, and the one commit that puts files, offsets and their copy into it at once. What may be
-committed is the ledger's and the sink's to say.
+One commit adds files, offsets and the copy of the offsets atomically. The ledger and the sink decide what to
+commit.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
 
 ANCESTORS_MAX: Final = 1_000_000
-"""Snapshots that are walked through; a table has as many as nobody expired."""
+"""Maximum snapshots that are read; a table has as many as have not expired."""
 FORMAT_VERSION_MIN: Final = 2
 RETRIES: Final = "commit.retry.num-retries"
 
 
 class IcebergTable:
-    """One table by its name in a catalog. Every use loads it afresh: other writers exist."""
+    """One table in a catalog. Every use reloads it, because there are other writers."""
 
     def __init__(self, catalog: Catalog, name: str) -> None:
         self._catalog = catalog
         self.name = name
 
     def ensure(self, schema: pa.Schema) -> Table:
-        """Create the table with these columns where there is none.
+        """Create the table with these columns if it is missing.
 
         Raises:
-            OptionError: the table lacks a column of the frame, or is of format version 1, whose snapshots have no order.
+            OptionError: the table lacks a column of the frame, or has format version 1, whose snapshots have
+                no order.
         """
         from pyiceberg.exceptions import NoSuchTableError
 
@@ -56,12 +57,12 @@ class IcebergTable:
         return table
 
     def load(self) -> Table:
-        """As it is now."""
+        """Load the current table."""
         return self._catalog.load_table(self.name)
 
 
 def history_of(table: Table) -> History:
-    """What the ledger reads: summaries of the current snapshot's ancestors, newest first."""
+    """Return the ledger's input: summaries of the current snapshot's ancestors, newest first."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
     ancestors: list[Ancestor] = []
     current = table.current_snapshot()
@@ -74,11 +75,13 @@ def history_of(table: Table) -> History:
 
 
 def stage(table: Table, files: Sequence[Any], properties: Mapping[str, str], ends: Ends) -> Transaction:
-    """Write manifests for one append and put it into a transaction together with the copy of the offsets; nobody sees it before `commit_transaction`.
+    """Write manifests for one append and put it into a transaction together with the copy of the offsets; it
+    becomes visible with `commit_transaction`.
 
-    The transaction is tried once. pyiceberg's own repetition would put the same files on top of whatever came in between without looking at it, and what came
-    may have been the same batch, from a driver that
-    was thought dead. The number of retries is a property of the table, so it is overlaid in the copy that this transaction looks at, and not set.
+    The transaction is tried once. pyiceberg's own retry would append the same files on top of any newer
+    snapshot without checking it, and that snapshot may contain the same batch, from a driver that was
+    believed dead. The number of retries is a table property, so it is overridden in the copy that this
+    transaction reads, and not set.
     """
     from pyiceberg.table import Table
 

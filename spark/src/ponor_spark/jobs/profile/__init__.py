@@ -1,1 +1,1 @@
-"""What a topic is like: how much, of whom, when, how large."""
+"""The job `profile`: number, origin, time and size of a topic's records."""

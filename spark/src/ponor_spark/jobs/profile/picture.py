@@ -1,7 +1,7 @@
-"""A profile as a picture that can be put into a message: one page, four questions.
+"""Draw a profile as a picture of one page.
 
-What lives here: drawing. When did the records come, how even are the partitions, how large are records, and the numbers in words. matplotlib is imported when
-a picture is drawn.
+It shows when records arrived, how even the partitions are, how large records are, and the main numbers.
+matplotlib is imported when a picture is drawn.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ STYLE: Final[dict[Any, Any]] = {
 
 
 def draw(found: TopicProfile, path: Path) -> None:
-    """Write the picture; its kind follows from the name's end.
+    """Write the picture; the file name's suffix gives its format.
 
     Raises:
-        OptionError: another ending, or nothing to draw.
+        OptionError: an unknown suffix, or nothing to draw.
     """
     check_kind(path)
     if not found.records:
@@ -73,7 +73,7 @@ def draw(found: TopicProfile, path: Path) -> None:
 
 
 def check_kind(path: Path) -> None:
-    """Raise OptionError unless the name says a kind of picture that can be drawn, in a directory that is there."""
+    """Raise OptionError unless the name has a supported suffix and its directory exists."""
     if path.suffix not in KINDS:
         raise OptionError(f"--picture: {path.name} says no kind of picture; end it in {', '.join(KINDS)}")
     if not path.parent.is_dir():
@@ -164,7 +164,7 @@ def _counts(axis: Any, words: Any) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
     if words is human_bytes:
-        # Bytes are even numbers of KiB or MiB at multiples of a power of two.
+        # Ticks at powers of two show round numbers of KiB or MiB.
         highest = axis.get_data_interval()[1]
         step = 1 << max(0, math.ceil(math.log2(max(highest, 1) / 4)))
         axis.set_major_locator(FixedLocator([step * number for number in range(6)]))

@@ -1,8 +1,8 @@
-"""The numbers of a profile, as Spark counts them.
+"""Compute a profile with Spark, in two passes over the topic.
 
-What lives here: two passes over the topic. The first counts by partition and finds the time range; the second counts by time and by size, in bins that the
-range decides. What they return to the driver does not grow with the topic: a row for
-each partition, and at most BINS times SIZE_CLASSES rows. Nothing is drawn here.
+The first pass counts by partition and finds the time range; the second counts by time and by size, in bins
+that depend on the range. The results at the driver do not grow with the topic: a row for each partition, and
+at most BINS times SIZE_CLASSES rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 BINS: Final = 60
-"""Bars of the time histogram, at most."""
+"""Maximum bars of the time histogram."""
 SIZE_CLASSES: Final = 32
 """Classes of record sizes: powers of two."""
 WIDTHS_MS: Final = tuple(
@@ -29,12 +29,16 @@ WIDTHS_MS: Final = tuple(
     )
     for count in counts
 )
-"""Widths of bars that a clock face or a calendar has."""
+"""Bar widths that are natural units of time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionProfile:
-    """One partition. Offsets are those of rows; `key_nulls` and `value_nulls` are rows without the one or the other (a tombstone has no value)."""
+    """Profile of one partition.
+
+    Offsets are those of rows; `key_nulls` and `value_nulls` count rows without a key or value (a tombstone
+    has no value).
+    """
 
     topic: str
     partition: int
@@ -51,7 +55,7 @@ class PartitionProfile:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Records of [start_ms, start_ms + width): how many, and their bytes."""
+    """Records of [start_ms, start_ms + width): count and bytes."""
 
     start_ms: int
     records: int
@@ -60,7 +64,11 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class TopicProfile:
-    """Everything. `keys_distinct` is an estimate (relative error 5 %) over all partitions; `sizes[n]`: records of less than 2**n and at least 2**(n-1) bytes of key and value."""
+    """The whole profile.
+
+    `keys_distinct` is an estimate (relative error 5 %) over all partitions; `sizes[n]`: records with at least
+    2**(n-1) and less than 2**n bytes of key and value.
+    """
 
     topic: str
     partitions: Sequence[PartitionProfile]
@@ -69,7 +77,7 @@ class TopicProfile:
     bins: Sequence[Bin]
     sizes: Sequence[int]
     size_bytes_quantiles: Sequence[int] = field(default=())
-    """The median, 90 %, 99 % and the largest."""
+    """Return the median, 90 %, 99 % and the largest."""
 
     @property
     def records(self) -> int:
@@ -89,7 +97,10 @@ class TopicProfile:
 
 
 def profile(frame: DataFrame, topic: str) -> TopicProfile:
-    """Count. `frame`: key, value, topic, partition, offset, timestamp of Spark's Kafka connector."""
+    """Compute the profile.
+
+    `frame`: key, value, topic, partition, offset, timestamp of Spark's Kafka connector.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
     sized = frame.select(
@@ -112,7 +123,7 @@ def profile(frame: DataFrame, topic: str) -> TopicProfile:
 
 
 def width_ms(first_ms: int, last_ms: int) -> int:
-    """The narrowest of WIDTHS_MS (or a multiple of the widest) that needs at most BINS bars, aligned to its multiples."""
+    """Return the narrowest of WIDTHS_MS (or a multiple of the widest) that needs at most BINS bars, aligned to its multiples."""
     for width in WIDTHS_MS:
         if last_ms // width - first_ms // width < BINS:
             return width
@@ -127,7 +138,7 @@ def _size() -> Column:
 
 
 def _by_partition(sized: DataFrame) -> tuple[list[PartitionProfile], dict[str, Any]]:
-    """One pass: a row for each partition, and one (without a partition) for all of them."""
+    """Run the first pass: a row for each partition, and one (without a partition) for all of them."""
     from pyspark.sql import functions as F  # noqa: N812
 
     millis = F.unix_millis("timestamp")
@@ -165,7 +176,7 @@ def _by_time_and_size(
     from pyspark.sql import functions as F  # noqa: N812
 
     number = F.floor((F.unix_millis("timestamp") - F.lit(start_ms)) / F.lit(width)).alias("bin")
-    # bit_length(n) of an integer, as the class: 0 for nothing, n for [2**(n-1), 2**n).
+    # Size class of an integer by bit length: 0 for 0, n for [2**(n-1), 2**n).
     of_size = (
         F.when(F.col("size") == 0, F.lit(0))
         .otherwise(F.length(F.bin(F.col("size").cast("bigint"))))

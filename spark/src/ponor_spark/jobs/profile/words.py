@@ -1,4 +1,4 @@
-"""How a profile reads: numbers as people say them, and the table in a terminal."""
+"""Format a profile: readable numbers, and the table for a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 ROWS_MAX: Final = 64
-"""Partitions that the terminal shows; the JSON has all."""
+"""Partitions shown in the terminal; the JSON has all."""
 BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
@@ -43,12 +43,12 @@ def human_width(width_ms: int) -> str:
 
 
 def instant(timestamp_ms: int) -> datetime:
-    """UTC."""
+    """Format a time in UTC."""
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
 
 
 def headline(found: TopicProfile) -> str:
-    """The topic in one sentence."""
+    """Describe the topic in one sentence."""
     if not found.records:
         return f"{found.topic}: no records"
     keyed = found.records - found.key_nulls
@@ -57,7 +57,7 @@ def headline(found: TopicProfile) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """'12 %'; '<1 %' and '>99 %' where rounding would say none or all."""
+    """Format '12 %'; '<1 %' and '>99 %' if rounding would give 0 or 100."""
     if not part or not whole:
         return "0 %"
     percent = round(100 * part / whole)
@@ -67,13 +67,13 @@ def share(part: int, whole: int) -> str:
 
 
 def spark_line(counts: list[int]) -> str:
-    """A histogram in one line of a terminal; an empty bar is a blank, the smallest that is not is visible."""
+    """Draw a histogram in one line; an empty bar is a blank, and every other bar is visible."""
     highest = max(counts, default=0)
     return "".join(BARS[-(-count * (len(BARS) - 1) // highest)] if count else BARS[0] for count in counts)
 
 
 def print_profile(found: TopicProfile, console: Console) -> None:
-    """The headline, the partitions, the time line."""
+    """Format the headline, the partitions, and the time line."""
     from rich.table import Table
 
     console.print(headline(found), style="bold")
@@ -120,7 +120,7 @@ def print_profile(found: TopicProfile, console: Console) -> None:
 
 
 def as_json(found: TopicProfile) -> dict[str, Any]:
-    """For programs: everything, with units in the names."""
+    """Return everything for JSON output, with units in the names."""
     return {
         "topic": found.topic,
         "records": found.records,

@@ -1,1 +1,1 @@
-"""Values that were written with a schema registry, decoded beside the raw ones."""
+"""Decode values written with a schema registry into columns beside the raw ones."""

@@ -1,6 +1,6 @@
-"""Avro: schema resolution is fastavro's; what a schema is as a column is here.
+"""Avro values: fastavro resolves schemas, and this module maps them to columns.
 
-A union of null and one type is that type; any other union, and what is recursive, is JSON text (shapes.py).
+A union of null and one type is that type; any other union, and recursive types, are JSON text (shapes.py).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _LOGICAL: Final[Mapping[str, pa.DataType]] = {
     "time-millis": pa.string(),
     "time-micros": pa.string(),
 }
-"""Spark has no time of day: it is text."""
+"""Spark has no time-of-day type, so it is text."""
 
 
 class AvroDecoder:
-    """Values of any writer's schema, as the reader's schema has them."""
+    """Decodes values of any writer's schema into the reader's schema."""
 
     def __init__(self, registry: Registry, reader: Schema) -> None:
         self._registry = registry
@@ -51,10 +51,11 @@ class AvroDecoder:
         self.shape = shape_of(parsed(registry, reader, expand=True))
 
     def decode(self, schema_id: int, body: bytes) -> Any:
-        """The value as Python has it.
+        """Return the value as a Python object.
 
         Raises:
-            SchemaUnknownError: of the registry. Any other Exception: the body is no such value, or the schemas do not go together.
+            SchemaUnknownError: the registry does not have the writer's schema.
+            Exception: any other error means that the body is invalid or the schemas are incompatible.
         """
         from fastavro import schemaless_reader
 
@@ -69,7 +70,7 @@ class AvroDecoder:
 
 
 def parsed(registry: Registry, schema: Schema, *, expand: bool = False) -> Any:
-    """A schema in x, with everything that it refers to; expanded it is for looking at, not for reading values."""
+    """A parsed schema with all its references; the expanded form is for inspection, not for decoding."""
     from fastavro.schema import parse_schema
 
     names: dict[str, Any] = {}
@@ -92,12 +93,12 @@ def _load_references(registry: Registry, schema: Schema, names: dict[str, Any], 
 
 
 def shape_of(schema: Any, inside: tuple[str, ...] = ()) -> pa.DataType:
-    """The column's type. `inside`: names of the records around it."""
+    """Return the column's type. `inside`: names of the enclosing records."""
     if isinstance(schema, list):
         some = [branch for branch in schema if branch != "null"]
         return shape_of(some[0], inside) if len(some) == 1 else pa.string()
     if isinstance(schema, str):
-        # A name that is still a name after expansion is that of a record around it.
+        # A name that remains after expansion is that of an enclosing record.
         return _PLAIN.get(schema, pa.string())
     kind, logical = schema["type"], schema.get("logicalType")
     if logical == "decimal" and kind in {"bytes", "fixed"}:

@@ -1,8 +1,9 @@
-"""Asks a schema registry: the small part of its HTTP API that readers need. https://docs.confluent.io/platform/current/schema-registry/develop/api.html
+"""Client of a schema registry: the part of its HTTP API that readers need.
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 
-What lives here: GETs, repeated a bounded number of times, and what they said, kept. A schema never changes under its id, so it is asked for once in each
-Python worker of an executor, however many tasks run there.
-Credentials come from the environment of driver and executors (AUTH_VARIABLE), never from options.
+GETs are retried within a bound, and the answers are cached. A schema never changes under its id, so each
+Python worker of an executor requests it once, however many tasks run there. Credentials come from the
+environment of driver and executors (AUTH_VARIABLE), never from options.
 """
 
 from __future__ import annotations
@@ -30,23 +31,26 @@ PAUSE_S_MAX: Final = 5.0
 CALL_S_MAX: Final = 10.0
 ANSWER_BYTES_MAX: Final = 16 << 20
 SCHEMAS_MAX: Final = 1_000
-"""Kept by one worker; the one that was not used for longest goes."""
+"""Maximum schemas cached by one worker, with LRU eviction."""
 REGISTRIES_MAX: Final = 8
 PASSING: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
-"""Client errors that pass; those of the server (5xx) do too."""
+"""Transient client errors; server errors (5xx) are transient too."""
 
 
 class RegistryUnavailableError(PonorSparkError):
-    """The registry does not answer, or refuses this reader. The task fails: rows that could not be looked up are not rows that cannot be decoded."""
+    """The registry does not answer, or refuses this reader.
+
+    The task fails, because rows without an answer are not undecodable rows.
+    """
 
 
 class SchemaUnknownError(Exception):
-    """The registry answers, and has no such schema."""
+    """The registry answers and does not have the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A schema that another one names."""
+    """A schema referenced by another one."""
 
     name: str
     subject: str
@@ -55,7 +59,11 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What the registry holds. `kind`: AVRO, PROTOBUF or JSON. `text`: in the kind's own language, for Protobuf a base64 FileDescriptorProto where the registry can say that."""
+    """A schema of the registry.
+
+    `kind`: AVRO, PROTOBUF or JSON. `text`: in the kind's own language; for Protobuf a base64
+    FileDescriptorProto if the registry supports it.
+    """
 
     kind: str
     text: str
@@ -73,10 +81,10 @@ class Registry:
         attempts_max: int = ATTEMPTS_MAX,
         pause: Callable[[float], None] = time.sleep,  # noqa: TID251 - a task's thread waits for nothing else
     ) -> None:
-        """Nothing is asked yet.
+        """Create a client without a request.
 
         Raises:
-            OptionError: no HTTP URL, or one with credentials in it.
+            OptionError: not an HTTP URL, or one that contains credentials.
         """
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -95,16 +103,16 @@ class Registry:
         self._by_version = functools.lru_cache(SCHEMAS_MAX)(self._ask_version)
 
     def schema(self, schema_id: int) -> Schema:
-        """By its id; asked once.
+        """Return a schema by its id; requested once.
 
         Raises:
             SchemaUnknownError: there is none.
-            RegistryUnavailableError: see there.
+            RegistryUnavailableError: the registry does not answer or refuses.
         """
         return self._by_id(schema_id)
 
     def version(self, subject: str, version: int | str) -> Schema:
-        """A subject's schema; `version` "latest" is asked for once, too."""
+        """Return a subject's schema; `version` "latest" is also requested once."""
         return self._by_version(subject, version)
 
     def _ask_schema(self, schema_id: int) -> Schema:
@@ -118,7 +126,7 @@ class Registry:
         return _schema_of(answer)
 
     def _whole(self, answer: dict[str, Any], path: str) -> Schema:
-        """Protobuf is asked for a second time, in the form that needs no compiler; a registry that has none answers with the text again."""
+        """Request Protobuf a second time in the form that needs no compiler; a registry without it answers with the text again."""
         if answer.get("schemaType") == "PROTOBUF":
             answer = {
                 **answer,
@@ -165,7 +173,7 @@ class Registry:
 
 @functools.lru_cache(REGISTRIES_MAX)
 def registry_at(url: str) -> Registry:
-    """The registry of this process: tasks that follow each other in a worker share what it was told."""
+    """Return this process's client of the registry, so that tasks in one worker share its cache."""
     return Registry(url, auth=os.environ.get(AUTH_VARIABLE, ""))
 
 

@@ -1,11 +1,11 @@
-"""A column of framed values as a struct column beside it, and a column with what went wrong.
+"""Decode a column of framed values into a struct column, with an error column.
 
-What lives here: the rule for rows. Every row stays: its raw value is untouched, a null value is null and no error, and what cannot be decoded is null with a
-sentence in the error column. A registry that does not answer is no
-property of a row; it ends the task.
+Every row is kept with its raw value. A null value is null without an error. A value that cannot be decoded is
+null with a message in the error column. An unreachable registry is not a property of a row; it fails the
+task.
 
-The struct's type has to be known before the first row: it follows from the reader's schema, by default the latest version of the subject TOPIC-value when the
-job starts.
+The struct's type must be known before the first row: it derives from the reader's schema, by default the
+latest version of the subject TOPIC-value when the job starts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ CANNOT: Final = "schema id {0}: {1}"
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What is to be decoded. `subject`: whose latest version is the reader's schema. The columns `into` and `into`_error are added."""
+    """What to decode.
+
+    The latest version of `subject` is the reader's schema. The columns `into` and `into`_error are added.
+    """
 
     url: str
     subject: str
@@ -43,21 +46,21 @@ class Decoding:
 
 
 class Decoder(Protocol):
-    """One kind of schemas."""
+    """Decoder of one kind of schema."""
 
     shape: pa.DataType
 
     def decode(self, schema_id: int, body: bytes) -> Any:
-        """The value; any exception is the row's."""
+        """Return the decoded value; any exception becomes the row's error."""
 
 
 def decoder_for(registry: Registry, reader: Schema) -> Decoder:
-    """By the reader's kind.
+    """Return the decoder for the reader's kind.
 
     Raises:
-        OptionError: a kind that is none of the three.
+        OptionError: an unknown kind.
     """
-    # Each kind's library is needed only where values are of that kind.
+    # Each kind's library is imported only if values are of that kind.
     if reader.kind == "AVRO":
         from ponor_spark.jobs.registry.avro import AvroDecoder
 
@@ -74,10 +77,10 @@ def decoder_for(registry: Registry, reader: Schema) -> Decoder:
 
 
 def decoded(frame: DataFrame, decoding: Decoding) -> DataFrame:
-    """The frame with two more columns.
+    """Return the frame with two more columns.
 
     Raises:
-        OptionError: no such column or subject.
+        OptionError: an unknown column or subject.
         RegistryUnavailableError: before anything is started.
     """
     from pyspark.sql.pandas.types import from_arrow_type
@@ -110,7 +113,7 @@ def _shape(decoder: Decoder) -> pa.DataType:
 def _adder(
     decoding: Decoding, reader: Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What executors run: they ask the registry for writers' schemas themselves, once each."""
+    """Return the function that executors run: they request writers' schemas from the registry themselves, once each."""
 
     def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoder = decoder_for(registry_at(decoding.url), reader)
@@ -121,7 +124,7 @@ def _adder(
 
 
 def with_decoded(batch: pa.RecordBatch, decoding: Decoding, decoder: Decoder) -> pa.RecordBatch:
-    """The batch with the two columns; as many rows as before."""
+    """Return the batch with the two columns and the same number of rows."""
     values: list[Any] = []
     errors: list[str | None] = []
     for value in batch.column(decoding.column).to_pylist():

@@ -1,7 +1,8 @@
-"""JSON with a JSON schema: declared properties become columns, the rest is JSON text.
+"""JSON values with a JSON schema: declared properties become columns, the rest is JSON text.
 
-Values are checked against their writer's schema, so that the error column says what the producer's serializer would have said. References to other schemas of
-the registry are not followed in the check; a schema with such is used for its columns alone.
+Values are validated against their writer's schema, so that the error column matches the producer's
+serializer. References to other schemas of the registry are not resolved in the validation; a schema with such
+references is used only for its columns.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _PLAIN: Final = {"string": pa.string(), "integer": pa.int64(), "number": pa.floa
 
 
 class JsonDecoder:
-    """Values of any writer's schema, in the columns of the reader's."""
+    """Decodes values of any writer's schema into the columns of the reader's."""
 
     def __init__(self, registry: Registry, reader: Schema) -> None:
         self._registry = registry
@@ -26,11 +27,11 @@ class JsonDecoder:
         self.shape = shape_of(json.loads(reader.text))
 
     def decode(self, schema_id: int, body: bytes) -> Any:
-        """The value as Python has it.
+        """Return the value as a Python object.
 
         Raises:
-            SchemaUnknownError: of the registry.
-            ValueError: no JSON, or none that its schema allows.
+            SchemaUnknownError: the registry does not have the writer's schema.
+            ValueError: invalid JSON, or not allowed by its schema.
         """
         value = json.loads(body)
         if schema_id not in self._validators:
@@ -52,7 +53,7 @@ class JsonDecoder:
 
 
 def shape_of(schema: Any, depth: int = 0) -> pa.DataType:
-    """The column's type; JSON text where the schema leaves it open."""
+    """Return the column's type; JSON text if the schema leaves it open."""
     if not isinstance(schema, dict) or depth > DEPTH_MAX:
         return pa.string()
     for key in ("oneOf", "anyOf"):

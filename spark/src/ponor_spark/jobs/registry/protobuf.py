@@ -1,8 +1,8 @@
-"""Protobuf: the registry's file descriptor gives the classes; what a message is as a column is here.
+"""Protobuf values: the registry's file descriptor gives the classes, and this module maps messages to columns.
 
-The registry is asked for the serialized descriptor, which needs no compiler; one that only has the .proto's text needs `grpcio-tools` beside this package.
-google.protobuf.Timestamp is a timestamp, an enum its name, an unsigned 64-bit number a
-decimal, and a message that contains itself is JSON text.
+The registry is asked for the serialized descriptor, which needs no compiler; with a registry that only has
+the .proto's text, `grpcio-tools` must be installed. google.protobuf.Timestamp is a timestamp, an enum its
+name, an unsigned 64-bit number a decimal, and a recursive message is JSON text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PLAIN: Final[Mapping[int, pa.DataType]] = {
 
 
 class ProtobufDecoder:
-    """Values of any writer's schema, in the columns of the first message of the reader's."""
+    """Decodes values of any writer's schema into the columns of the first message of the reader's."""
 
     def __init__(self, registry: Registry, reader: Schema) -> None:
         self._registry = registry
@@ -52,11 +52,11 @@ class ProtobufDecoder:
         self.shape = shape_of(message_at(file_of(registry, reader), (0,)))
 
     def decode(self, schema_id: int, body: bytes) -> Any:
-        """The value as Python has it.
+        """Return the value as a Python object.
 
         Raises:
-            SchemaUnknownError: of the registry.
-            ValueError: no such message.
+            SchemaUnknownError: the registry does not have the writer's schema.
+            ValueError: invalid message.
         """
         indexes, data = message_indexes(body)
         kind = self._writers.get((schema_id, indexes))
@@ -72,7 +72,7 @@ class ProtobufDecoder:
 
 
 def file_of(registry: Registry, schema: Schema) -> Any:
-    """The file's descriptor, in a pool of its own: two versions of a file have the same names in them."""
+    """Return the file's descriptor in its own pool, because two versions of a file contain the same names."""
     files = list(_files(registry, schema, ROOT, set()))
     pool = descriptor_pool.DescriptorPool()
     for file in files:
@@ -83,7 +83,7 @@ def file_of(registry: Registry, schema: Schema) -> Any:
 def _files(
     registry: Registry, schema: Schema, name: str, seen: set[str]
 ) -> Iterator[descriptor_pb2.FileDescriptorProto]:
-    """What is imported comes first."""
+    """Yield imports before the files that import them."""
     for reference in schema.references:
         if reference.name not in seen:
             seen.add(reference.name)
@@ -144,10 +144,10 @@ def _well_known(name: str) -> descriptor_pb2.FileDescriptorProto:
 
 
 def message_at(file: Any, indexes: tuple[int, ...]) -> Descriptor:
-    """By the indexes of the wire format.
+    """Return a message type by the indexes of the wire format.
 
     Raises:
-        ValueError: the file has no such message.
+        ValueError: the file does not have the message.
     """
     proto = descriptor_pb2.FileDescriptorProto()
     file.CopyToProto(proto)
@@ -162,7 +162,7 @@ def message_at(file: Any, indexes: tuple[int, ...]) -> Descriptor:
 
 
 def shape_of(message: Descriptor, inside: tuple[str, ...] = ()) -> pa.DataType:
-    """The message as a struct."""
+    """Return the struct type of a message."""
     inside = (*inside, message.full_name)
     return pa.struct([pa.field(field.name, _field_shape(field, inside)) for field in message.fields])
 
@@ -190,7 +190,7 @@ def _is_map(field: Any) -> bool:
 
 
 def as_python(message: Any, inside: tuple[str, ...] = ()) -> Any:
-    """Nested dicts; fields that have presence and are not set are None, others their defaults."""
+    """Convert to nested dicts; unset fields with presence are None, other unset fields their defaults."""
     name = message.DESCRIPTOR.full_name
     if name == TIMESTAMP:
         return message.ToDatetime(tzinfo=UTC)

@@ -1,7 +1,7 @@
-"""Decoded values as columns: how a Python value is fitted into an Arrow type. Pure.
+"""Convert decoded Python values to Arrow types. No I/O.
 
-What lives here: one rule for all three kinds of schema. What a type has no place for (a union of several types, a recursive message, an object without
-declared fields) is text in JSON: nothing is left out and nothing is guessed.
+The rule is the same for all three kinds of schema. Values without a matching type (a union of several types,
+a recursive message, an object without declared fields) become JSON text, so nothing is dropped or guessed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from uuid import UUID
 import pyarrow as pa
 
 DEPTH_MAX: Final = 32
-"""Structs in structs; what is deeper is JSON."""
+"""Maximum nesting of structs; deeper values are JSON."""
 SCALARS: Final = (str, bytes, date, time, Decimal, UUID)
-"""What is text without JSON's quotes; bytes are base64."""
+"""Converts values that are text without JSON quotes; bytes are base64."""
 UTC_MICROS: Final = pa.timestamp("us", "UTC")
 
 
 def fit(value: Any, shape: pa.DataType) -> Any:
-    """The value as `pa.array(…, shape)` takes it. Fields that the shape does not have are left out, those that the value does not have are null.
+    """Convert a value for `pa.array(…, shape)`. Fields outside the shape are dropped, missing fields are null.
 
     Raises:
-        ValueError: the value is of another kind; names what was found and what was expected.
+        ValueError: the value has another kind; names the actual and the expected kind.
     """
     if value is None:
         return None
@@ -56,7 +56,10 @@ def fit(value: Any, shape: pa.DataType) -> Any:
 
 
 def column(values: Sequence[Any], errors: list[str | None], shape: pa.DataType) -> pa.Array:
-    """A column of fitted values. What the type refuses (a number that is too large) becomes null, and its place in `errors` says why."""
+    """Return a column of converted values.
+
+    A value that the type cannot hold (a number that is too large) becomes null, with the reason in `errors`.
+    """
     try:
         return pa.array(values, type=shape)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""How a value says its schema: the Confluent wire format. Pure.
+"""Confluent wire format: how a value names its schema. No I/O.
 
     0x00 | schema id, 4 bytes, big endian | Avro or JSON
     0x00 | schema id | count, index … (zigzag varints; a single 0 stands for "1, 0") | Protobuf
@@ -14,23 +14,23 @@ from typing import Final, NamedTuple
 MAGIC: Final = 0
 HEADER: Final = struct.Struct(">BI")
 INDEXES_MAX: Final = 32
-"""Nesting of message types; deeper ones are damaged data."""
+"""Maximum nesting of message types; deeper ones are damaged data."""
 VARINT_BYTES_MAX: Final = 5
 
 
 class NotFramedError(ValueError):
-    """The value does not begin as a registry's serializers write it."""
+    """The value does not begin with the framing of a registry's serializer."""
 
 
 class Framed(NamedTuple):
-    """A value of schema `schema_id`."""
+    """Frame a value of schema `schema_id`."""
 
     schema_id: int
     body: bytes
 
 
 def framed(value: bytes) -> Framed:
-    """The schema's id, and what follows it.
+    """Return the schema's id, and the rest.
 
     Raises:
         NotFramedError: too short, or another first byte.
@@ -44,10 +44,10 @@ def framed(value: bytes) -> Framed:
 
 
 def message_indexes(body: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Which message type of the file, and the message itself.
+    """Return the message type's indexes and the message.
 
     Raises:
-        NotFramedError: no such indexes.
+        NotFramedError: invalid indexes.
     """
     count, at = _varint(body, 0)
     if count == 0:
