@@ -1,1 +1,1 @@
-"""Programs for those who work on the project; nothing here is installed with it."""
+"""Development tools; not installed with the project."""

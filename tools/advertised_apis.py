@@ -1,7 +1,7 @@
-"""What a broker advertises, without running one.
+"""The APIs that a broker advertises, without running one.
 
-What lives here: the composition of a broker's services over real parts that are built and never started, so that the reference page is written from
-the very registry that ApiVersions answers from.
+Builds a broker's services from real parts without starting them, so that the reference page uses the same
+registry as ApiVersions.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from s3stream.client import StreamClient
 
 
 def advertised_apis() -> list[AdvertisedApi]:
-    """Every API that is handled, by key."""
+    """Return every handled API, by key."""
     return asyncio.run(_advertised_apis())
 
 
 def unstarted_services() -> BrokerServices:
-    """Build the services of a broker. The caller runs an event loop."""
+    """Build the services of a broker. Requires a running event loop."""
     node_id = NodeId(0)
-    # Nothing is started, so that no disk, network or stream is ever touched.
+    # Nothing is started, so no disk, network or stream is used.
     runtime = Runtime(
         SystemClock(), SystemRandomness(), cast("Disk", None), cast("Network", None), Telemetry()
     )

@@ -1,7 +1,8 @@
-"""The compatibility pages: every API of Kafka beside what is handled here, and every setting beside what it does.
+"""Compatibility pages: every API of Kafka and Ponor's support, every setting and its effect.
 
-What lives here: the tables. Kafka's side of the APIs is what a Kafka 4.3.1 answered (tests/oracle/recordings), that of the settings is the catalogue
-(`ponor_kafka.configs`); our side is the broker's own registry. Only the remarks are written by hand.
+Kafka's APIs come from a recorded response of Kafka 4.3.1 (tests/oracle/recordings), the settings from the
+catalogue (`ponor_kafka.configs`), Ponor's APIs from the broker's registry. Only the remarks are written by
+hand.
 """
 
 from __future__ import annotations
@@ -28,38 +29,38 @@ QUOTAS: Final = "there are no quotas yet"
 QUORUM: Final = "`ponor cluster quorum` does this"
 
 REMARKS: Final[Mapping[str, str]] = {
-    "PRODUCE": "0 is advertised because librdkafka reads from it which codecs a broker knows (KAFKA-18659); 0–2 are refused by closing the connection, as Kafka "
-    "does. acks 0, 1 and −1 have the same durability; `timeout_ms` holds for 1 and −1, at least 100 ms",
-    "FETCH": "fetch sessions (KIP-227); nobody is privileged as follower; read_committed equals read_uncommitted as long as there are no transactions",
-    "LIST_OFFSETS": "−4 equals earliest: nothing is local here",
-    "METADATA": "creates topics when the client and `auto_create_topics` allow it",
-    "OFFSET_COMMIT": "kept in `__consumer_offsets` in Kafka's own record format",
+    "PRODUCE": "0 is advertised because librdkafka derives the supported codecs from it (KAFKA-18659); 0–2 are refused by closing the connection, as Kafka "
+    "does. acks 0, 1 and −1 have the same durability; `timeout_ms` applies to 1 and −1, at least 100 ms",
+    "FETCH": "fetch sessions (KIP-227); followers have no privileges; read_committed equals read_uncommitted because transactions are not supported yet",
+    "LIST_OFFSETS": "−4 equals earliest: there is no local tier",
+    "METADATA": "creates topics if the client and `auto_create_topics` allow it",
+    "OFFSET_COMMIT": "stored in `__consumer_offsets` in Kafka's record format",
     "JOIN_GROUP": "classic protocol, static members",
-    "API_VERSIONS": "5 is KIP-1242 of Kafka 4.4: a client that took this broker for another one gets REBOOTSTRAP_REQUIRED",
-    "CREATE_TOPICS": "any replication factor is accepted, one replica is made",
-    "FIND_COORDINATOR": "of groups; for a transactional id TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends every client's attempt",
-    "INIT_PRODUCER_ID": "idempotent producers; a transactional id is refused: no coordinator",
-    "DESCRIBE_CONFIGS": "topics and brokers, Kafka's settings and those of Ponor (`ponor.*`); no loggers, client metrics or groups",
+    "API_VERSIONS": "5 is KIP-1242 of Kafka 4.4: a client that expects another broker or cluster gets REBOOTSTRAP_REQUIRED",
+    "CREATE_TOPICS": "any replication factor is accepted; a partition has one replica",
+    "FIND_COORDINATOR": "for groups; a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients do not retry",
+    "INIT_PRODUCER_ID": "idempotent producers; a transactional id is refused because there is no coordinator",
+    "DESCRIBE_CONFIGS": "topics and brokers, Kafka's and Ponor's settings (`ponor.*`); no loggers, client metrics or groups",
     "ALTER_CONFIGS": "topics and brokers",
     "INCREMENTAL_ALTER_CONFIGS": "topics and brokers; a broker setting that Kafka does not know is refused",
     "LIST_CONFIG_RESOURCES": "topics and brokers",
-    "ELECT_LEADERS": "never needed: a partition has one replica; of one that moves: PREFERRED_LEADER_NOT_AVAILABLE until its source has closed it, whoever asks",
-    "ALTER_PARTITION_REASSIGNMENTS": "moves a partition to the one broker that is named, without copying; null calls a move off, another broker takes the place of the first; several brokers: INVALID_REPLICA_ASSIGNMENT",
-    "LIST_PARTITION_REASSIGNMENTS": "moves under way: the broker that gets the partition is added, its leader is removed",
+    "ELECT_LEADERS": "never needed: a partition has one replica; PREFERRED_LEADER_NOT_AVAILABLE for a moving partition until its source has closed it",
+    "ALTER_PARTITION_REASSIGNMENTS": "moves a partition to the named broker, without copying; null cancels a move, another broker replaces the target; several brokers: INVALID_REPLICA_ASSIGNMENT",
+    "LIST_PARTITION_REASSIGNMENTS": "moves in progress: the target broker is added, the leader is removed",
     "ALTER_REPLICA_LOG_DIRS": "a broker has one virtual directory: LOG_DIR_NOT_FOUND for any other",
-    "OFFSET_DELETE": "not for topics that a living consumer subscribes to",
-    "DESCRIBE_QUORUM": "the controllers: voters, and learners as observers; brokers subscribe and are not among them",
-    "UPDATE_FEATURES": "the cluster's own features (`ponor.*`); levels only rise",
+    "OFFSET_DELETE": "not for topics with a live subscribed consumer",
+    "DESCRIBE_QUORUM": "the controllers: voters, and learners as observers; brokers are not included because they only subscribe",
+    "UPDATE_FEATURES": "Ponor's features (`ponor.*`); levels can only increase",
     "UNREGISTER_BROKER": "`ponor cluster unregister` does this",
-    "DESCRIBE_ACLS": "SECURITY_DISABLED, as of a Kafka without an authorizer: there is no security yet",
+    "DESCRIBE_ACLS": "SECURITY_DISABLED, as in Kafka without an authorizer: there is no security yet",
     "CREATE_ACLS": "likewise",
     "DELETE_ACLS": "likewise",
     "ADD_RAFT_VOTER": QUORUM,
     "REMOVE_RAFT_VOTER": QUORUM,
     "CONSUMER_GROUP_HEARTBEAT": "there is no KIP-848 protocol yet",
     "CONSUMER_GROUP_DESCRIBE": "there is no KIP-848 protocol yet",
-    "GET_TELEMETRY_SUBSCRIPTIONS": "advertised by Kafka only with a receiver for them",
-    "PUSH_TELEMETRY": "advertised by Kafka only with a receiver for them",
+    "GET_TELEMETRY_SUBSCRIPTIONS": "Kafka advertises it only with a metrics receiver",
+    "PUSH_TELEMETRY": "Kafka advertises it only with a metrics receiver",
 }
 _MISSING_BY_WORD: Final[Mapping[str, str]] = {
     "TXN": TRANSACTIONS,
@@ -81,7 +82,7 @@ def apis_page(notice: str) -> str:
         "# APIs",
         "",
         notice,
-        "What a Kafka 4.3.1 advertises to clients, and what this broker handles. Only what is handled is advertised; anything else ends the connection, as in Kafka.",
+        "The APIs that Kafka 4.3.1 advertises to clients, and those that this broker handles. A broker advertises only handled APIs; a request for any other closes the connection, as in Kafka.",
         "",
         f"{len(ours)} of {len(kafka)} APIs.",
         "",
@@ -98,19 +99,19 @@ def apis_page(notice: str) -> str:
 
 
 def kafka_ranges() -> dict[int, tuple[int, int]]:
-    """What a Kafka 4.3.1 answered to ApiVersions."""
+    """Read the version ranges of a recorded ApiVersions response of Kafka 4.3.1."""
     exchanges = json.loads(RECORDING.read_text(encoding="utf-8"))["exchanges"]
     rows = exchanges[0]["answer"]["body"]["api_keys"]
     return {row["api_key"]: (row["min_version"], row["max_version"]) for row in rows}
 
 
 def remark(name: str, *, handled: bool) -> str:
-    """What a reader must know about an API."""
+    """Return the remark on an API."""
     if name in REMARKS:
         return REMARKS[name]
     if handled:
         return ""
-    return next((why for word, why in _MISSING_BY_WORD.items() if word in name), "not there yet")
+    return next((why for word, why in _MISSING_BY_WORD.items() if word in name), "not supported yet")
 
 
 def configs_page(notice: str) -> str:
@@ -121,14 +122,14 @@ def configs_page(notice: str) -> str:
         "# Settings",
         "",
         notice,
-        "Every topic and broker setting that Kafka 4.3.1 knows is described, and checked when it is set, as Kafka does it. What it does here:",
+        "Every topic and broker setting of Kafka 4.3.1 is described, and validated when it is set, as in Kafka. Effects in Ponor:",
         "",
-        f"- **in force** ({effects[Effect.IN_FORCE]}): it does what it does in Kafka;",
-        f"- **no effect** ({effects[Effect.NONE]}): its value is kept and shown, and nothing follows from it;",
-        f"- **fixed** ({effects[Effect.FIXED]}): what it says is always so.",
+        f"- **in force** ({effects[Effect.IN_FORCE]}): the same effect as in Kafka;",
+        f"- **no effect** ({effects[Effect.NONE]}): the value is stored and shown, but not used;",
+        f"- **fixed** ({effects[Effect.FIXED]}): the behaviour is always the one of the default.",
         "",
-        "A broker setting that is in force is given at the start under its name in Ponor ([settings](operations/settings.md)), or, where it is dynamic, set with",
-        "`kafka-configs` for one broker or for all. Changes hold within a second. A topic setting falls back to the broker settings that stand beside it.",
+        "A broker setting that is in force is configured at the start under its name in Ponor ([settings](operations/settings.md)) or, if it is dynamic, with",
+        "`kafka-configs` for one broker or for all. Changes take effect within a second. A topic setting defaults to the listed broker settings.",
         "",
         "## Topics",
         "",

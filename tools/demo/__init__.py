@@ -1,1 +1,1 @@
-"""`make demo`: real Kafka clients at work on a fresh cluster, and a picture of what became of their records."""
+"""`make demo`: real Kafka clients on a fresh cluster, and a picture of the objects that hold their records."""

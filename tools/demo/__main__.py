@@ -1,6 +1,7 @@
-"""`python -m tools.demo [--records N] [--keep]`: a cluster, three client families, a picture; about a minute.
+"""`python -m tools.demo [--records N] [--keep]`: a cluster, three client families and a picture, in about a
+minute.
 
-What lives here: the order of things. The cluster gets a directory and ports of its own, both are gone at the end, however it ends.
+The cluster uses a temporary directory and free ports.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ START_S_MAX = 60.0
 WORK_S_MAX = 180.0
 UPLOAD_S_MAX = 30.0
 SETTINGS = {
-    # Small and often, so that a minute shows what an hour would: many objects of both kinds.
+    # Small and frequent uploads, so that a minute produces many objects of both kinds.
     "upload_size_bytes_max": "6MiB",
     "upload_interval_ms": "3000",
     "split_size_bytes": "1MiB",
@@ -53,10 +54,10 @@ SETTINGS = {
 
 
 def main() -> int:
-    """Run the demo; returns the exit code."""
+    """Run the demo; return the exit code."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--records", type=int, default=RECORDS_DEFAULT, help="per client family")
-    parser.add_argument("--keep", action="store_true", help="keep the cluster's directory for a look")
+    parser.add_argument("--keep", action="store_true", help="keep the cluster's directory")
     arguments = parser.parse_args()
     console = Console(highlight=False)
     quiet_clients()
@@ -80,7 +81,7 @@ def main() -> int:
 
 @contextmanager
 def running_cluster(directory: Path) -> Iterator[ClusterFile]:
-    """`ponor up` on free ports for the duration of the block."""
+    """Run `ponor up` on free ports for the duration of the block."""
     (kafka_port,) = free_ports("127.0.0.1", 1)
     data, ready = directory / "data", directory / "ready.json"
     command = [str(Path(sys.executable).with_name("ponor")), "up", "--data", str(data)]
@@ -103,7 +104,7 @@ def running_cluster(directory: Path) -> Iterator[ClusterFile]:
 
 
 def let_clients_work(console: Console, bootstrap: str, records: int) -> tuple[float, Seen]:
-    """All families write and read at once; returns the seconds it took and what was read."""
+    """Run all writers and readers concurrently; return the duration in seconds and the records read."""
     console.print(
         f"[bold]2[/] {', '.join(FAMILIES)}: each writes {records:,} records with acks=all, all read them as one group"
     )
@@ -133,7 +134,7 @@ def let_clients_work(console: Console, bootstrap: str, records: int) -> tuple[fl
 
 
 def check(seen: Seen, records: int) -> None:
-    """Everything that was acknowledged was read; a rebalance may bring a record twice, never lose one."""
+    """Check that every acknowledged record was read; a rebalance may duplicate a record."""
     expected = {(family, number) for family in FAMILIES for number in range(records)}
     missing = expected - set(seen.records)
     if missing or set(seen.records) - expected:
@@ -141,7 +142,7 @@ def check(seen: Seen, records: int) -> None:
 
 
 def show(console: Console, cluster: ClusterFile, directory: Path, records: int, work_s: float) -> None:
-    """Wait for the uploads, verify the objects, draw."""
+    """Wait for the uploads, verify the objects and draw the picture."""
     held, ends = await_uploads(cluster)
     verified = subprocess.run(
         [str(Path(sys.executable).with_name("ponor")), "object", "verify", "--data", str(directory / "data")],
@@ -158,13 +159,16 @@ def show(console: Console, cluster: ClusterFile, directory: Path, records: int, 
         console.print(line)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     path = OUTPUT / "objects.svg"
-    subtitle = f"{written:,} records of three client families in {len(held.objects)} objects; equal numbers are one object; hatched: not uploaded yet"
+    subtitle = f"{written:,} records of three client families in {len(held.objects)} objects; pieces with equal numbers belong to one object; hatched: not uploaded yet"
     path.write_text(render_svg(held, ends, subtitle), encoding="utf-8")
-    console.print(f"\nOne colour is one object. The picture: {path.relative_to(ROOT)}")
+    console.print(f"\nEach colour is one object. Picture: {path.relative_to(ROOT)}")
 
 
 def await_uploads(cluster: ClusterFile) -> tuple[TopicHoldings, dict[int, int]]:
-    """Until every record of the topic is in an object, or it takes too long; then the picture shows what is not."""
+    """Wait until every record of the topic is in an object, or until a timeout.
+
+    The picture shows the rest as hatched.
+    """
     address = ClusterAddress(cluster.bootstrap, cluster.controllers, cluster.object_store)
     with LeaderConnections(cluster.bootstrap, TOPIC) as leaders:
         ends = TopicReader(leaders).offsets(leaders.partitions, LATEST)

@@ -1,4 +1,4 @@
-"""The demo's clients: three families, unmodified, each writing and reading the same topic with its own library."""
+"""The demo's clients: three unmodified client libraries that write and read the same topic."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ VALUE_BYTES = 1_000
 READ_S_MAX = 60.0
 FAMILIES = ("librdkafka", "aiokafka", "kafka-python")
 Told: TypeAlias = Callable[[int], None]
-"""So many records more."""
+"""Called with the number of further records."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What all readers of the group have read: each record is (producer, number)."""
+    """Records read by all readers of the group; each record is (producer, number)."""
 
     records: dict[tuple[str, int], int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -39,7 +39,7 @@ class Seen:
 
 
 def write(family: str, bootstrap: str, count: int, told: Told) -> None:
-    """Write `count` records with acks=all; returns when all are acknowledged."""
+    """Write `count` records with acks=all; return when all are acknowledged."""
     writers: dict[str, Callable[[str, int, Told], None]] = {
         "librdkafka": _write_librdkafka,
         "aiokafka": lambda *given: asyncio.run(_write_aiokafka(*given)),
@@ -49,7 +49,7 @@ def write(family: str, bootstrap: str, count: int, told: Told) -> None:
 
 
 def read(family: str, bootstrap: str, seen: Seen, told: Told, is_over: Callable[[], bool]) -> None:
-    """Read as a member of the demo's group until everything was read."""
+    """Read as a member of the demo's group until every record was read."""
     readers: dict[str, Callable[[str, Seen, Told, Callable[[], bool]], None]] = {
         "librdkafka": _read_librdkafka,
         "aiokafka": lambda *given: asyncio.run(_read_aiokafka(*given)),
@@ -59,7 +59,7 @@ def read(family: str, bootstrap: str, seen: Seen, told: Told, is_over: Callable[
 
 
 def quiet_clients() -> None:
-    """Silence what aiokafka tells of every answer that it asks again for, as of a coordinator that is being chosen: nothing to see for who looks at a demo."""
+    """Silence aiokafka's warnings about retried requests, for example during a coordinator election."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 

@@ -1,4 +1,4 @@
-"""Which objects hold which offsets of which partitions, as the cluster's metadata says."""
+"""Offsets of a topic's partitions by object, from the cluster's metadata."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DATA_STREAM = "log"
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One object's part of one partition: offsets from `start` to below `end`."""
+    """One object's offsets of one partition, [`start`, `end`)."""
 
     partition: int
     start: int
@@ -23,7 +23,10 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class HeldObject:
-    """An object that holds some of the topic. `kind`: "stream" (one stream) or "stream set" (pieces of many)."""
+    """An object with data of the topic.
+
+    `kind`: "stream" (one stream) or "stream set" (parts of many streams).
+    """
 
     object_id: ObjectId
     kind: str
@@ -32,7 +35,7 @@ class HeldObject:
 
 @dataclass(frozen=True, slots=True)
 class TopicHoldings:
-    """Everything the picture shows; holdings in order of partition and offset, objects in order of their ids."""
+    """Data of the picture: holdings sorted by partition and offset, objects by id."""
 
     topic: str
     partitions: int
@@ -40,12 +43,12 @@ class TopicHoldings:
     objects: list[HeldObject]
 
     def end_of(self, partition: int) -> int:
-        """One past the last offset that is in an object; 0 if none is."""
+        """Offset after the last one in an object; 0 if there is none."""
         return max((each.end for each in self.holdings if each.partition == partition), default=0)
 
 
 def holdings_of(image: MetadataImage, topic: str, partitions: int) -> TopicHoldings:
-    """Read the image."""
+    """Collect the holdings of a topic from the image."""
     lanes = _data_streams(image, topic)
     found: list[Holding] = []
     objects: list[HeldObject] = []
@@ -70,7 +73,7 @@ def holdings_of(image: MetadataImage, topic: str, partitions: int) -> TopicHoldi
 
 
 def _data_streams(image: MetadataImage, topic: str) -> dict[StreamId, int]:
-    """The Data streams of the topic's partitions."""
+    """Map the Data streams of the topic to partitions."""
     topic_ids = {row.topic_id.hex() for row in image.topics if row.name == topic}
     return {
         row.stream_id: int(row.tags["partition"])

@@ -1,6 +1,9 @@
-"""The picture: a lane per partition, offsets from left to right, a colour per object. As SVG, and as blocks for a terminal. Pure.
+"""Picture of a topic's objects as SVG and as terminal blocks: a lane per partition, offsets from left to right.
 
-A stream object is one piece of one lane; a stream set object has pieces in several, which its colour and number tie together.
+Pure.
+
+Each object has a colour and a number. A stream object is one piece of one lane; a stream set object has
+pieces in several.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ TOP: Final = 96
 LEGEND_ROW: Final = 22
 LEGEND_COLUMNS: Final = 3
 LABEL_WIDTH_MIN: Final = 22
-"""Narrower pieces carry no number."""
+"""Narrower pieces have no number."""
 EDGE: Final = 1
-"""A white edge parts neighbours: a gap would show the hatching below, as if something there were not uploaded."""
+"""A white edge separates neighbours; a gap would show the hatching, which means data that is not uploaded."""
 FONT: Final = "font-family='DejaVu Sans, Helvetica, Arial, sans-serif'"
 HATCHING: Final = (
     "<defs><pattern id='wal' width='7' height='7' patternUnits='userSpaceOnUse' patternTransform='rotate(45)'>"
@@ -36,7 +39,10 @@ _GOLDEN_RATIO: Final = 0.618033988749895
 
 
 def render_svg(held: TopicHoldings, ends: dict[int, int], subtitle: str) -> str:
-    """One SVG document. `ends` are the partitions' end offsets; what lies behind the objects is hatched."""
+    """Render one SVG document.
+
+    `ends` are the partitions' end offsets; offsets without an object are hatched.
+    """
     numbers = {each.object_id: number for number, each in enumerate(held.objects, 1)}
     scale = LANE_WIDTH / max(1, *ends.values())
     lanes_height = held.partitions * (LANE_HEIGHT + LANE_GAP)
@@ -64,7 +70,7 @@ def render_svg(held: TopicHoldings, ends: dict[int, int], subtitle: str) -> str:
 
 
 def render_terminal(held: TopicHoldings, ends: dict[int, int], width: int) -> list[Text]:
-    """A line per partition, in the same colours."""
+    """Render a line per partition in the colours of the SVG."""
     numbers = {each.object_id: number for number, each in enumerate(held.objects, 1)}
     most = max(1, *ends.values())
     lines = []
@@ -91,7 +97,7 @@ def render_terminal(held: TopicHoldings, ends: dict[int, int], width: int) -> li
 
 
 def colour(number: int) -> str:
-    """A colour for the n-th object; neighbours in number are far apart in hue."""
+    """Return the colour of the n-th object; consecutive numbers differ strongly in hue."""
     hue = number * _GOLDEN_RATIO % 1.0
     lightness = 0.44 if number % 2 else 0.54
     red, green, blue = colorsys.hls_to_rgb(hue, lightness, 0.62)
@@ -99,7 +105,7 @@ def colour(number: int) -> str:
 
 
 def ink_on(background: str) -> str:
-    """Dark or white, whichever is read more easily on this colour (its relative luminance, roughly, as WCAG weighs the channels)."""
+    """Return the more readable text colour on a background, by its approximate relative luminance (WCAG)."""
     red, green, blue = (int(background[place : place + 2], 16) / 255 for place in (1, 3, 5))
     return "#1d2733" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > LIGHT else "#ffffff"
 
@@ -147,7 +153,7 @@ def _axis(end: int, scale: float, y: int) -> list[str]:
 
 
 def _step(end: int) -> int:
-    """A round distance that gives about eight marks."""
+    """Return a round interval for about eight marks."""
     rough = max(1, end // 8)
     magnitude: int = 10 ** (len(str(rough)) - 1)
     return min(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= rough)

@@ -1,1 +1,1 @@
-"""`make spark-demo`: a topic of a fresh cluster read by Spark, as a table and as a stream, straight from the objects."""
+"""`make spark-demo`: Spark reads a topic of a fresh cluster from its objects, as a table and as a stream."""

@@ -1,6 +1,7 @@
-"""`python -m tools.spark_demo [--records N] [--keep]`: a cluster, a topic with a busy day in it, Spark, a profile and a picture; about a minute.
+"""`python -m tools.spark_demo [--records N] [--keep]`: a cluster, a topic, Spark, a profile and a picture, in
+about a minute.
 
-What lives here: the order of things. The cluster gets a directory and ports of its own, both are gone at the end, however it ends. Java need not be installed.
+The cluster uses a temporary directory and free ports. Java need not be installed.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ LINES: Final = ("U6", "S1", "M10", "T3", "N8")
 DAY_MS: Final = 86_400_000
 STREAM_S_MAX: Final = 90
 WIDTH: Final = 140
-"""Where no terminal says its own."""
+"""Default without a terminal."""
 UPLOAD_S_MAX: Final = 60
 STREAM_LIMIT: Final = 40_000
-"""Records a micro-batch: so that the stream has a few."""
+"""Records per micro-batch, small enough for several batches."""
 
 
 def main() -> int:
-    """Run the demo; returns the exit code."""
+    """Run the demo; return the exit code."""
     parser = argparse.ArgumentParser(prog="make spark-demo", description=__doc__)
     parser.add_argument("--records", type=int, default=RECORDS_DEFAULT)
-    parser.add_argument("--keep", action="store_true", help="keep the cluster's directory for a look")
+    parser.add_argument("--keep", action="store_true", help="keep the cluster's directory")
     arguments = parser.parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     directory = Path(tempfile.mkdtemp(prefix="ponor-spark-demo-"))
@@ -80,7 +81,7 @@ def main() -> int:
 
 
 def write(bootstrap: str, records: int) -> None:
-    """A day of journeys: busy mornings and evenings, a few lines busier than others, lz4."""
+    """Write one day of journeys with morning and evening peaks and uneven lines, compressed with lz4."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(TOPIC, num_partitions=PARTITIONS, config={"retention.ms": "-1"})
     admin.create_topics([topic])[TOPIC].result(30)
@@ -92,7 +93,7 @@ def write(bootstrap: str, records: int) -> None:
             "enable.idempotence": True,
         }
     )
-    chance = random.Random(7)  # noqa: S311 - a story, always the same, no secret
+    chance = random.Random(7)  # noqa: S311 - reproducible test data, not a secret
     midnight_ms = int(time.time() * 1000) // DAY_MS * DAY_MS - DAY_MS
     failures: list[Any] = []
     for moment_ms in sorted(_moment(chance) for _ in range(records)):
@@ -114,13 +115,13 @@ def write(bootstrap: str, records: int) -> None:
 
 
 def _moment(chance: random.Random) -> int:
-    """A ms of the day."""
+    """Draw a time of day in ms."""
     hour = chance.choice((chance.gauss(8, 1.2), chance.gauss(17.5, 1.8), chance.uniform(5, 23.9)))
     return int(min(max(hour, 0.0), 23.99) * 3_600_000)
 
 
 def await_uploads(cluster: ClusterFile, records: int) -> None:
-    """Until every record is in a committed object: Spark reads nothing else."""
+    """Wait until every record is in a committed object, because Spark reads only objects."""
     address = ClusterAddress(cluster.bootstrap, cluster.controllers, cluster.object_store)
     deadline = time.monotonic() + UPLOAD_S_MAX
     while True:
@@ -133,7 +134,7 @@ def await_uploads(cluster: ClusterFile, records: int) -> None:
 
 
 def with_spark(console: Console, cluster: ClusterFile, directory: Path, records: int) -> None:
-    """Batch, a range of it, a stream; then the profile."""
+    """Run a batch query, a range query and a stream, then print the profile."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     runtime = prepare()
     spark = session()
@@ -145,7 +146,7 @@ def with_spark(console: Console, cluster: ClusterFile, directory: Path, records:
     began = time.monotonic()
     counted = table(spark, options).count()
     check("spark.read counts", counted, records)
-    console.print(f"    spark.read: {counted:,} rows in {time.monotonic() - began:.1f} s, the first query")
+    console.print(f"    spark.read: {counted:,} rows in {time.monotonic() - began:.1f} s, first query")
     bound = records // PARTITIONS // 10
     began = time.monotonic()
     tenth = table(spark, {**options, "pushdown": "on"}).where(f"offset < {bound}").count()
@@ -161,12 +162,14 @@ def with_spark(console: Console, cluster: ClusterFile, directory: Path, records:
 
 
 def table(spark: SparkSession, options: dict[str, str]) -> DataFrame:
-    """The topic, as of now. A load for each query: see "Pushdown of where()" in docs/operations/spark.md."""
+    """Load the topic's current contents; call it for each query (docs/operations/spark.md, "Pushdown of
+    where()").
+    """
     return spark.read.format("ponor").options(**options).load()
 
 
 def session() -> SparkSession:
-    """local[2], silent."""
+    """Create a quiet local[2] session."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").appName("ponor spark demo")
@@ -187,7 +190,7 @@ def session() -> SparkSession:
 def stream(
     console: Console, spark: SparkSession, options: dict[str, str], directory: Path, records: int
 ) -> None:
-    """Everything once more as a stream of a few micro-batches, from the beginning to what there is now."""
+    """Read all records again as a stream of several micro-batches."""
     sizes: list[int] = []
 
     def take(batch: DataFrame, _: int) -> None:
@@ -216,15 +219,15 @@ def stream(
 
 
 def keep_picture(console: Console, found: TopicProfile) -> None:
-    """Into build/demo."""
+    """Write the picture to build/demo."""
     OUTPUT.mkdir(parents=True, exist_ok=True)
     path = OUTPUT / "topic-profile.png"
     draw(found, path)
-    console.print(f"\nThe picture: {path.relative_to(ROOT)}")
+    console.print(f"\nPicture: {path.relative_to(ROOT)}")
 
 
 def check(what: str, found: int, expected: int) -> None:
-    """End with the difference where there is one."""
+    """Exit with a message if the counts differ."""
     if found != expected:
         raise SystemExit(f"{what} {found:,} rows, {expected:,} were written")
 
