@@ -1,9 +1,12 @@
-"""Stories of a cluster whose surroundings fail for a while, under load, with durations as parameters.
+"""Fault scenarios for a cluster under load: full disks, failing or slow stores, wrong clocks.
 
-In every one clients go on sending. Nothing that was acknowledged is lost, doubled or reordered; clients see delay and errors that they retry by themselves; memory stays
-within its budget; and when the trouble is over, everything goes on without a restart or any other help.
+Durations are parameters.
 
-`tests/e2e` tells them short, as part of `make test`; `tests/acceptance` at the length that the project promises.
+Clients send throughout. No acknowledged record is lost, duplicated or reordered; clients see only delays and
+errors that they retry; memory stays within its budget; and the cluster recovers without a restart or other
+help.
+
+`tests/e2e` runs them short, as part of `make test`; `tests/acceptance` runs them at full length.
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ from tests.e2e.surroundings import WallClock, killed, silenced, small_disk, ten_
 TOPIC: Final = "orders"
 PARTITIONS: Final = 8
 RATE_BYTES: Final = 2e6
-"""Fills what is small below within seconds: the load costs more than all that it is there to burden."""
+"""Fills the small disks and caches below within seconds. Clients use more CPU than the cluster under test."""
 GENTLE_RATE_BYTES: Final = 5e5
-"""Where nothing has to fill up."""
+"""Rate for scenarios that fill nothing."""
 MIB: Final = 1 << 20
 HOUR_S: Final = 3_600
 SMALL_CACHES: Final = {
@@ -38,10 +41,10 @@ SMALL_CACHES: Final = {
 }
 WAITS_FOR_SPACE: Final = "ponor_journal_waits_for_space"
 PATIENT: Final = {"session_timeout_ms": 120_000}
-"""A process that has no turn for long is not missed: no story here is about that."""
+"""Suspended processes are not suspected; no scenario here is about suspension."""
 SMALL_DISK_BYTES: Final = 24 * MIB
 SMALL_LOG: Final = {
-    # The cache is larger than what is left of the disk: it is the disk that is full.
+    # The cache is larger than the rest of the disk, so the disk fills first.
     "log_cache_bytes_max": 64 * MIB,
     "upload_size_bytes_max": 2 * MIB,
     "wal_bytes_max": 32 * MIB,
@@ -49,7 +52,8 @@ SMALL_LOG: Final = {
 
 
 def the_disk_of_the_log_fills_up(store: StoreForTest, directory: Path, *, full_s: float) -> None:
-    """First the store works: the log goes on in the segments that it has. Then it does not, and there is no space at all."""
+    """Fill the disk first with a working store, so that the log reuses its segments, then without one, so
+    that there is no space."""
     server = store.server
     assert server is not None
     with (
@@ -62,13 +66,16 @@ def the_disk_of_the_log_fills_up(store: StoreForTest, directory: Path, *, full_s
             load.stands_still(full_s, is_full=lambda: cluster.metric("broker", WAITS_FOR_SPACE, {}) == 1)
             assert cluster.metric("broker", WAITS_FOR_SPACE, {}) == 1
             disk.give_back()
-            load.goes_on(500)  # and what producers had to keep soon fills the small disk again
+            load.goes_on(500)  # the producers' backlog soon fills the small disk again
         load.goes_on(5_000)
         wait_for(lambda: cluster.metric("broker", WAITS_FOR_SPACE, {}) == 0, "the log has space")
 
 
 def the_store_goes_down(store: StoreForTest, directory: Path, *, down_s: float, dies: bool) -> None:
-    """It dies and is started again, or swallows every request in silence. The log cache fills, and producers wait."""
+    """The store crashes and is restarted, or swallows every request.
+
+    The log cache fills, and producers wait.
+    """
     server = store.server
     assert server is not None
     with _cluster_under_load(store, directory, SMALL_CACHES) as (cluster, load):
@@ -80,13 +87,14 @@ def the_store_goes_down(store: StoreForTest, directory: Path, *, down_s: float, 
 
 
 def the_store_becomes_slow(store: StoreForTest, directory: Path, *, slow_s: float) -> None:
-    """Ten times slower: less is stored, but more and more of it, and what has gathered is uploaded when the store is well again."""
+    """With a store ten times slower uploads fall behind, and the backlog is uploaded after the store
+    recovers."""
     assert store.server is not None
     with _cluster_under_load(store, directory, SMALL_CACHES) as (cluster, load):
         with ten_times_slower(store.server):
             before = _objects_uploaded(cluster)
             time.sleep(slow_s)
-            wait_for(lambda: _objects_uploaded(cluster) > before, "a slow store is no dead one")
+            wait_for(lambda: _objects_uploaded(cluster) > before, "a slow store still receives uploads")
         load.goes_on(5_000)
         wait_for(
             lambda: cluster.metric("broker", "ponor_upload_blocks_waiting", {}) <= 1, "uploads have caught up"
@@ -94,14 +102,16 @@ def the_store_becomes_slow(store: StoreForTest, directory: Path, *, slow_s: floa
 
 
 def the_wall_clock_jumps(store: StoreForTest, directory: Path, *, stay_s: float) -> None:
-    """An hour ahead, right, an hour back, and from one end to the other, in all services at once, with a consumer group at work.
+    """Set all services' clocks an hour ahead, right, an hour back, and from one extreme to the other, with an
+    active consumer group.
 
-    An S3 server refuses requests of a clock that is more than 15 minutes wrong: that is a store which is away, until the clock is right. Nothing else notices.
+    An S3 server refuses requests whose clock is more than 15 minutes wrong, which looks like an unavailable
+    store until the clock is right. Nothing else may be affected.
     """
     directory.mkdir(parents=True)
     clock = WallClock(directory / "wall-clock")
     changed = replace(store, environment={**store.environment, **clock.environment})
-    # An hour is far beyond these two: whatever followed the wall clock would be over at the first jump.
+    # An hour exceeds both by far: anything based on the wall clock would expire at the first jump.
     settings = {**SMALL_CACHES, "prepared_ttl_ms": 120_000, "destroy_delay_ms": 5_000}
     with (
         _cluster_under_load(changed, directory, settings, GENTLE_RATE_BYTES) as (cluster, load),
@@ -119,7 +129,7 @@ def the_wall_clock_jumps(store: StoreForTest, directory: Path, *, stay_s: float)
 
 
 def _appends_wait(cluster: LocalCluster) -> bool:
-    """Of the log cache, an eighth is charged only by those that the rest has no room for."""
+    """Whether the log cache is full up to its last eighth, which only waiting appends use."""
     size_bytes = SMALL_CACHES["log_cache_bytes_max"]
     return cluster.metric("broker", "ponor_log_cache_bytes", {}) > size_bytes - size_bytes // 8
 
@@ -132,7 +142,10 @@ def _objects_uploaded(cluster: LocalCluster) -> float:
 def _cluster_under_load(
     store: StoreForTest, directory: Path, settings: dict[str, int], rate_bytes: float = RATE_BYTES
 ) -> Iterator[tuple[LocalCluster, SteadyLoad]]:
-    """A cluster with a load; when the story is over no process may have been restarted, and every record must be where it was acknowledged."""
+    """Run a cluster with a load.
+
+    Check at the end that no process restarted and every record is at its acknowledged place.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(
         directory, settings={**settings, **PATIENT}, arguments=store.arguments, environment=store.environment
@@ -150,7 +163,7 @@ def _cluster_under_load(
 
 
 class _Group:
-    """One consumer in a group, polled by the story itself."""
+    """One consumer in a group, polled by the scenario itself."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.assignments = 0
@@ -169,7 +182,7 @@ class _Group:
         self.assignments += 1
 
     def goes_on(self) -> None:
-        """It gets records, and may commit them."""
+        """Wait until the consumer receives records and commits them."""
         wait_for(self._commits_something, "the group's consumer gets records and commits them")
 
     def _commits_something(self) -> bool:

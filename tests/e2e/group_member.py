@@ -1,8 +1,9 @@
-"""One member of a consumer group, as a process of its own: it consumes, commits, and writes down what it has committed.
+"""One member of a consumer group as a separate process: it consumes, commits, and logs its commits.
 
-Run as `python -m tests.e2e.group_member SPEC` (JSON). It leaves politely when its stop file appears, and can be killed at any time. Every line of
-its log is JSON: `intent` before a commit, `done` after it succeeded, both with the offsets by partition, `left` at the end. What it got but could
-not commit, because the group is rebalancing, it forgets: the next owner gets it again.
+Run as `python -m tests.e2e.group_member SPEC` (JSON). It leaves the group when its stop file appears, and may
+be killed at any time. Each line of its log is JSON: `intent` before a commit and `done` after its success,
+both with the offsets by partition, and `left` at the end. Records that it could not commit because of a
+rebalance are dropped: the next owner receives them again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 Ranges: TypeAlias = dict[int, tuple[int, int]]
-"""By partition: first offset, and one past the last."""
+"""Maps a partition to its first offset and its end offset."""
 
 COMMIT_RETRY_S_MAX = 600.0
 REBALANCE_ERRORS = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID"}
@@ -26,7 +27,7 @@ LOCAL_REBALANCE_ERRORS = {"_ASSIGNMENT_LOST", "_STATE", "_ILLEGAL_GENERATION"}
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """What a member is told."""
+    """Configuration of a member."""
 
     family: str
     bootstrap: str
@@ -44,7 +45,7 @@ class MemberSpec:
 
 
 class MemberLog:
-    """The member's own account, flushed line by line: it must survive a SIGKILL."""
+    """The member's log, flushed line by line, so that it survives a SIGKILL."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -56,7 +57,7 @@ class MemberLog:
 
 
 class Patience:
-    """Commits are tried again for a while: the broker may be down."""
+    """Retry a commit for a while, because the broker may be down."""
 
     def __init__(self) -> None:
         self._deadline = time.monotonic() + COMMIT_RETRY_S_MAX
@@ -67,7 +68,7 @@ class Patience:
 
 
 class Client(Protocol):
-    """What the loop needs of a client library."""
+    """Client operations that the loop needs."""
 
     def poll(self) -> Iterable[tuple[int, int, bytes]]: ...
 
@@ -77,7 +78,7 @@ class Client(Protocol):
 
 
 def gather(records: Iterable[tuple[int, int, bytes]]) -> Ranges:
-    """Offsets by partition; the offsets of a partition must follow each other, and the value must be that of its place."""
+    """Collect offsets by partition; check that they are consecutive and that each value matches its place."""
     ranges: Ranges = {}
     for partition, offset, value in records:
         assert value == f"{partition}/{offset}".encode(), (partition, offset, value)
@@ -88,7 +89,7 @@ def gather(records: Iterable[tuple[int, int, bytes]]) -> Ranges:
 
 
 def run_member(spec: MemberSpec, client: Client) -> None:
-    """The loop of the clients that block."""
+    """Loop of the blocking clients."""
     log = MemberLog(spec.log_file)
     while not Path(spec.stop_file).exists():
         ranges = gather(client.poll())
@@ -102,7 +103,7 @@ def run_member(spec: MemberSpec, client: Client) -> None:
 
 
 class LibrdkafkaClient:
-    """confluent_kafka.Consumer."""
+    """Member on confluent_kafka.Consumer."""
 
     def __init__(self, spec: MemberSpec) -> None:
         from confluent_kafka import Consumer
@@ -130,7 +131,7 @@ class LibrdkafkaClient:
         owned = {place.partition for place in self._consumer.assignment()}
         for message in messages:
             partition, offset, value = message.partition(), message.offset(), message.value()
-            # A rebalance within `consume` may have taken the partition away.
+            # A rebalance during `consume` may have revoked the partition.
             if message.error() is None and partition in owned:
                 assert partition is not None
                 assert offset is not None
@@ -161,7 +162,7 @@ class LibrdkafkaClient:
 
 
 class KafkaPythonClient:
-    """kafka.KafkaConsumer."""
+    """Member on kafka.KafkaConsumer."""
 
     def __init__(self, spec: MemberSpec) -> None:
         from kafka import KafkaConsumer
@@ -217,7 +218,10 @@ class KafkaPythonClient:
 
 
 async def run_aiokafka(spec: MemberSpec) -> None:
-    """aiokafka.AIOKafkaConsumer. Its rebalances run beside the loop; the lock keeps them out between a read and its commit."""
+    """Member on aiokafka.AIOKafkaConsumer.
+
+    Rebalances run concurrently; the lock excludes them between a read and its commit.
+    """
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
     from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 

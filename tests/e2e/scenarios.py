@@ -1,6 +1,6 @@
-"""What a judge would do to a running cluster, with sizes as parameters.
+"""Verification scenarios for a running cluster, with sizes as parameters.
 
-`tests/e2e` runs these small, as part of `make test`; `tests/acceptance` runs them at the sizes that the project promises.
+`tests/e2e` runs them small, as part of `make test`; `tests/acceptance` runs them at full size.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tests.e2e.load.steady import collect, spawn_pool, steady_load
 
 
 def create_topic(cluster: LocalCluster, topic: str, partitions: int) -> None:
-    """With the project's own command."""
+    """Create a topic with the project's own command."""
     cluster.run("topic", "create", topic, "--partitions", str(partitions))
 
 
 def produce_mixed(cluster: LocalCluster, topic: str, *, records: int, partitions: int) -> Acknowledged:
-    """Every client family with every compression, three at a time."""
+    """Produce with every client family and codec, three at a time."""
     combinations = [(family, codec) for codec in COMPRESSIONS for family in CLIENT_FAMILIES]
     share = -(-records // len(combinations))
     acknowledged = Acknowledged()
@@ -41,11 +41,11 @@ def produce_mixed(cluster: LocalCluster, topic: str, *, records: int, partitions
 def read_and_judge(
     cluster: LocalCluster, topic: str, partitions: int, acknowledged: Acknowledged, families: Iterable[str]
 ) -> None:
-    """Every family reads everything without a group; each must see the truth."""
+    """Read everything with every family without a group and check the result."""
     for family in families:
         seen = read_all(family, cluster.bootstrap, topic, partitions)
         judge(acknowledged, seen)
-        print(f"{family}: {seen.count} records equal, in order, none twice")
+        print(f"{family}: {seen.count} records equal, in order, no duplicates")
 
 
 def produce_through_kills(
@@ -59,7 +59,10 @@ def produce_through_kills(
     pause_s: tuple[float, float],
     seed: int,
 ) -> Acknowledged:
-    """Idempotent producers at a steady rate live through kills; each entry of `kills` names the roles that die at the same moment."""
+    """Run idempotent producers at a steady rate through kills.
+
+    Each entry of `kills` names roles that are killed together.
+    """
     chance = random.Random(seed)
     with steady_load(
         cluster, topic, partitions=partitions, producers=producers, rate_bytes=rate_bytes, seed=seed
@@ -79,15 +82,15 @@ def _kill_and_wait(cluster: LocalCluster, roles: tuple[str, ...]) -> None:
 
 
 def recovery_lines(cluster: LocalCluster) -> list[str]:
-    """What `ponor up` said about recoveries."""
+    """Return the lines of `ponor up` about recoveries."""
     return [line for line in Path(cluster.output).read_text().splitlines() if "recover" in line]
 
 
 def put_class_requests(cluster: LocalCluster) -> float:
-    """PUT-class requests of the broker since its start."""
+    """Count PUT-class requests of the broker since its start."""
     return cluster.metric("broker", "ponor_object_store_requests_total", {"class": "put"})
 
 
 def bytes_read_from_store(cluster: LocalCluster) -> float:
-    """Bytes that the broker read from the object store since its start."""
+    """Count bytes that the broker read from the object store since its start."""
     return cluster.metric("broker", "ponor_object_store_bytes_total", {"direction": "read"})

@@ -1,4 +1,4 @@
-"""The object stores that end-to-end tests run on: the local directory, and a real S3 server process."""
+"""Object stores of the end-to-end tests: a local directory and a real S3 server process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STORES = ("directory", "s3")
 
 @dataclass(frozen=True, slots=True)
 class StoreForTest:
-    """How `ponor up` is told about a store."""
+    """Arguments and environment of `ponor up` for a store."""
 
     arguments: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
@@ -22,13 +22,13 @@ class StoreForTest:
 
 
 def store_on(server: SeaweedServer, prefix: str) -> StoreForTest:
-    """A store of its own on a server that several tests share."""
+    """Create a separate store on a server that several tests share."""
     return StoreForTest(["--object-store", server.url(prefix)], server.environment, server)
 
 
 @contextmanager
 def store_for_test(kind: str, directory: Path) -> Iterator[StoreForTest]:
-    """A store that is there for the duration of a test."""
+    """Provide a store for the duration of a test."""
     if kind == "directory":
         yield StoreForTest()
         return

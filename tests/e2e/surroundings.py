@@ -1,6 +1,7 @@
-"""What a broker stands on, and how it fails for a while: a small disk, a slow store, a clock that is set.
+"""Real resources of a broker with fault injection: a small disk, a slow or unavailable store, an adjustable
+clock.
 
-What lives here: real ones, each with a way to hurt and to heal it. What must hold meanwhile stands in `disasters`.
+`disasters` defines the expected behaviour.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ BALLAST_STEP_BYTES: Final = 4096
 
 
 class SmallDisk:
-    """A file system of its own."""
+    """A small file system."""
 
     def __init__(self, directory: Path) -> None:
         self._ballast = directory / "ballast"
 
     def fill(self) -> None:
-        """Somebody else takes all the space that is left."""
+        """Fill the remaining space with a file."""
         with (
             pytest.raises(OSError, match="No space left"),
             self._ballast.open("wb", buffering=0) as ballast,
@@ -43,13 +44,13 @@ class SmallDisk:
                 ballast.write(bytes(BALLAST_STEP_BYTES))
 
     def give_back(self) -> None:
-        """And gives it back."""
+        """Free that space."""
         self._ballast.unlink()
 
 
 @contextmanager
 def small_disk(directory: Path, size_bytes: int) -> Iterator[SmallDisk]:
-    """Mounts it at the directory; skips the test where that is not permitted."""
+    """Mount a small file system at the directory; skip the test if that is not permitted."""
     directory.mkdir(parents=True, exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(directory)]
     done = subprocess.run(mount, check=False, capture_output=True, text=True)
@@ -63,7 +64,7 @@ def small_disk(directory: Path, size_bytes: int) -> Iterator[SmallDisk]:
 
 @contextmanager
 def silenced(server: SeaweedServer) -> Iterator[None]:
-    """The store swallows every request."""
+    """Suspend the store, so that it swallows every request."""
     server.pause()
     try:
         yield
@@ -73,7 +74,7 @@ def silenced(server: SeaweedServer) -> Iterator[None]:
 
 @contextmanager
 def killed(server: SeaweedServer) -> Iterator[None]:
-    """The store is not there, and comes back with what it had on disk."""
+    """Kill the store and restart it with its data on disk."""
     server.stop()
     try:
         yield
@@ -83,7 +84,7 @@ def killed(server: SeaweedServer) -> Iterator[None]:
 
 @contextmanager
 def ten_times_slower(server: SeaweedServer) -> Iterator[None]:
-    """The store runs a tenth of the time."""
+    """Let the store run a tenth of the time."""
     healed = threading.Event()
 
     def stutter() -> None:
@@ -103,7 +104,7 @@ def ten_times_slower(server: SeaweedServer) -> Iterator[None]:
 
 
 class WallClock:
-    """The wall clock of every process that is started with `environment`; their monotonic clocks stay as they are."""
+    """Wall clock of every process started with `environment`; monotonic clocks are unaffected."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -120,7 +121,7 @@ class WallClock:
         }
 
     def set_off_by(self, seconds: int) -> None:
-        """Now it is wrong by so much."""
+        """Set the offset of the wall clock."""
         beside = self._file.with_suffix(".new")
         beside.write_text(f"{seconds:+d}\n")
         beside.replace(self._file)

@@ -1,4 +1,7 @@
-"""Three brokers as processes: partitions are spread and every broker answers for all; one is moved from, one leaves, one dies, one joins; beside it others produce."""
+"""Three broker processes under load: partitions are spread and moved.
+
+A broker is removed, one dies, one joins.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ PARTITIONS = 9
 BROKERS = 3
 RATE_BYTES = 100e3
 RECORDS = 80
-"""So many records more between two events: everything works again."""
+"""Records stored between two events, which shows that everything works again."""
 
 
 @pytest.mark.timeout(1_800)
@@ -61,7 +64,8 @@ def _partitions_are_spread(cluster: LocalCluster) -> None:
 
 
 def _every_broker_answers_for_all(cluster: LocalCluster) -> None:
-    """The same leaders and the same coordinators, whoever is asked; and not one broker for everything."""
+    """Check that all brokers report the same leaders and coordinators, and that these are spread over
+    brokers."""
     groups = [f"group-{number}" for number in range(12)]
     asked = cluster.bootstrap.split(",")
     assert len(asked) == BROKERS
@@ -109,7 +113,10 @@ def _a_broker_is_removed(cluster: LocalCluster, load: SteadyLoad) -> None:
 
 
 def _remove(cluster: LocalCluster, number: int) -> None:
-    """With the remedy that a refusal names: a broker that hears nothing of the controllers for 1.5 s ends as if it were alone, and holds what it held."""
+    """Remove a broker, following the remedy of a refusal.
+
+    A broker without contact to the controllers for 1.5 s stops as if it were alone and keeps its partitions.
+    """
 
     def is_removed() -> bool:
         try:
@@ -145,9 +152,9 @@ def _a_broker_is_killed_and_comes_back(cluster: LocalCluster, load: SteadyLoad) 
 def _a_broker_that_is_told_to_stop_leaves_and_is_not_restarted(
     cluster: LocalCluster, load: SteadyLoad
 ) -> None:
-    """By somebody who is not `ponor up`: it gives its partitions away, ends, and stays away until it is wanted.
+    """Stop a broker by SIGTERM from outside `ponor up`: it drains, exits, and stays down until it is started.
 
-    One that hears nothing of the controllers meanwhile has not left: it comes back, and is told again.
+    A broker that lost contact to the controllers meanwhile did not drain: it is restarted, and stopped again.
     """
     told: set[int] = set()
 
@@ -188,7 +195,7 @@ def _broker(cluster: LocalCluster, node_id: int) -> dict[str, Any]:
 
 
 def _know_the_same_leaders(cluster: LocalCluster) -> None:
-    """Each broker follows the metadata by itself, and one that had no turn is behind the others for a while."""
+    """Wait until all brokers agree; each follows the metadata by itself, so one may be behind."""
 
     def agree() -> bool:
         said = []
@@ -196,7 +203,7 @@ def _know_the_same_leaders(cluster: LocalCluster) -> None:
             for address in cluster.bootstrap.split(","):
                 with KafkaClient(address) as client:
                     said.append([place.leader_id for place in places_of(client, ["load"])])
-        except CommandError:  # it has not even heard of the topic
+        except CommandError:  # the broker does not know the topic yet
             return False
         return all(leaders == said[0] and min(leaders) >= 0 for leaders in said)
 
@@ -204,7 +211,7 @@ def _know_the_same_leaders(cluster: LocalCluster) -> None:
 
 
 def _await_coordinators(address: str, groups: list[str]) -> None:
-    """The first question of all makes the topic that coordinators keep their groups in."""
+    """Wait for the groups' coordinators; the first request creates their topic."""
     with KafkaClient(address) as client:
         wait_for(
             lambda: all(_coordinator(client, group) >= 0 for group in groups), "groups have coordinators"

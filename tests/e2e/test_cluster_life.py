@@ -1,4 +1,4 @@
-"""`ponor up` as an operator meets it: start, stop, start again, refuse, survive."""
+"""`ponor up` from an operator's view: start, stop, restart, refusals, crashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 STOP_S_MAX = 240.0
-"""A process that does not end is killed after a few seconds; the rest is what a busy machine may add. It is not "never"."""
+"""A process that does not exit is killed after a few seconds; the rest allows for a slow machine."""
 
 
 def alive(pid: int) -> bool:
@@ -31,7 +31,7 @@ def alive(pid: int) -> bool:
     return status.rsplit(")", 1)[1].split()[0] != "Z"
 
 
-def test_stop_is_clean_and_the_next_up_goes_on_with_all_data(tmp_path: Path) -> None:
+def test_stop_is_clean_and_the_next_up_has_all_data(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path)
     cluster.start()
     create_topic(cluster, "t", 4)
@@ -51,7 +51,7 @@ def test_stop_is_clean_and_the_next_up_goes_on_with_all_data(tmp_path: Path) -> 
     [["--compactors", "1"], ["--controllers", "3", "--brokers", "3", "--wal", "object"]],
     ids=["one-broker", "three-brokers"],
 )
-def test_children_stop_by_themselves_when_up_is_killed_and_the_next_up_goes_on(
+def test_children_exit_when_up_is_killed_and_the_next_up_recovers(
     tmp_path: Path, arguments: list[str]
 ) -> None:
     cluster = LocalCluster(tmp_path, arguments=arguments)
@@ -67,12 +67,12 @@ def test_children_stop_by_themselves_when_up_is_killed_and_the_next_up_goes_on(
         )
         time.sleep(0.05)
     logs = "".join(path.read_text() for path in (tmp_path / "data" / "logs").glob("broker-*.log"))
-    assert "draining: " not in logs, "brokers give nothing away to others that end as well"
+    assert "draining: " not in logs, "brokers must not drain to brokers that also stop"
     with cluster:
         assert read_all("librdkafka", cluster.bootstrap, "t", 4).count == 2000
 
 
-def test_two_on_one_directory_are_refused(tmp_path: Path) -> None:
+def test_second_up_on_one_directory_is_refused(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster:
         command = [ponor(), "up", "--data", str(cluster.directory / "data"), "--kafka-port", str(free_port())]
         second = subprocess.run(command, capture_output=True, text=True, timeout=600)
@@ -92,18 +92,16 @@ def test_two_on_one_directory_are_refused(tmp_path: Path) -> None:
         (["--object-store", "ftp://x"], "ftp://x"),
     ],
 )
-def test_what_is_not_built_or_makes_no_sense_is_refused_by_name(
-    tmp_path: Path, arguments: list[str], words: str
-) -> None:
+def test_invalid_arguments_are_refused_by_name(tmp_path: Path, arguments: list[str], words: str) -> None:
     command = [ponor(), "up", "--data", str(tmp_path / "data"), "--kafka-port", str(free_port()), *arguments]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert refused.returncode != 0
     assert words in refused.stderr
     assert "Traceback" not in refused.stderr
-    assert list(tmp_path.iterdir()) == [], "a refused start leaves nothing behind"
+    assert list(tmp_path.iterdir()) == [], "a refused start must leave no files behind"
 
 
-def test_a_port_in_use_is_named_with_the_remedy(tmp_path: Path) -> None:
+def test_port_in_use_is_named_with_the_remedy(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -113,10 +111,10 @@ def test_a_port_in_use_is_named_with_the_remedy(tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert f"port {port}" in refused.stderr
     assert "--kafka-port" in refused.stderr
-    assert list(tmp_path.iterdir()) == [], "a refused start leaves nothing behind"
+    assert list(tmp_path.iterdir()) == [], "a refused start must leave no files behind"
 
 
-def test_ports_are_the_same_at_every_start_and_a_cluster_is_reached_over_ipv6(tmp_path: Path) -> None:
+def test_ports_are_stable_and_a_cluster_is_reachable_over_ipv6(tmp_path: Path) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -137,7 +135,7 @@ def test_ports_are_the_same_at_every_start_and_a_cluster_is_reached_over_ipv6(tm
     assert seen[0][0] == [f"[::1]:{cluster.kafka_port + 20}"]
 
 
-def test_a_stopped_node_stays_down_and_a_killed_one_comes_back(tmp_path: Path) -> None:
+def test_stopped_node_stays_down_and_killed_node_restarts(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as cluster:
         cluster.run("node", "stop", "gc", "0")
         time.sleep(0.5)
@@ -149,7 +147,7 @@ def test_a_stopped_node_stays_down_and_a_killed_one_comes_back(tmp_path: Path) -
         create_topic(cluster, "after", 1)
 
 
-def test_cluster_info_says_who_is_live_and_who_is_not(tmp_path: Path) -> None:
+def test_cluster_info_shows_live_and_dead_nodes(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, arguments=["--compactors", "1"]) as cluster:
         deadline = time.monotonic() + STOP_S_MAX
         while True:
@@ -185,7 +183,7 @@ def test_cluster_info_says_who_is_live_and_who_is_not(tmp_path: Path) -> None:
             assert time.monotonic() < deadline, broker
         assert (done.returncode, done.stderr) == (1, "ponor: no broker is live: clients cannot be served\n")
 
-        # The leader needs a session timeout to be sure that the broker will not come back.
+        # The leader waits for a session timeout before it considers the broker gone.
         node_id = str(broker["broker"])
         forget = [ponor(), "cluster", "unregister", node_id, "--controllers", controllers]
         while (refused := subprocess.run(forget, capture_output=True, text=True, timeout=600)).returncode:

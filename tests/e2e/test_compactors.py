@@ -1,4 +1,5 @@
-"""Compactors as processes: a topic is compacted while it is produced and read, and while compactors are killed, added and removed."""
+"""Compactor processes: a topic is compacted while clients produce and read, and while compactors are killed,
+added and removed."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ EAGER = {
 
 @pytest.mark.e2e
 @pytest.mark.timeout(1_800)
-def test_a_topic_is_compacted_while_it_is_produced_and_read(tmp_path: Path) -> None:
+def test_topic_is_compacted_under_load(tmp_path: Path) -> None:
     arguments = ["--compactors", "1"]
     for name, value in EAGER.items():
         arguments += ["--set", f"{name}={value}"]
@@ -49,12 +50,15 @@ def test_a_topic_is_compacted_while_it_is_produced_and_read(tmp_path: Path) -> N
             cluster.run("node", "add", "compactor")
             cluster.run("node", "remove", "compactor", "0")
             load.goes_on(RECORDS)
-            wait_for(lambda: _done(cluster, 1) >= 1, "the one that was added does its share")
+            wait_for(lambda: _done(cluster, 1) >= 1, "the added compactor has finished a task")
         read_and_judge(cluster, "load", PARTITIONS, load.acknowledged, CLIENT_FAMILIES[:1])
         uploads = cluster.metric("broker", "ponor_upload_objects_total", {"kind": "sso"})
-        wait_for(lambda: _pieces_max(cluster) * 3 <= uploads, f"{uploads:.0f} uploads are few pieces")
+        wait_for(
+            lambda: _pieces_max(cluster) * 3 <= uploads,
+            f"{uploads:.0f} uploads are compacted into few pieces",
+        )
         print(cluster.run("object", "map", "load"))
-        wait_for(lambda: "done after" in cluster.log("compactor", 1), "its log says so")
+        wait_for(lambda: "done after" in cluster.log("compactor", 1), "the compactor's log shows it")
         wait_for(lambda: "█" in cluster.run("object", "map", "load"), "streams have objects of their own")
         assert "are sound" in cluster.run("object", "verify")
         cluster.stop()

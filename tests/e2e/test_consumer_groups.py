@@ -1,7 +1,8 @@
-"""Consumer groups of three client families, unmodified, against real processes: joining, leaving, dying, restarting.
+"""Consumer groups of three unmodified client families against real processes: joins, leaves, crashes,
+restarts.
 
-Every member is a process (`group_member.py`) that writes down what it committed. The judge's rule: every record was committed, and none
-by two members, or twice by one.
+Every member is a process (`group_member.py`) that logs its commits. The rule: every record was committed
+exactly once, by one member.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 RECORDS_LEFT_MIN = 5_000
 LONG_SESSION_MS = 180_000
-"""Of members that nobody may miss: longer than a process is away that starts again, or that has no turn."""
+"""Session timeout of members that must not expire: longer than a restart or a suspended process."""
 
 
 class Member:
-    """A running member, and its account of what it committed."""
+    """A running member and its log of commits."""
 
     def __init__(self, process: subprocess.Popen[bytes], spec: MemberSpec, output: Path) -> None:
         self.process = process
@@ -73,7 +74,7 @@ class Member:
         return sum(end - first for ranges in self.events("done") for first, end in ranges.values())
 
     def leave(self) -> None:
-        """Politely: LeaveGroup, then the process ends."""
+        """Leave the group, then exit."""
         Path(self.spec.stop_file).touch()
         assert self.process.wait(240) == 0, self.output.read_text()[-4_000:]
         assert self.events("left")
@@ -169,11 +170,11 @@ class Team:
             time.sleep(0.05)
 
     def wait_progress(self, member: Member, records: int = 50) -> None:
-        """Until the member has committed some more."""
+        """Wait until the member has committed some more records."""
         goal = member.committed + records
 
         def progressed() -> bool:
-            # On a slow machine the others commit everything while this one is still starting.
+            # On a slow machine the others may commit everything while this one is still starting.
             if self.produced - self.committed < RECORDS_LEFT_MIN:
                 self.produce(RECORDS_LEFT_MIN)
             return member.committed >= goal
@@ -181,11 +182,11 @@ class Team:
         self.wait(progressed, f"{member.spec.family} does not commit {records} records more")
 
     def wait_all(self) -> None:
-        """Until everything is committed, as the group's own offsets say."""
-        self.wait(lambda: sum(self.offsets().values()) >= self.produced, "not everything is committed")
+        """Wait until everything is committed, by the group's own offsets."""
+        self.wait(lambda: sum(self.offsets().values()) >= self.produced, "some records are not committed")
 
     def offsets(self) -> dict[int, int]:
-        """The group's committed offsets, as a client without membership sees them."""
+        """Return the group's committed offsets, as seen by a client outside the group."""
         reader = Consumer(
             {"bootstrap.servers": self.cluster.bootstrap, "group.id": self.group, "log_level": 2}
         )
@@ -201,7 +202,10 @@ class Team:
         return ", ".join(f"{m.spec.family}: {m.committed} ({m.process.poll()})" for m in self.members)
 
     def judge(self, *, killed: tuple[Member, ...] = ()) -> None:
-        """Every record committed, none twice. What a killed member was about to commit may be committed without its having said so."""
+        """Check that every record was committed exactly once.
+
+        A killed member may have committed without logging `done`.
+        """
         times: Counter[tuple[int, int]] = Counter()
         for member in self.members:
             for ranges in member.events("done"):
@@ -220,7 +224,7 @@ class Team:
         lost = every - times.keys() - unsaid
         assert not lost, f"{len(lost)} records were never committed, such as {sorted(lost)[:5]}"
         assert times.keys() <= every
-        self.wait(lambda: len(self.offsets()) == PARTITIONS, "the group's offsets are not told")
+        self.wait(lambda: len(self.offsets()) == PARTITIONS, "the group's offsets are not available")
         assert self.offsets() == {p: len(range(p, self.produced, PARTITIONS)) for p in range(PARTITIONS)}
 
 
@@ -234,12 +238,12 @@ def team(cluster: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest) 
             member.kill()
 
 
-def test_members_of_three_families_join_and_leave_one_group_politely(team: Team) -> None:
+def test_members_of_three_families_join_and_leave_one_group(team: Team) -> None:
     join_and_leave_politely(team)
 
 
 def join_and_leave_politely(team: Team) -> None:
-    """Five members of three families come and go; then the judge looks at everybody's account."""
+    """Run five members of three families that come and go, then check all their logs."""
     first = team.join("librdkafka")
     team.wait_progress(first)
     second = team.join("aiokafka")
@@ -263,14 +267,14 @@ def join_and_leave_politely(team: Team) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_group_of_one_family_stops_and_resumes_where_it_was(team: Team, family: str) -> None:
+def test_group_of_one_family_resumes_at_its_offsets(team: Team, family: str) -> None:
     members = [team.join(family), team.join(family)]
     for member in members:
         team.wait_progress(member)
     for member in members:
         member.leave()
     assert sum(team.offsets().values()) > 0
-    # The last one may have committed all that there was while the other one left.
+    # The last member may have committed everything while the other one left.
     team.produce(RECORDS_LEFT_MIN)
     members = [team.join(family) for _ in range(3)]
     for member in members:
@@ -282,7 +286,7 @@ def test_a_group_of_one_family_stops_and_resumes_where_it_was(team: Team, family
     team.judge()
 
 
-def test_members_that_die_are_replaced_after_their_session(team: Team) -> None:
+def test_killed_members_are_replaced_after_their_session_timeout(team: Team) -> None:
     survivor, victim, other_victim = team.join("librdkafka"), team.join("aiokafka"), team.join("kafka-python")
     for member in (survivor, victim, other_victim):
         team.wait_progress(member)
@@ -294,14 +298,15 @@ def test_members_that_die_are_replaced_after_their_session(team: Team) -> None:
 
 
 def member_ids(team: Team) -> set[str]:
-    """From a client of its own each time: after losing its only broker, librdkafka 2.16 keeps a dead handle as the cached coordinator for 30 s."""
+    """Use a new client each time: after losing its only broker, librdkafka 2.16 caches a dead coordinator
+    handle for 30 s."""
     admin = AdminClient({"bootstrap.servers": team.cluster.bootstrap, "log_level": 2})
     description = admin.describe_consumer_groups([team.group])[team.group].result(240)
     return {member.member_id for member in description.members}
 
 
-def test_a_group_lives_through_the_brokers_death_without_a_rebalance(team: Team) -> None:
-    # Longer than the broker is away: a client that waits longer than its session gives itself up, whatever the coordinator thinks.
+def test_group_survives_a_broker_crash_without_a_rebalance(team: Team) -> None:
+    # Longer than the outage: a client that waits longer than its session timeout leaves by itself.
     members = [
         team.join(family, pause_s=0.05, session_timeout_ms=LONG_SESSION_MS)
         for family in ("librdkafka", "aiokafka", "kafka-python")
@@ -325,8 +330,8 @@ def test_a_group_lives_through_the_brokers_death_without_a_rebalance(team: Team)
     team.judge()
 
 
-def test_a_static_member_restarts_and_keeps_its_partitions(team: Team) -> None:
-    # Its session outlives the restart: on a busy machine a process takes seconds to start.
+def test_static_member_keeps_its_partitions_across_a_restart(team: Team) -> None:
+    # The session outlasts the restart; on a busy machine a process takes seconds to start.
     stays = team.join("librdkafka", instance_id="left", session_timeout_ms=LONG_SESSION_MS)
     restarts = team.join("librdkafka", instance_id="right", session_timeout_ms=LONG_SESSION_MS)
     team.wait_progress(stays)
@@ -354,7 +359,7 @@ def test_a_static_member_restarts_and_keeps_its_partitions(team: Team) -> None:
     team.judge()
 
 
-def test_tools_see_and_manage_groups(cluster: LocalCluster) -> None:
+def test_tools_list_and_manage_groups(cluster: LocalCluster) -> None:
     create_topic(cluster, "tools", 4)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 2})
     note = "what the client wrote down, é"

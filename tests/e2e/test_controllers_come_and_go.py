@@ -1,4 +1,5 @@
-"""Three controllers as processes: one dies, one hands over, one is replaced, all are restarted elsewhere, and two are lost for good; beside it others produce and change metadata."""
+"""Three controller processes under load: crash, leadership transfer, replacement, restart on other ports,
+loss of a majority."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from tests.e2e.scenarios import create_topic, read_and_judge
 PARTITIONS = 4
 RATE_BYTES = 100e3
 PAUSE_S = 0.02
-"""Between two operations of a metadata client: some twenty of all of them race for each key."""
+"""Pause between two operations of a metadata client: about twenty operations race for each key."""
 PATIENT = {"session_timeout_ms": 120_000}
-"""Metadata clients that have no turn for long are not fenced: they are there to be judged, not to die."""
+"""Metadata clients are not fenced while suspended; the test checks their histories, not their deaths."""
 RECORDS = 100
-"""So many records more between two blows: everything works again."""
+"""Records stored between two events, which shows that everything works again."""
 
 
 def test_controllers_come_and_go_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -66,12 +67,12 @@ def _the_leader_dies(cluster: LocalCluster) -> None:
 def _leadership_is_handed_over(cluster: LocalCluster) -> None:
     before = describe(cluster)
 
-    def somebody_else_leads() -> bool:
-        # A controller without a turn loses the leadership by itself, and may have it again by now.
+    def another_leads() -> bool:
+        # A slow controller may lose the leadership and regain it meanwhile.
         cluster.run("cluster", "quorum", "transfer")
         return bool(describe(cluster)["leader"] != before["leader"])
 
-    wait_for(somebody_else_leads, "another controller leads")
+    wait_for(another_leads, "another controller leads")
     assert describe(cluster)["term"] > before["term"]
 
 
@@ -91,13 +92,16 @@ def _a_controller_is_replaced(cluster: LocalCluster) -> None:
 
 
 def _one_goes_on_alone(cluster: LocalCluster) -> None:
-    """All are stopped, and two are never seen again. All three had everything, so nothing is lost."""
+    """Stop all controllers and lose two of them permanently.
+
+    All three had the whole log, so nothing is lost.
+    """
     words = ["cluster", "quorum", "force-recovery", "--controller", "2", "--accept-loss"]
     assert "FORCED RECOVERY" in cluster.run(*words)
 
 
 def _the_same_members_lead_on(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """A restart changes no member; a later term begins."""
+    """Check that a restart keeps the members and starts a later term."""
 
     def column(quorum: dict[str, Any], *names: str) -> list[list[Any]]:
         return [[row[name] for name in names] for row in quorum["members"]]

@@ -1,4 +1,5 @@
-"""A broker with a log on a disk of its own does not come back: `ponor broker recover` stands in for it, with its log and without."""
+"""A broker with its log on a local disk is lost: `ponor broker recover` replaces it, with its log and
+without."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ RECORDS = 400
 RATE_BYTES = 200e3
 TWO_BROKERS = ["--brokers", "2", "--no-restart"]
 NO_UPLOAD = {"upload_interval_ms": 86_400_000}
-"""What is acknowledged stays in the logs."""
+"""Keeps acknowledged records in the logs."""
 
 
 def recover(cluster: LocalCluster, node_id: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -33,7 +34,7 @@ def recover(cluster: LocalCluster, node_id: int, *words: str) -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
-def test_with_its_log_nothing_is_lost(tmp_path: Path) -> None:
+def test_recovery_with_the_log_loses_nothing(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, arguments=TWO_BROKERS, settings=NO_UPLOAD) as cluster:
         node_id, wal = _filled(cluster, tmp_path)
         alive = recover(cluster, node_id, "--wal", str(wal))
@@ -51,12 +52,12 @@ def test_with_its_log_nothing_is_lost(tmp_path: Path) -> None:
         assert (report["open_ends"], report["partitions_left"]) == ([], 0)
         _is_rid_of(cluster, node_id)
         read_and_judge(cluster, "load", PARTITIONS, acknowledged, CLIENT_FAMILIES[:1])
-        # The node itself comes back later, on the same disk, as if it were new.
+        # The node itself returns later with the same disk, as a new node.
         cluster.run("node", "start", "broker", "1")
         cluster.wait_serving("broker", 1)
 
 
-def test_without_it_the_loss_is_accepted_and_told(tmp_path: Path) -> None:
+def test_recovery_without_the_log_reports_the_accepted_loss(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, arguments=TWO_BROKERS, settings=NO_UPLOAD) as cluster:
         node_id, wal = _filled(cluster, tmp_path)
         acknowledged = _produce(cluster)
@@ -76,13 +77,13 @@ def test_without_it_the_loss_is_accepted_and_told(tmp_path: Path) -> None:
         _is_rid_of(cluster, node_id)
         seen = read_all(CLIENT_FAMILIES[0], cluster.bootstrap, "load", PARTITIONS)
         assert 0 < seen.count < len(acknowledged.places), (
-            "what the other broker led is there, what this one led is gone"
+            "only the partitions of the lost broker may have lost records"
         )
         _produce(cluster)
 
 
 def _filled(cluster: LocalCluster, directory: Path) -> tuple[int, Path]:
-    """The node id and the log of the second broker, which leads something."""
+    """Return node id and log of the second broker, which leads partitions."""
     create_topic(cluster, "load", PARTITIONS)
     node_id = int(cluster.process("broker", 1)["node_id"])
     assert _led(cluster, node_id)
@@ -98,7 +99,7 @@ def _produce(cluster: LocalCluster) -> Acknowledged:
 
 
 def _led(cluster: LocalCluster, node_id: int) -> list[Any]:
-    """Partitions of the load that the node leads; those of groups come and are led beside them."""
+    """Partitions of the load that the node leads, without those of the groups topic."""
     image = image_of(find_cluster(cluster.directory / "data", None))
     (topic,) = (row for row in image.topics if row.name == "load")
     rows = image.partitions.find(PARTITIONS_LED_BY, NodeId(node_id))

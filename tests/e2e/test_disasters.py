@@ -1,4 +1,4 @@
-"""Short tellings of the stories in `disasters`; `make acceptance` tells them at full length."""
+"""Short runs of the scenarios in `disasters`; `make acceptance` runs them at full length."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def store(server: SeaweedServer, request: pytest.FixtureRequest) -> StoreForTest
     return store_on(server, request.node.name)
 
 
-def test_the_disk_of_the_log_fills_up(store: StoreForTest, tmp_path: Path) -> None:
+def test_disk_of_the_log_fills_up(store: StoreForTest, tmp_path: Path) -> None:
     the_disk_of_the_log_fills_up(store, tmp_path / "cluster", full_s=3)
 
 
-def test_the_store_goes_silent(store: StoreForTest, tmp_path: Path) -> None:
+def test_store_goes_silent(store: StoreForTest, tmp_path: Path) -> None:
     the_store_goes_down(store, tmp_path / "cluster", down_s=3, dies=False)
 
 
-def test_the_store_becomes_slow(store: StoreForTest, tmp_path: Path) -> None:
+def test_store_becomes_slow(store: StoreForTest, tmp_path: Path) -> None:
     the_store_becomes_slow(store, tmp_path / "cluster", slow_s=6)

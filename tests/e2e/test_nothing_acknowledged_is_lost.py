@@ -1,4 +1,7 @@
-"""Small sizes of what `make acceptance` does at full size and on both stores: real clients, real kills. Here the directory is killed over and the S3 server does all."""
+"""Small runs of the scenarios of `make acceptance`: real clients and real kills.
+
+Kills run on a directory store, everything else on the S3 server; acceptance uses both stores for all.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> StoreForTest:
-    """A directory, or a part of the server that all tests share."""
+    """A directory, or a prefix on the server that all tests share."""
     if request.param == "directory":
         return StoreForTest()
     return store_on(request.getfixturevalue("server"), request.node.originalname)
@@ -59,8 +62,12 @@ def test_three_client_families_with_every_compression(store: StoreForTest, tmp_p
 
 
 @pytest.mark.parametrize("store", ["s3"], indirect=True)
-def test_history_is_read_from_objects_after_a_restart(store: StoreForTest, tmp_path: Path) -> None:
-    """Data >= 4x the caches, which are the smallest there are; after a restart and WAL trim a new reader gets all of it, and most bytes come from the store."""
+def test_old_data_is_read_from_objects_after_a_restart(store: StoreForTest, tmp_path: Path) -> None:
+    """With data of at least four times the minimum cache sizes, a new reader after a restart and WAL trim
+    gets everything.
+
+    Most bytes come from the store.
+    """
     settings = {
         "log_cache_bytes_max": 8 << 20,
         "block_cache_bytes_max": 1 << 20,
@@ -81,7 +88,7 @@ def test_history_is_read_from_objects_after_a_restart(store: StoreForTest, tmp_p
     cluster.stop()
     assert seen.count == len(reports) == 52_000
     written = sum(row["size_bytes"] for row in listed if row["state"] == "committed")
-    assert written > 4 * (9 << 20), "the test's own premise: the data is at least four times the caches"
+    assert written > 4 * (9 << 20), "the data must be at least four times the caches"
     assert from_store >= 0.75 * written
 
 
@@ -109,7 +116,10 @@ def test_kills_under_load_lose_nothing(store: StoreForTest, tmp_path: Path) -> N
 
 
 def test_garbage_of_interrupted_uploads_is_collected(server: SeaweedServer, tmp_path: Path) -> None:
-    """Uploads interrupted by SIGKILL leave prepared objects; when their lease is over GC leaves exactly the committed ones."""
+    """Uploads interrupted by SIGKILL leave prepared objects.
+
+    GC deletes them after their lease and keeps the committed ones.
+    """
     settings = {
         **SMALL_CACHES,
         "prepared_ttl_ms": 2000,
@@ -160,7 +170,7 @@ def test_requests_follow_bytes_not_partitions(tmp_path: Path) -> None:
             settings={
                 "upload_size_bytes_max": 2 << 20,
                 "log_cache_bytes_max": 16 << 20,
-                # Size alone starts an upload, however long the bytes take to come.
+                # Only size starts an upload here, regardless of time.
                 "upload_interval_ms": 86_400_000,
             },
         )

@@ -1,4 +1,5 @@
-"""A controller's directory is copied while it is live and put back later, then lost; the cluster refuses both and names the remedy, and goes on from the newest directory."""
+"""A controller's directory is replaced by an older copy, then lost: the cluster refuses both with a remedy,
+and continues from the newest directory."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 from tests.ports import free_port
 
 PATIENCE_S = 240
-"""Only what hangs takes so long."""
+"""Only a hang takes longer."""
 
 
 class Up:
@@ -31,7 +32,7 @@ class Up:
         self._until(ready.exists)
 
     def start_in_vain(self, expected: str) -> None:
-        """A start during which a process says this."""
+        """Start and expect that a process reports this error."""
         words = ["up", "--data", str(self.root), "--kafka-port", str(self.port)]
         self.process = subprocess.Popen(
             _command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -68,7 +69,7 @@ def _command(*words: str) -> list[str]:
     return [sys.executable, "-c", "from ponor_cli.main import main; main()", *words]
 
 
-def test_an_older_copy_and_an_empty_directory_are_refused(tmp_path: Path) -> None:
+def test_older_copy_and_empty_directory_are_refused(tmp_path: Path) -> None:
     root = tmp_path / "data"
     up = Up(root)
     up.start()

@@ -1,4 +1,5 @@
-"""A broker dies while the store does not answer, so that its log is recovered late: what librdkafka sends meanwhile without acknowledgement arrives."""
+"""A broker dies while the store is unavailable, so its log is recovered late: records that librdkafka sends
+with acks=0 meanwhile arrive."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ TOPIC = "load"
 PARTITIONS = 4
 RECORDS = 200
 SILENCE_S = 10.0
-"""Longer than requests without acknowledgement wait at the new leader."""
+"""Longer than requests with acks=0 wait at the new leader."""
 FLUSH_S_MAX = 300.0
 
 
 def rows(cluster: LocalCluster) -> dict[int, PartitionRow]:
-    """Partitions of the topic, as the controller has them."""
+    """Return the topic's partitions from the controller."""
     image = image_of(find_cluster(cluster.directory / "data", None))
     (topic,) = (row for row in image.topics if row.name == TOPIC)
     return {row.partition: row for row in image.partitions if row.topic_id == topic.topic_id}

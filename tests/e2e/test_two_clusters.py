@@ -1,4 +1,5 @@
-"""Several clusters of one machine: each draws its ordinal, and they share a store only when they are told to."""
+"""Several clusters on one machine: each draws its own ordinal, and they share a store only with
+--share-store."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ RECORDS = 500
 
 
 def refusal(data: Path, *words: str) -> str:
-    """What a `ponor up` says that must not start."""
+    """Run a `ponor up` that must be refused; return its output."""
     command = [ponor(), "up", "--data", str(data), "--kafka-port", str(free_port()), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stdout
@@ -29,7 +30,7 @@ def refusal(data: Path, *words: str) -> str:
 
 
 def check_serves(cluster: LocalCluster, ordinal: int) -> None:
-    """The cluster has this ordinal in all ids, and clients of another make are served under them."""
+    """Check that all ids contain this ordinal and that a client can produce and consume."""
     info = json.loads(cluster.run("cluster", "info", "-o", "json"))
     assert info["cluster_ordinal"] == ordinal
     ids = [row["node_id"] for row in (*info["nodes"], *info["processes"])]
@@ -40,12 +41,12 @@ def check_serves(cluster: LocalCluster, ordinal: int) -> None:
 
 
 def drawn_ordinal(cluster: LocalCluster) -> int:
-    """As the directory recorded it."""
+    """Read the ordinal from the directory."""
     recorded = json.loads((cluster.directory / "data" / "quorum.json").read_text())
     return int(recorded["cluster_ordinal"])
 
 
-def test_a_second_cluster_enters_a_store_only_when_it_is_told_to(tmp_path: Path) -> None:
+def test_second_cluster_shares_a_store_only_on_request(tmp_path: Path) -> None:
     shared = ["--object-store", f"file://{tmp_path / 'shared'}"]
     own = ["--object-store", f"file://{tmp_path / 'own'}"]
     first, second = tmp_path / "first", tmp_path / "second"

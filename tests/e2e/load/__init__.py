@@ -1,1 +1,2 @@
-"""Load that proves something: records that carry their identity, clients of three families, and a judge of what came back."""
+"""Verifiable load: records that carry their identity, clients of three families, and checks of the records
+read back."""

@@ -1,4 +1,4 @@
-"""A cluster of real processes for tests: `ponor up` in a directory of its own, on ports of its own."""
+"""A cluster of real processes for tests: `ponor up` in its own directory and on its own ports."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.ports import free_ports
 START_S_MAX = 600.0
 STOP_S_MAX = 240.0
 BROKERS_ADDED_MAX = 2
-"""Brokers that a test adds to a running cluster."""
+"""Maximum number of brokers that a test adds to a running cluster."""
 
 
 class LocalCluster:
-    """Start, look at, hurt and stop a cluster."""
+    """Starts, inspects, kills and stops a cluster."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class LocalCluster:
         self.directory = directory
         self.kafka_port = free_ports(_brokers(arguments) + BROKERS_ADDED_MAX)
         self._settings = dict(settings or {})
-        # What a test does not look at shall not run beside it: compaction is asked for by name.
+        # No background work that the test does not check: compaction must be requested.
         self._arguments = [*([] if "--compactors" in arguments else ["--compactors", "0"]), *arguments]
         self._environment = {**os.environ, **(environment or {})}
         self._up: subprocess.Popen[bytes] | None = None
@@ -49,7 +49,7 @@ class LocalCluster:
 
     @property
     def bootstrap(self) -> str:
-        """What clients are given: all brokers that there are."""
+        """Bootstrap addresses: all brokers."""
         return str(self.describe()["bootstrap"])
 
     def __enter__(self) -> Self:
@@ -86,7 +86,7 @@ class LocalCluster:
             time.sleep(0.02)
 
     def stop(self) -> float:
-        """SIGTERM; returns the seconds it took."""
+        """Send SIGTERM; return the seconds until the exit."""
         assert self._up is not None
         began = time.monotonic()
         if self._up.poll() is None:
@@ -95,25 +95,28 @@ class LocalCluster:
         return time.monotonic() - began
 
     def kill_supervisor(self) -> None:
-        """SIGKILL `ponor up` itself."""
+        """Send SIGKILL to `ponor up` itself."""
         assert self._up is not None
         self._up.kill()
         self._up.wait()
 
     def describe(self) -> dict[str, Any]:
-        """cluster.json."""
+        """Read cluster.json."""
         content: dict[str, Any] = json.loads((self.directory / "data" / "cluster.json").read_text())
         return content
 
     def process(self, role: str, number: int = 0) -> dict[str, Any]:
-        """One entry of cluster.json."""
+        """Return one entry of cluster.json."""
         entry: dict[str, Any] = next(
             entry for entry in self.describe()["processes"] if entry["role"] == role and entry["id"] == number
         )
         return entry
 
     def kill(self, role: str, number: int = 0) -> bool:
-        """SIGKILL one process; the supervisor restarts it. Whether there was one: cluster.json is a moment behind."""
+        """Send SIGKILL to one process, which the supervisor restarts.
+
+        Return whether it existed: cluster.json may be outdated.
+        """
         pid = self.process(role, number)["pid"]
         if pid is None:
             return False
@@ -136,7 +139,7 @@ class LocalCluster:
             time.sleep(0.02)
 
     def metric(self, role: str, name: str, labels: Mapping[str, str], number: int = 0) -> float:
-        """Sum of a metric's samples that have these labels."""
+        """Sum the samples of a metric that have these labels."""
         return sum(
             float(line.rsplit(" ", 1)[1])
             for line in self._samples(role, name, number)
@@ -153,7 +156,11 @@ class LocalCluster:
         *,
         per_unit: int = 1,
     ) -> dict[int, int]:
-        """How many values of a histogram (of those with the `wanted` labels) are above each of these bounds of its, all at one moment: of two looks the later one would have more. Of `per_unit` bounds one is a unit of the metric."""
+        """Count a histogram's values (with the `wanted` labels) above each of some of its bounds, from one
+        scrape.
+
+        `per_unit` bounds are one unit of the metric. Separate scrapes would not be consistent.
+        """
         up_to: Counter[float] = Counter()
         for line in self._samples(role, f"{name}_bucket", number):
             labels, _, count = line.rpartition(" ")
@@ -168,14 +175,15 @@ class LocalCluster:
         return [line for line in lines if line.startswith((name + "{", name + " "))]
 
     def log(self, role: str, number: int = 0) -> str:
-        """What a process had to say."""
+        """Return the log of a process."""
         return Path(self.process(role, number)["log_file"]).read_text(errors="replace")
 
     def run(self, *words: str) -> str:
-        """Run a `ponor` command against this cluster; what it wrote to stdout.
+        """Run a `ponor` command against this cluster; return its stdout.
 
-        In this process: stories ask dozens of times, and a Python of its own for each would take longer to start than the command to answer. What a command is as a process
-        (pipes, signals, exit codes) has tests of its own in tests/integration and cli/tests.
+        It runs in this process, because tests run dozens of commands and starting Python takes longer than a
+        command. Tests in tests/integration and cli/tests cover commands as processes (pipes, signals, exit
+        codes).
         """
         done = CliRunner().invoke(
             app, [*words, "--data", str(self.directory / "data")], env=self._environment

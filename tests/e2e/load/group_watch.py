@@ -1,4 +1,5 @@
-"""A consumer in a group that reads beside a story and notices what an application must not: rebalances and errors."""
+"""A consumer group that reads during a scenario and records rebalances and errors, which applications must
+not see."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ ASSIGNED_S_MAX: Final = 240.0
 
 
 class GroupWatch:
-    """`assignments` counts how often partitions were assigned; `errors` are those that reached the application."""
+    """`assignments` counts partition assignments; `errors` are those that reached the application."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self.assignments = 0
@@ -35,7 +36,7 @@ class GroupWatch:
         self._thread.start()
 
     def wait_assigned(self) -> None:
-        """Until the group has settled."""
+        """Wait until partitions are assigned."""
         deadline = time.monotonic() + ASSIGNED_S_MAX
         while not self.assignments:
             assert time.monotonic() < deadline, "no partition was assigned"
@@ -65,7 +66,7 @@ class GroupWatch:
 
 @contextmanager
 def group_watch(bootstrap: str, topic: str, *, group: str) -> Iterator[GroupWatch]:
-    """A watch that reads inside."""
+    """Run a watch for the duration of the block."""
     watch = GroupWatch(bootstrap, topic, group)
     try:
         yield watch

@@ -1,9 +1,9 @@
-"""Holds what was acknowledged against what came back.
+"""Check of the records read back against the acknowledged ones.
 
-Rules (the mission's words: every acknowledged record there once, in order):
+Rules (every acknowledged record exactly once, in order):
 1. Every acknowledged record is at its acknowledged offset, byte for byte.
-2. No record is there twice, acknowledged or not.
-3. Within a partition, each producer's records stand in the order they were sent.
+2. No record occurs twice, acknowledged or not.
+3. Within a partition, each producer's records are in send order.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from tests.e2e.load.records import make_record
 
 @dataclass(slots=True)
 class Acknowledged:
-    """(producer, number) -> (partition, offset), as the producers' delivery reports said."""
+    """(producer, number) -> (partition, offset), from the producers' delivery reports."""
 
     places: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def add(self, producer: str, number: int, partition: int, offset: int) -> None:
-        """Note one delivery report."""
+        """Record one delivery report."""
         assert (producer, number) not in self.places, f"{producer}/{number} was acknowledged twice"
         self.places[producer, number] = (partition, offset)
 
 
 @dataclass(slots=True)
 class Seen:
-    """What a reader without a group got, in the order it got it."""
+    """Records received by a reader without a group, in order."""
 
     partitions: dict[int, list[tuple[int, str, int, int]]] = field(default_factory=lambda: defaultdict(list))
     """Partition -> [(offset, producer, number, checksum)]."""
 
     def add(self, partition: int, offset: int, producer: str, number: int, checksum: int) -> None:
-        """Note one consumed record."""
+        """Record one consumed record."""
         self.partitions[partition].append((offset, producer, number, checksum))
 
     @property
     def count(self) -> int:
-        """Records in all."""
+        """Total number of records."""
         return sum(map(len, self.partitions.values()))
 
 
 def judge(acknowledged: Acknowledged, seen: Seen) -> None:
-    """Raise AssertionError naming the first record that breaks a rule."""
+    """Raise AssertionError that names the first record violating a rule."""
     places: dict[tuple[str, int], tuple[int, int]] = {}
     for partition, rows in seen.partitions.items():
         last_offset = -1
@@ -55,7 +55,7 @@ def judge(acknowledged: Acknowledged, seen: Seen) -> None:
             assert offset > last_offset, f"{where} came after offset {last_offset}"
             last_offset = offset
             assert (producer, number) not in places, (
-                f"{where} is there twice, first at {places[producer, number]}"
+                f"{where} occurs twice, first at {places[producer, number]}"
             )
             places[producer, number] = (partition, offset)
             assert number > last_number.get(producer, -1), (

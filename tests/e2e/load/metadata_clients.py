@@ -1,8 +1,9 @@
-"""Nodes that change and read metadata without pause, and write down what they saw.
+"""Clients that change and read metadata continuously and record their histories.
 
-What lives here: clients of the controllers as brokers are, in a process of their own: a session each (put a key if it has no value), a subscription each, and linearizable
-reads (an index from the quorum, then the own image once it is there). All race for the same few keys. Times are of the machine's monotonic clock, which all processes
-share, so that a history can be laid beside kills that another process made.
+They act like brokers, in a separate process: each has a session (put a key if it has no value), a
+subscription and linearizable reads (an index from the quorum, then the local image at that index). All race
+for the same few keys. Times are of the machine's monotonic clock, which all processes share, so that a
+history can be compared with kills by another process.
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ from ponor_runtime.telemetry import Telemetry
 
 CLIENT_NUMBER_FIRST: Final = 1900
 SLOTS_PER_S: Final = 5
-"""Every so often all clients turn to a new key: a key is written once, so only a new one is contended."""
+"""Rate at which all clients switch to a new key. A key is written once, so only a new key is contended."""
 READ_S_MAX: Final = 20.0
 PAUSE_S: Final = 0.002
-"""Hardly any: as much as the controllers can do."""
+"""Short, to load the controllers fully."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operation as its client saw it. `end_ns` None: the answer never came. A put's `held` is the value that the key has since, a read's what it found."""
+    """One operation as seen by its client.
+
+    `end_ns` None: no response. `held`: a put's resulting value, or the value read.
+    """
 
     client: int
     key: str
@@ -52,7 +56,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class MetadataLoad:
-    """What the clients' process is told."""
+    """Configuration of the clients' process."""
 
     controllers: Sequence[str]
     clients: int
@@ -60,11 +64,11 @@ class MetadataLoad:
     stop_file: str
     started_file: str
     pause_s: float = PAUSE_S
-    """Of each client between two operations."""
+    """Pause of each client between two operations."""
 
 
 def run_metadata_clients(load: MetadataLoad) -> list[Call]:
-    """Until the stop file appears; the history of all clients, in no order."""
+    """Run until the stop file appears; return the unordered history of all clients."""
     return asyncio.run(_run(load))
 
 
@@ -86,9 +90,10 @@ class _Client:
         self._number = number
         self._history = history
         self._chance = random.Random(load.seed * 1000 + number)
-        # Each begins at another controller, so that reads go through followers and deposed leaders too.
+        # Each client starts at another controller, so that followers and former leaders also serve reads.
         at = number % len(load.controllers)
-        # What the subscription learns about the quorum serves all three: they outlive the replacement of every controller they began with.
+        # The subscription's knowledge of the quorum serves all three, so they survive the replacement of
+        # every initial controller.
         addresses = KnownControllers([*load.controllers[at:], *load.controllers[:at]])
         clock, randomness, telemetry = SystemClock(), SystemRandomness(), Telemetry()
         self._quorum = QuorumClient(network, clock, addresses)
@@ -117,7 +122,7 @@ class _Client:
         await self._session.ready()
 
     async def work(self) -> None:
-        """Puts and reads, one at a time."""
+        """Run puts and reads, one at a time."""
         stop = Path(self._load.stop_file)
         while not stop.exists():
             key = f"race/{self._load.seed}/{int(time.monotonic() * SLOTS_PER_S)}"
@@ -128,7 +133,7 @@ class _Client:
             await asyncio.sleep(self._load.pause_s)
 
     async def close(self) -> None:
-        """Leave."""
+        """Close the session."""
         await self._session.close()
         await self._subscription.close()
         await asyncio.gather(*self._running)
@@ -147,7 +152,7 @@ class _Client:
                 quorum_wire.QuorumRequest(read_index=quorum_wire.ReadIndex()), timeout_s=READ_S_MAX
             )
         except NoControllerError:
-            return  # it changed nothing: a read without an answer says nothing
+            return  # a read without a response changes and proves nothing
         await self._subscription.wait_for(answer.done.index)
         row = self._subscription.image.keys.get(key)
         self._add(key, "read", b"", begin_ns, None if row is None else row.value, created=False)

@@ -1,7 +1,7 @@
-"""Machines for tests: network namespaces on one bridge, whose links can be cut. Needs root and iproute2.
+"""Network namespaces on one bridge as test machines whose links can be cut. Needs root and iproute2.
 
-What lives here: making, cutting, mending and removing them. Names carry the process id, so that two runs do not meet; everything is removed at the end, also after a
-failure.
+Names contain the process id, so that concurrent runs do not collide. Everything is removed at the end, also
+after a failure.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from typing import Final
 
 NETWORK: Final = "10.213"
-"""Of addresses that nobody routes; the third byte is drawn from the process id."""
+"""Unrouted addresses; the third byte depends on the process id."""
 
 
 def namespaces_are_allowed() -> bool:
-    """Whether this process may make namespaces and links."""
+    """Whether this process may create namespaces and links."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     name = f"pnrtry{os.getpid()}"
@@ -37,11 +37,11 @@ class Machine:
         self.address = address
 
     def command(self, *words: str) -> list[str]:
-        """The words, run on this machine."""
+        """Return a command that runs on this machine."""
         return ["ip", "netns", "exec", self.name, *words]
 
     def cut(self) -> None:
-        """Nothing goes in or out any more; nobody is told."""
+        """Drop all traffic of the machine silently."""
         _ip("link", "set", f"{self.name}-b", "down")
 
     def mend(self) -> None:
@@ -51,7 +51,7 @@ class Machine:
 
 @contextmanager
 def machines(count: int) -> Iterator[list[Machine]]:
-    """So many machines; the test's own process is on the bridge too and reaches all of them."""
+    """Create `count` machines; the test's own process is on the bridge too and reaches all of them."""
     run = os.getpid() % 10_000
     subnet = f"{NETWORK}.{run % 250}"
     bridge = f"pnr{run}"

@@ -1,4 +1,4 @@
-"""What `paced` producers wrote, read back and judged: every number once, in order, at the offset that was acknowledged."""
+"""Check of records written by `paced` producers: every number once, in order, at its acknowledged offset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READ_S_MAX: Final = 120.0
 
 
 def fill(bootstrap: str, topic: str, size_bytes: int, partition: int = 0) -> None:
-    """Write so many bytes as fast as it goes; their contents mean nothing."""
+    """Write some bytes of arbitrary content at full speed."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -44,7 +44,7 @@ def fill(bootstrap: str, topic: str, size_bytes: int, partition: int = 0) -> Non
 
 
 def judge_numbered(bootstrap: str, topic: str, running: Paced) -> None:
-    """Read what the producer wrote, and nothing before it."""
+    """Read and check the producer's records, and nothing before them."""
     acknowledged = {row.number: row.offset for row in running.acknowledgements}
     first = min((offset for offset in acknowledged.values() if offset >= 0), default=OFFSET_BEGINNING)
     consumer = Consumer(
@@ -57,7 +57,7 @@ def judge_numbered(bootstrap: str, topic: str, running: Paced) -> None:
     offset = first
     while offset + 1 < end and expected < len(acknowledged):
         message = consumer.poll(READ_S_MAX)
-        assert message is not None, f"{running.family}: nothing more came behind offset {offset}"
+        assert message is not None, f"{running.family}: no more records after offset {offset}"
         if message.error() is not None:
             break
         offset = message.offset() or 0

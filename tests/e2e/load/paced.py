@@ -1,7 +1,8 @@
-"""One idempotent producer that sends numbered records to one partition at a steady rate and notes when each was acknowledged.
+"""An idempotent producer that sends numbered records to one partition at a steady rate and logs their
+acknowledgements.
 
-What lives here: the same producer in three client families, each in a process of its own, and what its notes say about pauses. The value of a record is its number in
-eight bytes, then zeroes. A send that fails for good ends the run with an error.
+It exists for three client families, each in its own process, with analysis of pauses. A record's value is its
+number in eight bytes, then zeroes. A send that fails permanently ends the run with an error.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ FAMILIES: Final = ("librdkafka", "java", "aiokafka")
 JAVA_CLIENT: Final = "4.3.1"
 NUMBER_BYTES: Final = 8
 LOOK_EVERY: Final = 64
-"""Records between two looks at the stop file."""
+"""Records between two checks of the stop file."""
 START_S_MAX: Final = 240.0
 STOP_S_MAX: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True)
 class PacedLoad:
-    """What to send. `rate_bytes` 0: as fast as it goes. `properties` are the client's own names and values, beside those that make it idempotent."""
+    """Parameters of the load.
+
+    `rate_bytes` 0: full speed. `properties` are client-specific, besides those for idempotence.
+    """
 
     bootstrap: str
     topic: str
@@ -42,14 +46,14 @@ class PacedLoad:
     properties: Mapping[str, str]
 
     def words(self) -> list[str]:
-        """For a program's command line."""
+        """Encode for a command line."""
         extra = [f"{name}={value}" for name, value in self.properties.items()]
         numbers = [str(self.partition), str(self.record_bytes), str(self.rate_bytes)]
         return [self.bootstrap, self.topic, *numbers, str(self.stop_file), str(self.report_file), *extra]
 
     @classmethod
     def of(cls, words: list[str]) -> PacedLoad:
-        """From a program's command line."""
+        """Decode from a command line."""
         bootstrap, topic, partition, record_bytes, rate_bytes, stop_file, report_file, *extra = words
         properties = dict(word.split("=", 1) for word in extra)
         return cls(
@@ -75,7 +79,7 @@ class Acknowledgement:
 
 
 class Paced:
-    """A running producer, and afterwards its acknowledgements in the order of its sends."""
+    """A running producer, and afterwards its acknowledgements in send order."""
 
     def __init__(self, family: str, load: PacedLoad, process: subprocess.Popen[bytes]) -> None:
         self.family = family
@@ -84,7 +88,7 @@ class Paced:
         self.acknowledgements: list[Acknowledgement] = []
 
     def wait_started(self) -> None:
-        """Until something was acknowledged."""
+        """Wait for the first acknowledgement."""
         deadline = time.monotonic() + START_S_MAX
         while not (self.load.report_file.exists() and self.load.report_file.stat().st_size):
             assert self._process.poll() is None, f"the {self.family} producer ended at its start"
@@ -92,7 +96,7 @@ class Paced:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """End the sends, wait for what is under way, read the notes."""
+        """Stop sending, wait for pending sends, read the log."""
         self.load.stop_file.touch()
         code = self._process.wait(STOP_S_MAX)
         assert code == 0, f"the {self.family} producer failed"
@@ -102,13 +106,13 @@ class Paced:
         )
 
     def kill(self) -> None:
-        """After a failure of the story."""
+        """Kill the producer after a failure of the test."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
     def pause_s(self, from_ns: int, until_ns: int) -> float:
-        """The longest time without an acknowledgement that touches [from_ns, until_ns)."""
+        """Longest time without an acknowledgement that overlaps [from_ns, until_ns)."""
         times = sorted(each.acknowledged_ns for each in self.acknowledgements)
         gaps = (
             after - before
@@ -118,7 +122,7 @@ class Paced:
         return max(gaps, default=0) / 1e9
 
     def latencies_s(self, from_ns: int = 0) -> list[float]:
-        """From send to acknowledgement, of what was sent from then on, sorted."""
+        """Sorted latencies, from send to acknowledgement, of records sent from then on."""
         return sorted(
             (each.acknowledged_ns - each.sent_ns) / 1e9
             for each in self.acknowledgements
@@ -126,7 +130,7 @@ class Paced:
         )
 
     def bytes_per_s(self) -> float:
-        """Of the whole run, from the first acknowledgement to the last."""
+        """Throughput of the whole run, from the first acknowledgement to the last."""
         times = [each.acknowledged_ns for each in self.acknowledgements]
         return len(times) * self.load.record_bytes / ((max(times) - min(times)) / 1e9)
 
@@ -143,7 +147,8 @@ def paced(
     rate_bytes: float = 5e6,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Paced]:
-    """A producer that sends inside, and is judged afterwards: every send was acknowledged once, in order."""
+    """Run a producer for the duration of the block, then check that every send was acknowledged once, in
+    order."""
     directory.mkdir(parents=True, exist_ok=True)
     name = f"{family}-{topic}-{partition}-{time.monotonic_ns()}"
     stop_file, report_file = directory / f"{name}.stop", directory / f"{name}.acks"
@@ -175,7 +180,7 @@ def _judge(running: Paced) -> None:
 
 
 def _numbers(load: PacedLoad) -> Iterator[tuple[int, float]]:
-    """Numbers, and how many seconds too early each is."""
+    """Yield numbers, and how many seconds too early each one is."""
     began = time.monotonic()
     number = 0
     while number % LOOK_EVERY or not load.stop_file.exists():
@@ -189,7 +194,7 @@ def _value(load: PacedLoad, number: int) -> bytes:
 
 
 def run_librdkafka(load: PacedLoad) -> None:
-    """confluent_kafka.Producer; defaults but for idempotence."""
+    """Produce with confluent_kafka.Producer; defaults except for idempotence."""
     from confluent_kafka import Producer
 
     properties = {"enable.idempotence": "true", "acks": "all", "log_level": "2", **load.properties}
@@ -233,7 +238,7 @@ def run_librdkafka(load: PacedLoad) -> None:
 
 
 async def run_aiokafka(load: PacedLoad) -> None:
-    """aiokafka.AIOKafkaProducer; defaults but for idempotence."""
+    """Produce with aiokafka.AIOKafkaProducer; defaults except for idempotence."""
     from aiokafka import AIOKafkaProducer
 
     producer = AIOKafkaProducer(bootstrap_servers=load.bootstrap, enable_idempotence=True, acks="all")
@@ -270,7 +275,7 @@ async def run_aiokafka(load: PacedLoad) -> None:
 
 
 def main() -> None:
-    """One producer: FAMILY, then the words of `PacedLoad`."""
+    """Run one producer: FAMILY, then the arguments of `PacedLoad`."""
     family, *words = sys.argv[1:]
     load = PacedLoad.of(words)
     if family == "librdkafka":

@@ -1,8 +1,8 @@
-"""Idempotent acks=all producers of three client families, unmodified, with the same interface.
+"""Idempotent acks=all producers of three unmodified client families with one interface.
 
-Each `produce_*` sends records [first, first + count) of one producer name, spread over the partitions, and returns the delivery
-reports [(number, partition, offset)]. A record whose delivery failed for good raises: under the tests' faults every send must live
-through. `rate_bytes` (bytes per second) keeps a load steady; None is as fast as it goes.
+Each `produce_*` sends records [first, first + count) of one producer name, spread over the partitions, and
+returns the delivery reports [(number, partition, offset)]. A permanent delivery failure raises: every send
+must survive the tests' faults. `rate_bytes` (bytes per second) keeps a load steady; None means full speed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ CLIENT_FAMILIES = ("librdkafka", "aiokafka", "kafka-python")
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 DELIVERY_TIMEOUT_MS = 300_000
 UNKNOWN_OFFSET = -1
-"""librdkafka knows that a batch it repeated is stored, but not where, when the broker remembers only newer ones (DUPLICATE_SEQUENCE_NUMBER)."""
+"""Offset reported by librdkafka for a repeated batch that the broker no longer remembers
+(DUPLICATE_SEQUENCE_NUMBER)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one producer sends."""
+    """Parameters of one producer."""
 
     bootstrap: str
     topic: str
@@ -37,13 +38,14 @@ class Assignment:
     compression: str = "none"
     rate_bytes: float | None = None
     stop_file: str | None = None
-    """When this file appears, sending ends early (delivery reports are still awaited)."""
+    """If this file appears, sending ends early; delivery reports are still awaited."""
     batch_bytes_max: int = 1_000_000
-    """librdkafka alone. Batches grow when the broker had no turn for a moment: what they are added to grows past its bound by one of them."""
+    """Only for librdkafka: batches grow while the broker is slow, and the last record added may exceed the
+    limit."""
 
     @property
     def started_file(self) -> Path:
-        """Made when the client is connected and sends: a client that cannot even find the cluster gives up, as it should."""
+        """Created when the client is connected and sends; a client that never finds the cluster gives up."""
         return Path(f"{self.stop_file}.{self.producer}.started")
 
 
@@ -56,7 +58,7 @@ class Pace:
         self._sent = 0
 
     def ahead_s(self, record: LoadRecord) -> float:
-        """How long to wait before the next send."""
+        """Return the wait in seconds before the next send."""
         if self._rate is None:
             return 0.0
         self._sent += len(record.value or b"") + 100
@@ -64,7 +66,7 @@ class Pace:
 
 
 def produce(family: str, assignment: Assignment) -> list[Report]:
-    """Send with one family's client."""
+    """Send with one client family."""
     senders: dict[str, Callable[[Assignment], list[Report]]] = {
         "librdkafka": produce_librdkafka,
         "aiokafka": lambda work: asyncio.run(produce_aiokafka(work)),
@@ -85,12 +87,12 @@ def _numbers(assignment: Assignment) -> Any:
 
 
 def partition_of(number: int, partitions: int) -> int:
-    """Where a record goes; runs of a few stay together so that batches form."""
+    """Choose a record's partition; short runs stay together so that batches form."""
     return (number // 7) % partitions
 
 
 def produce_librdkafka(assignment: Assignment) -> list[Report]:
-    """confluent_kafka.Producer."""
+    """Produce with confluent_kafka.Producer."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -150,7 +152,7 @@ def produce_librdkafka(assignment: Assignment) -> list[Report]:
 
 
 async def produce_aiokafka(assignment: Assignment) -> list[Report]:
-    """aiokafka.AIOKafkaProducer."""
+    """Produce with aiokafka.AIOKafkaProducer."""
     from aiokafka import AIOKafkaProducer
 
     producer = AIOKafkaProducer(
@@ -159,7 +161,7 @@ async def produce_aiokafka(assignment: Assignment) -> list[Report]:
         acks="all",
         compression_type=None if assignment.compression == "none" else assignment.compression,
         linger_ms=5,
-        request_timeout_ms=180_000,  # it gives a batch up after this time, whatever it was answered
+        request_timeout_ms=180_000,  # also limits the total time for a batch
         retry_backoff_ms=100,
     )
     await producer.start()
@@ -196,7 +198,7 @@ async def produce_aiokafka(assignment: Assignment) -> list[Report]:
 
 
 def produce_kafka_python(assignment: Assignment) -> list[Report]:
-    """kafka.KafkaProducer."""
+    """Produce with kafka.KafkaProducer."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(

@@ -1,4 +1,4 @@
-"""The controllers of a running cluster from outside: who leads, and how long nothing could be written."""
+"""External view of a running cluster's controllers: the leader, and how long writes were unavailable."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ ANSWER_S_MAX: Final = 120.0
 
 
 def describe(cluster: LocalCluster) -> dict[str, Any]:
-    """What `ponor cluster quorum describe -o json` shows, without a process of its own: stories ask often."""
+    """Like `ponor cluster quorum describe -o json`, without starting a process."""
     facts, members = describe_quorum(describe_at(cluster.describe()["controllers"]))
     return {**facts, "members": members}
 
 
 def describe_at(controllers: Sequence[str]) -> wire.QuorumDescription:
-    """The leader's view."""
+    """Return the leader's view."""
 
     async def ask() -> wire.QuorumDescription:
         network = GrpcNetwork()
@@ -50,14 +50,14 @@ def describe_at(controllers: Sequence[str]) -> wire.QuorumDescription:
 
 
 def leader(cluster: LocalCluster) -> dict[str, Any]:
-    """The leader's entry in cluster.json."""
+    """Return the leader's entry in cluster.json."""
     node_id = describe(cluster)["leader"]
     entry: dict[str, Any] = next(row for row in cluster.describe()["processes"] if row["node_id"] == node_id)
     return entry
 
 
 def kill_leader(cluster: LocalCluster) -> tuple[int, int]:
-    """SIGKILL the leader; its number, and the moment."""
+    """Send SIGKILL to the leader; return its number and the time."""
     entry = leader(cluster)
     at_ns = time.monotonic_ns()
     os.kill(entry["pid"], signal.SIGKILL)
@@ -66,22 +66,22 @@ def kill_leader(cluster: LocalCluster) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class MetadataHistory:
-    """What clients saw, complete once the load has ended."""
+    """Histories of the clients, complete after the load has ended."""
 
     calls: list[Call] = field(default_factory=list)
 
     def gap_s(self, after_ns: int) -> float:
-        """From a moment to the end of the first put that was begun after it."""
+        """Time from a moment to the end of the first put that started after it."""
         ends = [
             call.end_ns
             for call in self.calls
             if call.kind == "put" and call.begin_ns >= after_ns and call.end_ns is not None
         ]
-        assert ends, "nothing was written any more"
+        assert ends, "no put succeeded afterwards"
         return (min(ends) - after_ns) / 1e9
 
     def outage_s(self, after_ns: int) -> float:
-        """The longest time without the end of any put, within the five seconds after a moment."""
+        """Longest time without the end of any put within five seconds after a moment."""
         until_ns = after_ns + 5_000_000_000
         ends = sorted(
             call.end_ns
@@ -93,7 +93,7 @@ class MetadataHistory:
 
 
 def judge_puts(history: MetadataHistory) -> None:
-    """Every key was created once, and everybody was told the value of that one."""
+    """Check that every key was created once and every client saw that value."""
     created: dict[str, Call] = {}
     for call in history.calls:
         if call.kind == "put" and call.created:
@@ -108,13 +108,13 @@ def judge_puts(history: MetadataHistory) -> None:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank."""
+    """Nearest-rank percentile."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def shown(values: Sequence[float]) -> str:
-    """Median, 99th percentile, greatest."""
+    """Format median, 99th percentile and maximum."""
     return f"median {statistics.median(values):.2f} s, p99 {percentile(values, 0.99):.2f} s, worst {max(values):.2f} s"
 
 
@@ -122,7 +122,7 @@ def shown(values: Sequence[float]) -> str:
 def metadata_load(
     cluster: LocalCluster, *, clients: int, seed: int, pause_s: float = PAUSE_S
 ) -> Iterator[MetadataHistory]:
-    """Metadata clients beside a story."""
+    """Run metadata clients for the duration of the block."""
     stop_file = cluster.directory / f"stop-metadata-{seed}"
     started_file = cluster.directory / f"metadata-started-{seed}"
     load = MetadataLoad(

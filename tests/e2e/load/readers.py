@@ -1,4 +1,5 @@
-"""Readers without a group, of three client families: every partition from its first offset to its present end."""
+"""Readers without a group for three client families: every partition from its first offset to its current
+end."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from tests.e2e.load.records import checksum, identity
 IDLE_S_MAX = 240.0
 TRIES_MAX: Final = 1_000
 PASSING: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT"})
-"""Errors that are over when a broker is there again."""
+"""Errors that end when a broker is available again."""
 REQUEST_MS_MAX: Final = 120_000
 
 
 def read_all(family: str, bootstrap: str, topic: str, partitions: int) -> Seen:
-    """Read everything with one family's client."""
+    """Read everything with one client family."""
     readers: dict[str, Callable[[str, str, int], Seen]] = {
         "librdkafka": read_librdkafka,
         "aiokafka": lambda *arguments: asyncio.run(read_aiokafka(*arguments)),
@@ -31,7 +32,10 @@ def read_all(family: str, bootstrap: str, topic: str, partitions: int) -> Seen:
 
 
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """First and next offset. This call of librdkafka, unlike its reads and writes, does not look for a new leader by itself."""
+    """Return first and end offset.
+
+    Unlike reads and writes, this librdkafka call does not look up a new leader by itself.
+    """
     for _ in range(TRIES_MAX):
         try:
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=240)
@@ -43,7 +47,7 @@ def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int
             time.sleep(0.1)
         else:
             return low, high
-    raise AssertionError(f"{topic}-{partition} finds no leader")
+    raise AssertionError(f"{topic}-{partition} has no leader")
 
 
 def _passes(error: KafkaError) -> bool:
@@ -51,7 +55,7 @@ def _passes(error: KafkaError) -> bool:
 
 
 def read_librdkafka(bootstrap: str, topic: str, partitions: int) -> Seen:
-    """confluent_kafka.Consumer with assign()."""
+    """Read with confluent_kafka.Consumer and assign()."""
     from confluent_kafka import OFFSET_BEGINNING
 
     consumer = Consumer(
@@ -75,7 +79,7 @@ def read_librdkafka(bootstrap: str, topic: str, partitions: int) -> Seen:
         if messages:
             last_progress = time.monotonic()
         assert time.monotonic() - last_progress < IDLE_S_MAX, (
-            f"nothing more comes; open: {sorted(open_partitions)}"
+            f"no more records; unfinished partitions: {sorted(open_partitions)}"
         )
         for message in messages:
             error = message.error()
@@ -97,7 +101,7 @@ def read_librdkafka(bootstrap: str, topic: str, partitions: int) -> Seen:
 
 
 async def read_aiokafka(bootstrap: str, topic: str, partitions: int) -> Seen:
-    """aiokafka.AIOKafkaConsumer with assign()."""
+    """Read with aiokafka.AIOKafkaConsumer and assign()."""
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
     consumer = AIOKafkaConsumer(
@@ -121,7 +125,7 @@ async def read_aiokafka(bootstrap: str, topic: str, partitions: int) -> Seen:
         while left:
             batches = await consumer.getmany(*left, timeout_ms=1000, max_records=5000)
             assert batches or time.monotonic() - last_progress < IDLE_S_MAX, (
-                f"nothing more comes; open: {left}"
+                f"no more records; unfinished partitions: {left}"
             )
             for place, records in batches.items():
                 last_progress = time.monotonic()
@@ -138,7 +142,7 @@ async def read_aiokafka(bootstrap: str, topic: str, partitions: int) -> Seen:
 
 
 def read_kafka_python(bootstrap: str, topic: str, partitions: int) -> Seen:
-    """kafka.KafkaConsumer with assign()."""
+    """Read with kafka.KafkaConsumer and assign()."""
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(
@@ -160,7 +164,9 @@ def read_kafka_python(bootstrap: str, topic: str, partitions: int) -> Seen:
     last_progress = time.monotonic()
     while left:
         batches = consumer.poll(timeout_ms=1000, max_records=5000)
-        assert batches or time.monotonic() - last_progress < IDLE_S_MAX, f"nothing more comes; open: {left}"
+        assert batches or time.monotonic() - last_progress < IDLE_S_MAX, (
+            f"no more records; unfinished partitions: {left}"
+        )
         for place, records in batches.items():
             last_progress = time.monotonic()
             for record in records:

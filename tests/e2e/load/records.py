@@ -1,6 +1,7 @@
-"""Records whose content follows from (producer, number): mixed sizes, keys, nulls and headers, checkable without keeping them.
+"""Records derived from (producer, number), with mixed sizes, keys, nulls and headers, verifiable without
+storing them.
 
-Every record carries its identity in the header `id`, so that a null key and a null value stay identifiable.
+The header `id` contains the identity, so that records with null key and value stay identifiable.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ class LoadRecord:
 
     @property
     def checksum(self) -> int:
-        """CRC-32 over everything that a consumer must get back."""
+        """CRC-32 over everything that a consumer must receive."""
         return checksum(self.key, self.value, self.headers)
 
 
 def make_record(producer: str, number: int) -> LoadRecord:
-    """The record with this identity; always the same."""
+    """Build the record with this identity; deterministic."""
     seed = blake2b(f"{producer}/{number}".encode(), digest_size=32).digest()
     size = LARGE_BYTES if number % LARGE_EVERY == 11 else SIZES[seed[0] % len(SIZES)]
     value = None if seed[1] % 50 == 0 else _stretch(seed, size)
-    # aiokafka refuses a record that has neither key nor value.
+    # aiokafka refuses a record with neither key nor value.
     key = None if seed[2] % 4 == 0 and value is not None else seed[3:11]
     headers: list[tuple[str, bytes | None]] = [("id", f"{producer}/{number}".encode())]
-    nullable = not producer.startswith("kafka-python")  # its producer takes bytes only
+    nullable = not producer.startswith("kafka-python")  # its producer accepts only bytes
     for index in range(seed[12] % 3):
         null = nullable and seed[13 + index] % 5 == 0
         headers.append((f"h{index}", None if null else seed[16 : 16 + seed[14] % 12]))
@@ -46,7 +47,7 @@ def make_record(producer: str, number: int) -> LoadRecord:
 
 
 def identity(headers: list[tuple[str, bytes | None]] | None) -> tuple[str, int]:
-    """(producer, number) of a consumed record."""
+    """Return (producer, number) of a consumed record."""
     for name, content in headers or ():
         if name == "id":
             assert content is not None
@@ -56,7 +57,7 @@ def identity(headers: list[tuple[str, bytes | None]] | None) -> tuple[str, int]:
 
 
 def checksum(key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]] | None) -> int:
-    """CRC-32 over a record's content; None and empty differ."""
+    """CRC-32 over a record's content; distinguishes None from empty."""
     crc = zlib.crc32(b"n" if key is None else b"k" + bytes(key))
     crc = zlib.crc32(b"n" if value is None else b"v" + bytes(value), crc)
     for name, content in headers or ():
@@ -66,6 +67,6 @@ def checksum(key: bytes | None, value: bytes | None, headers: list[tuple[str, by
 
 
 def _stretch(seed: bytes, size: int) -> bytes:
-    """Half compressible: a repeated seed with a changing middle."""
+    """Build half compressible content: a repeated seed with a changing middle."""
     repeated = seed * (size // len(seed) + 1)
     return repeated[:size]

@@ -1,6 +1,6 @@
-"""Is what the metadata clients saw linearizable?
+"""Linearizability check of the metadata clients' histories.
 
-What lives here: the object they used, a key that is written once, as a sequential model, and the translation of their calls.
+The sequential model is a key that is written once; calls are translated to operations on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from tests.e2e.load.metadata_clients import Call
 
 
 class WriteOnce:
-    """`put` writes if there is nothing, and answers (what it brought, what is there now, whether it wrote); `read` answers what is there."""
+    """`put` writes if there is no value and returns (own value, current value, whether it wrote).
+
+    `read` returns the value.
+    """
 
     initial: Hashable = None
 
@@ -28,13 +31,13 @@ class WriteOnce:
         return state if not created and held == state else REFUSED
 
     def without_effect(self, operations: Sequence[Operation]) -> set[int]:
-        """None: every put of these histories was answered, because a session asks until it is."""
+        """None: sessions retry, so every put in these histories has a response."""
         assert all(operation.returned is not None for operation in operations)
         return set()
 
 
 def judge_linearizable(calls: Iterable[Call]) -> None:
-    """Raises AssertionError with the key and the answers that no order explains."""
+    """Raise AssertionError with the key and the responses that no order explains."""
     operations = [
         Operation(
             process=str(call.client),

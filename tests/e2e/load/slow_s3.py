@@ -1,7 +1,7 @@
-"""An S3 server behind a distance: a proxy that lets every request wait a lognormal time before it is passed on.
+"""A distant S3 server: a proxy that delays every request by a lognormal time.
 
-What lives here: HTTP/1.1 framing as far as S3 clients and servers use it, and the delay. A process of its own, so that its work does not count as that of whoever measures.
-Host names stay as the client signed them.
+It implements HTTP/1.1 framing as far as S3 clients and servers use it. It is a separate process, so that its
+CPU time does not count in measurements. Host names stay as the client signed them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 P99_SIGMAS: Final = 2.3263
-"""A normal variable is below its mean plus this many deviations in 99 of 100 cases."""
+"""In 99 of 100 cases a normal variable is below its mean plus this many standard deviations."""
 PIECE_BYTES: Final = 256 * 1024
 HEAD_BYTES_MAX: Final = 64 * 1024
 NO_BODY: Final = (b"204", b"304")
@@ -26,7 +26,7 @@ NO_BODY: Final = (b"204", b"304")
 
 @contextmanager
 def slow_s3(endpoint: str, *, p50_s: float, p99_s: float, seed: int = 1) -> Iterator[str]:
-    """The endpoint of a proxy before `endpoint` (http://HOST:PORT)."""
+    """Run a proxy for `endpoint` (http://HOST:PORT); return its own endpoint."""
     words = ["--upstream", urlsplit(endpoint).netloc, "--p50", str(p50_s), "--p99", str(p99_s)]
     command = [sys.executable, "-m", "tests.e2e.load.slow_s3", *words, "--seed", str(seed)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -38,7 +38,7 @@ def slow_s3(endpoint: str, *, p50_s: float, p99_s: float, seed: int = 1) -> Iter
 
 
 class SlowProxy:
-    """Serves connections, one upstream connection for each."""
+    """Serves connections with one upstream connection each."""
 
     def __init__(self, upstream: tuple[str, int], p50_s: float, p99_s: float, seed: int) -> None:
         self._upstream = upstream
@@ -47,7 +47,7 @@ class SlowProxy:
         self._random = random.Random(seed)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client."""
+        """Serve one client."""
         there: asyncio.StreamWriter | None = None
         try:
             back, there = await asyncio.open_connection(*self._upstream, limit=PIECE_BYTES)
@@ -67,7 +67,7 @@ class SlowProxy:
         back: asyncio.StreamReader,
         there: asyncio.StreamWriter,
     ) -> bool:
-        """One request and its answer; False when the connection is over."""
+        """Forward one request and its response; return False at the end of the connection."""
         head = await reader.readuntil(b"\r\n\r\n")
         fields = _fields(head)
         if fields.get(b"expect", b"").lower() == b"100-continue":
@@ -125,7 +125,7 @@ async def _main(upstream: str, p50_s: float, p99_s: float, seed: int) -> None:
 
 
 def main() -> None:
-    """The process of `slow_s3`."""
+    """Main function of the proxy's process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--upstream", required=True)
     parser.add_argument("--p50", type=float, required=True)

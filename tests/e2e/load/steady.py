@@ -1,7 +1,7 @@
-"""A steady load beside a story: idempotent producers that go on through whatever happens, and how far they have come.
+"""A steady load during a scenario: idempotent producers that run through all faults, and their progress.
 
-What lives here: starting and stopping the producers' processes, and looking at the partitions from outside meanwhile. A producer whose delivery
-fails for good raises when the load ends: whatever the story does, clients may only see delay and errors that they retry.
+The producers run in separate processes; the partitions' high watermarks show the progress. A permanent
+delivery failure raises at the end of the load: clients may see only delays and errors that they retry.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from tests.e2e.load.readers import watermarks
 
 PROGRESS_S_MAX: Final = 600.0
 LATE_RECORDS_MAX: Final = 2_500
-"""About a second of the load: what small appends may still get in when large ones wait already."""
+"""About a second of the load: small appends that may still be accepted while large ones already wait."""
 STILL_S: Final = 2.0
 
 
 def spawn_pool(workers: int) -> ProcessPoolExecutor:
-    """Processes for clients; spawned, because client libraries have threads that a fork would break."""
+    """Create processes for clients.
+
+    Spawned, because client libraries have threads, which fork does not support.
+    """
     return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
@@ -40,7 +43,7 @@ def collect(acknowledged: Acknowledged, runs: Iterable[tuple[str, Future[list[Re
 
 
 class SteadyLoad:
-    """What the story sees of the load. `acknowledged` is complete when the load has ended."""
+    """Progress of the load. `acknowledged` is complete after the load has ended."""
 
     def __init__(self, cluster: LocalCluster, topic: str, partitions: int) -> None:
         self._cluster = cluster
@@ -49,7 +52,7 @@ class SteadyLoad:
         self.acknowledged = Acknowledged()
 
     def stored(self) -> int:
-        """Records that are durable: the sum of the partitions' high watermarks."""
+        """Number of durable records: the sum of the partitions' high watermarks."""
         watcher = Consumer(
             {"bootstrap.servers": self._cluster.bootstrap, "group.id": "watcher", "log_level": 2}
         )
@@ -60,18 +63,19 @@ class SteadyLoad:
             watcher.close()
 
     def goes_on(self, records: int) -> None:
-        """So many records more become durable."""
+        """Wait until `records` more records are durable."""
         aim = self.stored() + records
         wait_for(lambda: self.stored() >= aim, f"{records} records more are stored")
 
     def stands_still(self, for_s: float, is_full: Callable[[], bool]) -> None:
-        """Comes to a halt for so long, but for the rest that the caches still have room for.
+        """Check that the load stops for `for_s`, except for small appends that still fit into the caches.
 
         Args:
-            is_full: whether there is no room by now. That nothing is stored for a moment says nothing: whoever produces may have had no turn.
+            is_full: whether there is no room left. A short time without progress is not enough: producers may
+                be slow.
         """
-        wait_for(is_full, "there is no room any more")
-        wait_for(lambda: self._gained(STILL_S) == 0, "the load comes to a halt")
+        wait_for(is_full, "there is no room left")
+        wait_for(lambda: self._gained(STILL_S) == 0, "the load stops")
         gained = self._gained(for_s)
         assert gained <= LATE_RECORDS_MAX, f"{gained} records were stored while there was no room for them"
         print(f"for {for_s:.0f} s {gained} records were stored")
@@ -86,7 +90,7 @@ class SteadyLoad:
 def steady_load(
     cluster: LocalCluster, topic: str, *, partitions: int, producers: int, rate_bytes: float, seed: int
 ) -> Iterator[SteadyLoad]:
-    """Producers of two families and several compressions share the rate; inside, all of them send."""
+    """Run producers of two families and several codecs, which share the rate, for the duration of the block."""
     stop_file = cluster.directory / "stop-producing"
     stop_file.unlink(missing_ok=True)
     load = SteadyLoad(cluster, topic, partitions)
@@ -119,7 +123,7 @@ def steady_load(
 
 
 def wait_for(condition: Callable[[], bool], what: str, *, s_max: float = PROGRESS_S_MAX) -> None:
-    """Until the condition holds."""
+    """Wait until the condition holds."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() < began + s_max, f"not within {s_max:.0f} s: {what}"
