@@ -1,7 +1,7 @@
-"""Compiles the `.pyx` files of this member next to their sources: one C file and one shared library each, ignored by git.
+"""Compile this member's `.pyx` files beside their sources: one C file and one shared library each, ignored by git.
 
-Run by the build hook at every install and every wheel, or by hand: `python native.py`. Without a C compiler it says so and goes on; the
-package then uses the interpreted twin of each module.
+The build hook runs this at every install and wheel build; by hand: `python native.py`. Without a C compiler it prints a warning, and
+the package uses the Python version of each module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SOURCES = Path(__file__).with_name("src") / "ponor_spark"
 
 
 def compile_all() -> bool:
-    """Compile what is older than its source. Returns whether every module is there."""
+    """Compile every outdated module; return whether all exist."""
     return all(map(_compile, sorted(SOURCES.rglob("*.pyx"))))
 
 
@@ -40,13 +40,13 @@ def _build_library(c_file: Path, library: Path) -> bool:
         "-fvisibility=hidden",
     ]
     include = sysconfig.get_paths()["include"]
-    # Into a new file, then renamed: a process that has the old library mapped keeps it.
+    # Write a new file and rename it, so that a process that has mapped the old library keeps it.
     fresh = library.with_suffix(".new")
     try:
         _run(*linker, *flags, f"-I{include}", str(c_file), "-o", str(fresh))
     except (OSError, subprocess.CalledProcessError) as error:
         sys.stderr.write(
-            f"warning: {c_file.name} does not compile ({error}); its slower Python twin is used\n"
+            f"warning: {c_file.name} does not compile ({error}); the slower Python version is used\n"
         )
         return False
     fresh.replace(library)

@@ -1,4 +1,4 @@
-"""What a topic is like, in numbers and a picture. For spark-submit: the same words as `ponor spark profile` takes.
+"""Profile a topic in numbers and a picture. For spark-submit, with the arguments of `ponor spark profile`.
 
 spark-submit spark/jobs/topic_profile.py --help
 """

@@ -1,4 +1,4 @@
-"""A topic into an Iceberg table, every row once. For spark-submit: the same words as `ponor spark iceberg` takes.
+"""Copy a topic into an Iceberg table exactly once. For spark-submit, with the arguments of `ponor spark iceberg`.
 
 spark-submit spark/jobs/topic_to_iceberg.py --help
 """

@@ -1,4 +1,4 @@
-"""A topic into Parquet files: all of it or nothing. For spark-submit: the same words as `ponor spark parquet` takes.
+"""Export a topic to Parquet files, completely or not at all. For spark-submit, with the arguments of `ponor spark parquet`.
 
 spark-submit spark/jobs/topic_to_parquet.py --help
 """

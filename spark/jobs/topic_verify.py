@@ -1,4 +1,4 @@
-"""Whether a topic's objects hold what they should. For spark-submit: the same words as `ponor spark verify` takes.
+"""Verify a topic's objects. For spark-submit, with the arguments of `ponor spark verify`.
 
 spark-submit spark/jobs/topic_verify.py --help
 """

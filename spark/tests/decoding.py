@@ -1,7 +1,4 @@
-"""Both kernels at once: what one decodes, the other decodes too, Arrow batch for Arrow batch, and what one refuses, the other refuses in the same words.
-
-What lives here: the comparison, for tests about decoding.
-"""
+"""Decode with both kernels and compare: equal Arrow batches, and equal errors."""
 
 from __future__ import annotations
 
@@ -28,10 +25,10 @@ def decode(
     aborted: Sequence[AbortedRange] = (),
     **bounds: Any,
 ) -> list[pa.RecordBatch]:
-    """The Arrow batches, proven to be whole and the same from both kernels.
+    """Return the Arrow batches, validated and equal for both kernels.
 
     Raises:
-        CorruptBatchError: both refused.
+        CorruptBatchError: both kernels refused.
     """
     compiled, interpreted = (
         _outcome(BatchDecoder(columns, clip=clip, aborted=aborted, kernel=builder, **bounds), feed)
@@ -50,7 +47,7 @@ def decode(
 
 
 def rows_of(batches: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Rows as dictionaries; timestamps in microseconds."""
+    """Return rows as dictionaries; timestamps in microseconds."""
     rows = []
     for batch in batches:
         if TIMESTAMP in batch.schema.names:

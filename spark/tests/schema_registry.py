@@ -1,6 +1,7 @@
-"""A schema registry for tests: somebody else's system, played by a small HTTP server on the loopback device.
+"""Schema registry for tests: a small HTTP server on the loopback device, in place of an external system.
 
-It speaks the answers that readers need, over real sockets, and fails on wish; no true registry is among the packages that tests install.
+It gives the answers that readers need over real sockets, and fails on request. The test packages include no
+real registry.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class RegistryServer:
-    """Subjects and their schemas, ids from 1 on. `failures`: HTTP statuses that the next requests get instead."""
+    """Subjects and their schemas, with ids from 1. `failures`: HTTP statuses of the next responses."""
 
     def __init__(self) -> None:
         self.schemas: dict[int, dict[str, Any]] = {}
@@ -74,7 +75,7 @@ class RegistryServer:
 
 @contextmanager
 def registry_server() -> Iterator[RegistryServer]:
-    """A registry for as long as the block."""
+    """Run a registry for the duration of the context."""
     registry = RegistryServer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -87,7 +88,7 @@ def registry_server() -> Iterator[RegistryServer]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Quiet."""
+            """Suppress the log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     registry.url = f"http://127.0.0.1:{server.server_port}"

@@ -1,6 +1,7 @@
-"""Stored batches of every kind, the blocks they lie in, and what a Kafka consumer reads from them.
+"""Stored batches of every kind, their blocks, and the rows that a Kafka consumer reads from them.
 
-What lives here: writing, and a second reader to compare with: `ponor_kafka`'s own, batch by batch and by the offsets that stand in the batches' headers. No decoder.
+The expected rows come from a second reader, `ponor_kafka`'s own, which reads batch by batch and uses the
+offsets in the batches' headers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ DECOMPRESSED_BYTES_MAX: Final = 1 << 20
 
 
 class Kept(NamedTuple):
-    """A record that lies in a batch; compaction leaves gaps between the deltas."""
+    """A record in a batch; compaction leaves gaps between the deltas."""
 
     delta: int
     timestamp: int
@@ -47,7 +48,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Everything about a batch but its records and its place."""
+    """Everything about a batch except its records and position."""
 
     codec: Codec = Codec.NONE
     append_time: int | None = None
@@ -59,7 +60,7 @@ class Kind:
 
 @dataclass(slots=True)
 class Log:
-    """The batches of a partition from `start_offset` on, and the stream records that hold them."""
+    """The batches of a partition from `start_offset` on, and their stream records."""
 
     start_offset: int = 0
     shift: int = 0
@@ -67,24 +68,24 @@ class Log:
     counts: list[int] = field(default_factory=list)
     end_offset: int = field(init=False)
     covered: int = field(init=False)
-    """The end of the last stream record."""
+    """Return the end of the last stream record."""
 
     def __post_init__(self) -> None:
         self.end_offset = self.covered = self.start_offset
 
     def add(self, records: Sequence[Kept], kind: Kind = Kind(), *, span: int = 1) -> None:
-        """A batch of `span` offsets at the end, or of as many as its records need."""
+        """Append a batch of `span` offsets, by default as many as its records need."""
         self.batches.append(stored_batch(records, kind, base_offset=self.end_offset, span=span))
         self.end_offset = BatchView(memoryview(self.batches[-1])).next_offset
         self.counts.append(self.end_offset - self.covered)
         self.covered = self.end_offset
 
     def drop(self, span: int) -> None:
-        """A batch that compaction took away: the next record covers its offsets."""
+        """Drop a batch as compaction does: the next record covers its offsets."""
         self.end_offset += span
 
     def block(self) -> bytes:
-        """All of it as one data block."""
+        """Return everything as one data block."""
         return data_block(self.batches, self.counts, self.start_offset - self.shift)
 
 
@@ -96,7 +97,7 @@ def stored_batch(
     span: int = 1,
     patch: Callable[[bytearray], bytearray] = lambda body: body,
 ) -> bytes:
-    """A batch as a broker has stored it; `patch` damages the records before they are compressed and the checksum is made."""
+    """Build a batch as a broker stores it; `patch` damages the records before compression and checksum."""
     records = list(records)
     span = max([span, *(record.delta + 1 for record in records)])
     base = records[0].timestamp if records else -1
@@ -138,13 +139,13 @@ def stored_batch(
 
 
 def with_checksum(batch: bytearray) -> bytes:
-    """The batch with the checksum that its bytes have."""
+    """Return the batch with the checksum of its current bytes."""
     batch[CRC_POSITION:CRC_END] = crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]).to_bytes(4, "big")
     return bytes(batch)
 
 
 def data_block(batches: Sequence[bytes], counts: Sequence[int], stream_offset: int) -> bytes:
-    """The records of a stream from an offset on, as they lie in an object."""
+    """Return the records of a stream from an offset on, as stored in an object."""
     block = bytearray()
     for batch, count in zip(batches, counts, strict=True):
         record = StreamRecord(STREAM, StreamEpoch(1), stream_offset, count, MS, batch)
@@ -156,7 +157,7 @@ def data_block(batches: Sequence[bytes], counts: Sequence[int], stream_offset: i
 def consumed(
     batches: Iterable[bytes], clip: Clip, aborted: Sequence[AbortedRange] = ()
 ) -> list[dict[str, Any]]:
-    """The rows of a consumer with isolation.level=read_committed, seeked to the clip's start and stopped at its end."""
+    """Return the rows of a consumer with isolation.level=read_committed from the clip's start to its end."""
     rows = []
     for stored in batches:
         batch = BatchView(memoryview(stored))

@@ -1,6 +1,6 @@
-"""Partitions in real objects of a directory store, and snapshots of them, as a controller would name them.
+"""Partitions in real objects of a directory store, and snapshots of them like a controller's.
 
-What lives here: writing. A record is one stream record whose payload does not matter to planning; what planning finds is compared with what was written.
+A record is one stream record whose payload does not matter to planning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEASE = 17
 
 
 class Written(NamedTuple):
-    """A record of a stream: offsets [start, start + offsets), its largest timestamp, its payload, and what its timestamps are said not to lie below."""
+    """A record of a stream: offsets [start, start + offsets), its largest timestamp, its payload, and the lower bound of its timestamps."""
 
     start: int
     offsets: int
@@ -45,7 +45,7 @@ class Written(NamedTuple):
 
 @dataclass
 class Store:
-    """A directory store, and what lies in it."""
+    """A directory store and its content."""
 
     directory: Path
     block_bytes_max: int = 512 << 10
@@ -57,7 +57,7 @@ class Store:
         return f"file://{self.directory}"
 
     def put(self, *streams: tuple[int, Sequence[Written]]) -> int:
-        """One object with these records of these streams; returns its id."""
+        """Put one object with these records of these streams; return its id."""
         self.objects += 1
         object_id = ObjectId(1_000 + self.objects)
         writer = ObjectWriter(object_id, block_bytes_max=self.block_bytes_max)
@@ -88,7 +88,7 @@ class Store:
         return self.directory / "objects" / (object_key(NAMESPACE, ObjectId(object_id)) + ".object")
 
     def snapshot(self, *partitions: PartitionSnapshot) -> Snapshot:
-        """Of what was put."""
+        """Return the size of an object."""
         pieces = {
             stream_id: b"".join(PIECE.pack(*one) for one in sorted(rows, key=lambda row: row.start_offset))
             for stream_id, rows in self.pieces.items()
@@ -105,7 +105,7 @@ def partition_of(
     aborted: tuple[AbortedRange, ...] = (),
     topic: str = TOPIC,
 ) -> PartitionSnapshot:
-    """A partition whose segments follow one another."""
+    """Return a partition with consecutive segments."""
     parts = tuple(segments)
     first = parts[0].base_offset if parts else 0
     return PartitionSnapshot(
@@ -121,7 +121,7 @@ def partition_of(
 
 
 def options(**changes: object) -> Options:
-    """Of a batch that reads all of the topic."""
+    """Return options of a batch that reads the whole topic."""
     given: dict[str, object] = {
         "cluster": ClusterOptions(controllers=("localhost:1",)),
         "topics": Subscribe((TOPIC,)),
@@ -132,14 +132,14 @@ def options(**changes: object) -> Options:
 
 
 def blocks_of(store: Store, run: ObjectRun | WholeObject) -> list[BlockEntry]:
-    """What an executor reads of it."""
+    """Return what an executor reads of a split."""
     if isinstance(run, WholeObject):
         run = run_of(run, (store.directory / "objects" / (run.key + ".object")).read_bytes())
     return list(run.blocks())
 
 
 def records_of(store: Store, run: ObjectRun | WholeObject) -> list[StreamRecord]:
-    """Every record in the blocks of a run, after the checks that an executor makes."""
+    """Return every record in the blocks of a run, after an executor's checks."""
     data = (store.directory / "objects" / (run.key + ".object")).read_bytes()
     if isinstance(run, WholeObject):
         run = run_of(run, data)

@@ -1,4 +1,4 @@
-"""What tasks found of a partition, added up and judged; and digests that do not care for order."""
+"""Tests of merging and judging audit findings, and of order-independent digests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_pieces_of_several_tasks_are_whole_in_any_order() -> None:
     assert (found.rows, found.digest) == (3, 15)
 
 
-def test_what_is_missing_or_twice_is_named() -> None:
+def test_missing_and_duplicate_offsets_are_named() -> None:
     found = concluded(part((2, 10)), part((8, 12)), part((15, 28)))
     assert found.problems == [
         "t-3: offsets 0 to 1 are in no batch",
@@ -93,7 +93,7 @@ def test_the_digest_of_a_batch_is_that_of_its_rows_in_any_order(
     assert digest_batch(batch) == total(digest_row(*row) for row in shuffled)
 
 
-def test_null_and_empty_and_moved_bytes_are_told_apart() -> None:
+def test_null_empty_and_moved_bytes_have_different_digests() -> None:
     rows = [
         (0, 0, None, None, None),
         (0, 0, b"", None, None),

@@ -1,4 +1,4 @@
-"""What becomes of batches on their way into Spark, case by case."""
+"""Tests of decoding single kinds of batches."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def test_the_brokers_time_is_the_time_of_all_records_of_a_batch() -> None:
 
 
 def test_offsets_come_from_the_stream_and_not_from_the_header() -> None:
-    """Base offset and leader epoch lie outside of the batch's checksum."""
+    """The batch's checksum does not cover base offset and leader epoch."""
     batch = stored_batch(RECORDS, base_offset=123_456, span=5)
     rows = rows_of(decode(lambda decoder: decoder.feed_block(data_block([batch], [5], 1_000), -400)))
     assert [row["offset"] for row in rows] == [600, 601, 602, 603, 604]
 
 
 def test_a_compacted_batch_ends_where_its_stream_record_ends() -> None:
-    """Records 1, 2 and 4 of [0, 5), as docs/formats/partition-meta.md has them: counts 2, 1 and 2."""
+    """Records 1, 2 and 4 of [0, 5), as in docs/formats/partition-meta.md: counts 2, 1 and 2."""
     batches = [stored_batch([Kept(0, MS, b"k", b"%d" % n)]) for n in (1, 2, 4)]
     rows = rows_of(decode(lambda decoder: decoder.feed_block(data_block(batches, [2, 1, 2], 70), -70)))
     assert [(row["offset"], row["value"]) for row in rows] == [(1, b"1"), (2, b"2"), (4, b"4")]
@@ -106,7 +106,7 @@ def test_control_batches_and_aborted_transactions_never_surface() -> None:
     log.add([Kept(0, MS, b"\0\0\0\0", b"\0\0\0\0\0\0")], marker)  # 10: aborts 0 to 4
     log.add(RECORDS, sent)  # 11 to 15
     log.add([Kept(0, MS, b"\0\0\0\1", b"\0\0\0\0\0\0")], marker)  # 16: commits
-    log.add(RECORDS, Kind(producer_id=7))  # 17 to 21: idempotent, in no transaction
+    log.add(RECORDS, Kind(producer_id=7))  # 17 to 21: idempotent, not transactional
     found = decode(
         lambda decoder: decoder.feed_block(log.block(), 0),
         aborted=[AbortedRange(7, 0, 10), AbortedRange(7, 17, 30)],
@@ -153,7 +153,7 @@ def test_columns_that_are_not_chosen_do_not_count() -> None:
     assert (found.num_rows, found.schema.names) == (50, ["offset", "key"])
 
 
-def test_what_lies_outside_the_clip_is_not_even_looked_at() -> None:
+def test_records_outside_the_clip_are_not_read() -> None:
     damaged = bytearray(stored_batch(RECORDS, span=5))
     damaged[-1] ^= 1
     block = data_block([bytes(damaged), stored_batch(RECORDS, span=5), bytes(damaged)], [5, 5, 5], 0)
@@ -183,7 +183,7 @@ def test_rows_collect_over_blocks_and_parts_but_never_over_partitions() -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_batches_that_are_kept_are_not_written_again(kernel: type) -> None:
-    """Memory of Arrow batches that are gone is used again; of those that somebody still has, and of slices of them, it is not."""
+    """Memory of released Arrow batches is reused; memory of batches and slices still in use is not."""
     decoder = BatchDecoder(EVERYTHING, clip=EVERYWHERE, rows_max=10, kernel=kernel)
     kept, expected = [], []
     for turn in range(30):
@@ -206,7 +206,7 @@ def test_nothing_fed_gives_nothing() -> None:
     assert decode(lambda _: None) == []
 
 
-def test_a_take_that_was_left_goes_on_where_it_was() -> None:
+def test_interrupted_take_resumes() -> None:
     decoder = BatchDecoder(["offset"], clip=EVERYWHERE, rows_max=2)
     decoder.feed(stored_batch(RECORDS), 0)
     assert next(decoder.take()).column(0).to_pylist() == [0, 1]
@@ -221,7 +221,7 @@ def test_no_more_is_queued_than_the_bound() -> None:
         decoder.feed_block(batch, 0)
 
 
-def test_a_time_that_spark_cannot_say_is_told_and_other_columns_are_still_read() -> None:
+def test_unrepresentable_timestamp_is_an_error_only_if_requested() -> None:
     batch = stored_batch([Kept(0, 1 << 60, b"k", b"v")])
     with pytest.raises(
         CorruptBatchError,
@@ -239,8 +239,8 @@ def test_no_time_is_so_large_that_a_row_is_lost_silently() -> None:
     assert not decode(methodcaller("feed", batch, 0), columns=["value"], time_range_ms=(5, 5))
 
 
-def test_what_the_brokers_builder_makes_is_read() -> None:
-    """Batches of another writer than this test's own."""
+def test_batches_of_the_brokers_builder_are_decoded() -> None:
+    """Batches of a different writer than this test's own."""
     records = [NewRecord(MS, b"k", b"v", [("h", b"x")]), NewRecord(MS + 1, None, None)]
     for codec in Codec:
         batch = bytes(build_batch(records, codec=codec))

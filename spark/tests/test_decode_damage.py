@@ -1,4 +1,4 @@
-"""Bytes that are not what they should be: an error that leads to the place, the same from both kernels, and never anything else."""
+"""Tests of damaged bytes: both kernels raise the same error, which names the position."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from spark.tests.stored_batches import MS, Kept, Kind, data_block, stored_batch,
 RECORDS = [Kept(n, MS + n, b"key", b"value %d" % n, (("h", b"v"), ("n", None))) for n in range(4)]
 PLAIN = stored_batch(RECORDS, span=4)
 FIRST = HEADER_BYTES
-"""Where the first record begins: length, attributes, timestamp delta, offset delta, key length, "key", value length, "value 0", header count, …"""
+"""Position of the first record: length, attributes, timestamp delta, offset delta, key length, "key", value length, "value 0", header count, …"""
 
 
 def changed(at: int, byte: int, batch: bytes = PLAIN) -> bytes:
-    """One byte is another one, and the checksum fits."""
+    """Change one byte, with a matching checksum."""
     damaged = bytearray(batch)
     damaged[at] = byte
     return with_checksum(damaged)
@@ -37,7 +37,7 @@ def counting(count: int, batch: bytes = PLAIN) -> bytes:
 
 
 def holding(body: bytes, codec: Codec) -> bytes:
-    """A batch of a codec with anything in it."""
+    """Build a batch of a codec with arbitrary content."""
     batch = bytearray(PLAIN[:HEADER_BYTES]) + body
     batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
     batch[22] = codec
@@ -69,7 +69,7 @@ def holding(body: bytes, codec: Codec) -> bytes:
         (changed(FIRST + 16, 2), "left behind the headers of record 0"),
         (changed(FIRST + 17, 1), "header key of record 0 claims -1 bytes"),
         (changed(FIRST + 19, 100), "header value of record 0 claims 50 bytes"),
-        (changed(26, 2), "offset delta 3"),  # the last delta that the header has is smaller
+        (changed(26, 2), "offset delta 3"),  # the last delta in the header is smaller
         (changed(26, 4), "stands for the offsets"),
         (changed(23, 0x80), "stands for the offsets"),
         (holding(b"nonsense", Codec.GZIP), "gzip"),
@@ -86,7 +86,7 @@ def test_each_rule_that_a_batch_breaks_is_named_with_its_place(batch: bytes, rul
     assert str(error.value).startswith("topic t, partition 3, offset 504: ")
 
 
-def test_a_bomb_is_refused_before_it_takes_memory() -> None:
+def test_decompression_bomb_is_refused_before_it_uses_memory() -> None:
     bomb = holding(compress(Codec.ZSTD, bytes(DECOMPRESSED_BYTES_MAX + 1)), Codec.ZSTD)
     assert len(bomb) < 100_000
     with pytest.raises(CorruptBatchError, match=f"offset 0: .* grows beyond {DECOMPRESSED_BYTES_MAX} bytes"):
@@ -128,7 +128,7 @@ def test_the_error_survives_the_way_from_an_executor() -> None:
 
 @pytest.mark.parametrize("codec", Codec)
 def test_random_damage_is_refused_or_harmless_and_both_kernels_agree(codec: Codec) -> None:
-    """The checksum is made anew, so that the damage reaches the walk over records."""
+    """Recompute the checksum, so that the damage reaches the record decoder."""
     rng = random.Random(codec)
     good = stored_batch(RECORDS, Kind(codec=codec), span=4)
     refused = 0
@@ -144,7 +144,7 @@ def test_random_damage_is_refused_or_harmless_and_both_kernels_agree(codec: Code
 
 
 def test_random_damage_within_a_block_is_refused_or_harmless_and_both_kernels_agree() -> None:
-    """Of the batch in the middle, its checksum made anew, or of the stream records."""
+    """Damage the middle batch, with a matching checksum, or the stream records."""
     rng = random.Random(9)
     good = stored_batch(RECORDS, span=4)
     refused = 0

@@ -1,4 +1,4 @@
-"""Whatever lies in a partition, rows are a consumer's rows, and both kernels make the same Arrow batches of it."""
+"""Property test: rows equal a consumer's rows, and both kernels create equal Arrow batches, for any partition content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADERS = st.lists(st.tuples(st.text(max_size=12), FIELDS), max_size=3).map(tupl
 
 @st.composite
 def batches(draw: Any) -> tuple[list[Kept], Kind, int, int]:
-    """Records, kind, the offsets that the batch has, and those of batches before it that compaction has dropped."""
+    """Records, kind, the offsets of the batch, and those of earlier batches that compaction has dropped."""
     deltas = sorted(draw(st.sets(st.integers(0, 12), max_size=6)))
     records = [Kept(delta, draw(TIMES), draw(FIELDS), draw(FIELDS), draw(HEADERS)) for delta in deltas]
     transactional = draw(st.booleans())
@@ -101,7 +101,7 @@ def test_a_range_of_time_leaves_exactly_its_rows(question: Question, between: li
 
 
 def _whole_batches(question: Question) -> list[AbortedRange]:
-    """Transactions begin and end between batches: ranges that begin within one are moved to its base, as a real one would lie."""
+    """Transactions begin and end between batches: move ranges that begin within a batch to its base, as in a real log."""
     views = [BatchView(memoryview(batch)) for batch in question.log.batches]
     moved = []
     for aborted in question.aborted:
@@ -114,7 +114,7 @@ def _whole_batches(question: Question) -> list[AbortedRange]:
 
 
 def _bytes_of(row: dict[str, Any]) -> int:
-    """Without the lengths in front of headers, which count too."""
+    """Without the length prefixes of headers, which also count."""
     headers = row.get("headers") or []
     inner = sum(len(header["key"].encode()) + len(header["value"] or b"") for header in headers)
     return len(row.get("key") or b"") + len(row.get("value") or b"") + inner

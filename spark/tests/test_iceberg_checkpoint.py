@@ -1,4 +1,4 @@
-"""Spark's offset log, read for what a micro-batch covers."""
+"""Tests of reading a micro-batch's ranges from Spark's offset log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_batch_goes_from_the_end_of_the_one_before(tmp_path: Path) -> None:
     assert found.batch(1).topic_ids == {"orders": "aa", "bills": "bb"}
 
 
-def test_what_is_done_is_the_end_of_the_newest_batch_that_spark_took_for_done(tmp_path: Path) -> None:
+def test_committed_end_is_that_of_the_newest_committed_batch(tmp_path: Path) -> None:
     found = checkpoint(
         tmp_path, log(orders={"0": 5}), log(orders={"0": 9}, bills={"0": 3}), log(orders={"0": 11})
     )
@@ -47,7 +47,7 @@ def test_what_is_done_is_the_end_of_the_newest_batch_that_spark_took_for_done(tm
     assert found.done(["0", "1", ".2.tmp"]) == {"aa": {0: 9}, "bb": {0: 3}}
 
 
-def test_a_topic_that_was_made_anew_begins_anew(tmp_path: Path) -> None:
+def test_recreated_topic_starts_from_its_beginning(tmp_path: Path) -> None:
     again = log(orders={"0": 2}).replace('"aa"', '"cc"')
     assert checkpoint(tmp_path, log(orders={"0": 5}), again).batch(1).ranges == {("cc", 0): (None, 2)}
 

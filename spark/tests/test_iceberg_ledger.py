@@ -1,4 +1,4 @@
-"""What a table says of its offsets, and when it is believed: without Spark and without a table."""
+"""Tests of a table's recorded offsets and their validation, without Spark and without a table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def history(
     return History(ancestors, frozenset({each.snapshot_id for each in ancestors} | set(also)), mirror)
 
 
-def test_a_table_that_is_new_or_somebody_elses_holds_nothing() -> None:
+def test_new_or_foreign_table_has_no_offsets() -> None:
     assert held_ends(history(), "t") == {}
     assert held_ends(history(foreign(3), foreign(2)), "t") == {}
 
@@ -78,7 +78,7 @@ def test_the_copy_counts_when_ours_is_expired() -> None:
         pytest.param(history(ours(7), mirrored=7, ends={TOPIC: {0: 1}}), id="a copy with other offsets"),
     ],
 )
-def test_a_table_that_went_back_is_not_believed(found: History) -> None:
+def test_rolled_back_table_is_refused(found: History) -> None:
     with pytest.raises(
         LedgerError, match=r"table lake\.t was rolled back or replaced: .*; to have the rows again"
     ) as caught:
@@ -87,7 +87,7 @@ def test_a_table_that_went_back_is_not_believed(found: History) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": {"x": 1}}', '{"a": {"0": null}}'])
-def test_what_nobody_can_read_is_named(text: str) -> None:
+def test_unreadable_properties_are_named(text: str) -> None:
     with pytest.raises(LedgerError, match="unreadable"):
         ends_from_json(text, "snapshot 1 of t")
     with pytest.raises(LedgerError, match="unreadable"):
@@ -164,7 +164,7 @@ def test_rows_are_counted_and_must_lie_in_the_batch() -> None:
 def test_whatever_is_repeated_every_offset_is_taken_once(
     steps: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """A query that dies before or after its commit, any number of times: batches follow each other, the ledger takes each once."""
+    """A query that dies before or after its commits any number of times: batches are consecutive, and the ledger accepts each once."""
     held: Ends = {}
     taken: dict[int, list[tuple[int, int]]] = {}
     at: dict[int, int] = {}

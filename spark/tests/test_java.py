@@ -1,4 +1,4 @@
-"""Which Java is chosen, with programs that answer as Javas do."""
+"""Tests of the choice of Java, with programs that answer like a Java."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ echo '    java.vm.specification.version = 99' >&2
 
 
 def installed(home: Path, version: str, *, vector: bool = True) -> Path:
-    """A Java of this version: what it answers, nothing more."""
+    """Create a program that answers like a Java of this version."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     modules = "echo java.base@1\n" + ("echo jdk.incubator.vector@1" if vector else "")
@@ -38,7 +38,7 @@ def no_packaged_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "find_spec", lambda _: None)
 
 
-def test_the_home_that_is_said_comes_first(tmp_path: Path) -> None:
+def test_java_home_comes_first(tmp_path: Path) -> None:
     home, other = installed(tmp_path / "a", "21"), installed(tmp_path / "b", "17")
     runtime = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
     assert (runtime.origin, runtime.version, runtime.home) == ("JAVA_HOME", 21, home)
@@ -52,7 +52,7 @@ def test_one_that_is_too_old_is_passed_over(tmp_path: Path, version: str) -> Non
 
 
 @pytest.mark.usefixtures("no_packaged_java")
-def test_what_was_looked_at_is_said_when_nothing_will_do(tmp_path: Path) -> None:
+def test_error_lists_the_searched_places(tmp_path: Path) -> None:
     old = installed(tmp_path / "old", "11")
     with pytest.raises(
         JavaMissingError, match=r"JAVA_HOME .*does not start; PATH .* is Java 11.*ponor-spark\[java\]"
@@ -63,7 +63,7 @@ def test_what_was_looked_at_is_said_when_nothing_will_do(tmp_path: Path) -> None
 
 
 def test_prepared_twice_is_prepared_once(tmp_path: Path) -> None:
-    """The second time JAVA_HOME is the shim, and the Java behind it is still the one."""
+    """On the second call JAVA_HOME is the shim, and the Java behind it is unchanged."""
     home = installed(tmp_path / "trimmed", "25", vector=False)
     environment = {"JAVA_HOME": str(home), "PATH": ""}
     prepare(environment)
@@ -84,7 +84,7 @@ def test_executors_use_the_python_that_is_chosen_or_this_one(tmp_path: Path) -> 
     assert (left["PYSPARK_PYTHON"], left["PYSPARK_DRIVER_PYTHON"]) == (sys.executable, sys.executable)
 
 
-def test_the_shim_leaves_out_one_argument_and_keeps_the_others_as_they_are(tmp_path: Path) -> None:
+def test_shim_removes_one_argument_and_keeps_the_others(tmp_path: Path) -> None:
     home = installed(tmp_path / "trimmed", "25", vector=False)
     words = ["-Da=b c", "--add-modules=jdk.incubator.vector", "", "--add-modules=java.se", "*", 'quo"te']
     environment = {**os.environ, "PONOR_JAVA": str(home / "bin" / "java")}
@@ -93,7 +93,7 @@ def test_the_shim_leaves_out_one_argument_and_keeps_the_others_as_they_are(tmp_p
     assert done.stdout.splitlines() == [f"[{word}]" for word in words if "vector" not in word]
 
 
-def test_the_shim_alone_says_what_is_missing() -> None:
+def test_shim_without_java_reports_what_is_missing() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PONOR_JAVA"}
     done = subprocess.run(
         [str(SHIM_HOME / "bin" / "java"), "-version"], env=environment, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""`ponor spark`: what a person is told before anything of Spark is started, where pyspark is and where it is not."""
+"""Tests of errors of `ponor spark` before Spark starts, with and without pyspark."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_without_pyspark_one_line_names_the_remedy(job: str) -> None:
 
 @pytest.fixture
 def pyspark_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first look itself needs no pyspark, which `make test` does not install."""
+    """The first checks need no pyspark, which `make test` does not install."""
     monkeypatch.setattr(command, "need", lambda *_: None)
 
 
@@ -81,7 +81,7 @@ def pyspark_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_wrong_words_are_one_line_with_a_remedy_before_any_java_starts(
+def test_invalid_arguments_give_one_line_before_java_starts(
     words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

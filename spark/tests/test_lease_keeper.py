@@ -1,4 +1,4 @@
-"""The keeper of snapshot leases, with clusters that answer or do not."""
+"""Tests of the lease keeper, with clusters that answer and clusters that do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ponor_spark.snapshot import Lease
 DEADLINE_S = 120.0
 
 
-def test_a_cluster_that_does_not_answer_keeps_no_other_lease_from_being_renewed(tmp_path: Path) -> None:
+def test_unreachable_cluster_does_not_delay_other_leases(tmp_path: Path) -> None:
     renewed = threading.Event()
 
     class Keeper(LeaseKeeper):
@@ -24,7 +24,7 @@ def test_a_cluster_that_does_not_answer_keeps_no_other_lease_from_being_renewed(
 
     notes = LeaseNotes(tmp_path)
     notes.note(Lease(9, "", 1, 1, 0, 0), ("alive:1",))
-    for number in range(3):  # used last, so looked at first
+    for number in range(3):  # used last, so checked first
         notes.note(Lease(number, "", 1, 1, 0, 0), ("silent:1",))
     keeper = Keeper(tmp_path)
     try:

@@ -1,4 +1,4 @@
-"""What a snapshot takes of the metadata: of each piece, whether it is all that its object holds."""
+"""Tests of captured pieces: whether each is the entire content of its object."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ S1, S2 = stream(1), stream(2)
 
 
 @given(runs=st.lists(st.tuples(st.booleans(), st.integers(1, 20)), min_size=1, max_size=8), data=st.data())
-def test_a_piece_is_all_of_its_object_if_that_is_of_one_stream_and_nothing_of_it_is_trimmed(
+def test_piece_is_all_of_an_untrimmed_stream_object(
     runs: list[tuple[bool, int]], data: st.DataObject
 ) -> None:
     log = Log()

@@ -1,4 +1,4 @@
-"""The driver's reads of objects: one GET an index where that is enough, asked again where it may help, and errors that name the object."""
+"""Tests of the driver's reads: one GET per index where possible, retries of transient errors, errors that name the object."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG = 100
 
 
 class Watched:
-    """A directory that counts reads, and fails as often as it is told."""
+    """A directory that counts reads and fails a given number of times."""
 
     def __init__(self, directory: Path, failures: list[Exception] | None = None) -> None:
         self._source = DirectorySource(directory)
@@ -61,8 +61,8 @@ def assert_set(event: threading.Event) -> None:
     assert event.wait(60)
 
 
-def test_an_index_that_several_ask_for_at_once_is_one_read(tmp_path: Path) -> None:
-    """As the streams of many partitions in one object."""
+def test_concurrent_requests_for_an_index_share_one_read(tmp_path: Path) -> None:
+    """An object like that of many partitions' streams."""
     store = Store(tmp_path)
     store.put((LOG, [Written(0, 1)]))
     source = Watched(tmp_path, [ObjectStoreUnavailableError("503")])
@@ -77,7 +77,7 @@ def test_an_index_that_several_ask_for_at_once_is_one_read(tmp_path: Path) -> No
     assert indexes.read_count == 1
 
 
-def test_a_search_reads_no_more_ahead_than_it_has_read(tmp_path: Path) -> None:
+def test_search_reads_ahead_at_most_what_it_has_consumed(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for number in range(300):
         store.put((LOG, [Written(number, 1)]))
@@ -96,7 +96,7 @@ def test_a_search_reads_no_more_ahead_than_it_has_read(tmp_path: Path) -> None:
     assert len(source.reads) == 300
 
 
-def test_what_is_kept_is_bounded_and_goes_from_one_planning_to_the_next(tmp_path: Path) -> None:
+def test_cache_is_bounded_and_shared_between_plannings(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for number in range(4):
         store.put((LOG, [Written(number, 1)]))
@@ -127,7 +127,7 @@ def test_a_long_index_is_two_reads(tmp_path: Path) -> None:
     assert [record.base_offset for record in block.records_from(0)] == [42]
 
 
-def test_what_passes_is_asked_again(tmp_path: Path) -> None:
+def test_transient_errors_are_retried(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put((LOG, [Written(0, 1)]))
     pauses: list[float] = []
@@ -171,7 +171,7 @@ def test_a_damaged_object_is_named(tmp_path: Path, damage: Callable[[bytes], byt
         (ObjectStoreUnavailableError("timed out"), "cannot be read after 3 attempts: timed out", 3),
     ],
 )
-def test_a_store_that_does_not_give_is_named(tmp_path: Path, error: Exception, line: str, reads: int) -> None:
+def test_failing_store_is_named(tmp_path: Path, error: Exception, line: str, reads: int) -> None:
     store = Store(tmp_path)
     store.put((LOG, [Written(0, 1)]))
     source = Watched(tmp_path, [error] * 5)

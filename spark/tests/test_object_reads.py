@@ -1,4 +1,4 @@
-"""An executor's reads: in order, a few ahead, proven; what is gone or damaged is an error with a name, and what passes is asked again."""
+"""Tests of an executor's reads: order, read-ahead, verification, named errors, retries of transient errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def index_of(data: bytes) -> ObjectIndex:
 
 @pytest.fixture
 def store(tmp_path: Path) -> tuple[Path, bytes]:
-    """A directory store with one object of 40 blocks, and its bytes."""
+    """Return a directory store with one object of 40 blocks, and its bytes."""
     writer = ObjectWriter(ObjectId(7), block_bytes_max=1)
     for number in range(RECORDS):
         writer.add(StreamRecord(StreamId(3), StreamEpoch(0), number, 1, 1000 + number, bytes([number]) * 500))
@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> tuple[Path, bytes]:
 
 
 def runs_of(data: bytes, *, blocks: int) -> list[ObjectRun]:
-    """The object's blocks, so many a run."""
+    """Return the object's blocks, that many per run."""
     entries = list(index_of(data))
     clip = Clip("t", 0, 0, RECORDS)
     return [
@@ -66,7 +66,7 @@ def reader(source: ObjectSource, **retry: int) -> ObjectReader:
 
 
 class Watched:
-    """A source that says how many reads are under way, and fails as it is told."""
+    """A source that counts reads in flight, and fails on request."""
 
     def __init__(
         self, inner: ObjectSource, failures: Iterable[Exception] = (), *, waits_for_another: bool = False
@@ -117,8 +117,8 @@ def test_no_more_reads_are_under_way_than_the_bound(store: tuple[Path, bytes]) -
     assert set(source.reads.values()) == {1}
 
 
-def test_who_stops_early_reads_little(store: tuple[Path, bytes]) -> None:
-    """A LIMIT: the runs behind the window are never asked for."""
+def test_early_stop_reads_little(store: tuple[Path, bytes]) -> None:
+    """A LIMIT: runs behind the window are never requested."""
     directory, data = store
     source = Watched(DirectorySource(directory))
     runs = reader(source).runs(runs_of(data, blocks=1))
@@ -132,7 +132,7 @@ def test_who_stops_early_reads_little(store: tuple[Path, bytes]) -> None:
 def test_no_more_bytes_are_held_than_the_bound_and_one_run_is_fetched_ahead_whatever_its_size(
     store: tuple[Path, bytes], bytes_max: int, runs_held: int
 ) -> None:
-    """What is being decoded counts; a run has about a kilobyte."""
+    """The run being decoded counts; a run has about a kilobyte."""
     directory, data = store
     source = Watched(DirectorySource(directory))
     runs = runs_of(data, blocks=2)
@@ -143,8 +143,8 @@ def test_no_more_bytes_are_held_than_the_bound_and_one_run_is_fetched_ahead_what
     assert sum(source.reads.values()) == len(runs)
 
 
-def test_a_directory_that_is_not_there_is_no_lost_object(tmp_path: Path, store: tuple[Path, bytes]) -> None:
-    """An executor that does not see the driver's disk, or a slip in the option store: nobody deleted anything."""
+def test_missing_directory_is_not_a_lost_object(tmp_path: Path, store: tuple[Path, bytes]) -> None:
+    """An executor that does not see the driver's disk, or a wrong option store: no object was deleted."""
     _, data = store
     with pytest.raises(
         ClusterUnreachableError, match=r"elsewhere/objects: no such directory; it has to be one"
@@ -152,7 +152,7 @@ def test_a_directory_that_is_not_there_is_no_lost_object(tmp_path: Path, store: 
         list(reader(DirectorySource(tmp_path / "elsewhere")).runs(runs_of(data, blocks=1)))
 
 
-def test_what_passes_is_asked_again(store: tuple[Path, bytes]) -> None:
+def test_transient_errors_are_retried(store: tuple[Path, bytes]) -> None:
     directory, data = store
     failures = iter([ObjectStoreUnavailableError("overloaded"), ObjectStoreUnavailableError("again")])
     source = Watched(DirectorySource(directory), failures)
@@ -160,7 +160,7 @@ def test_what_passes_is_asked_again(store: tuple[Path, bytes]) -> None:
     assert sum(source.reads.values()) == 3
 
 
-def test_a_store_that_stays_away_is_an_error_after_a_bound(store: tuple[Path, bytes]) -> None:
+def test_unavailable_store_is_an_error_after_a_bound(store: tuple[Path, bytes]) -> None:
     directory, data = store
     failures = iter(lambda: ObjectStoreUnavailableError("overloaded"), None)
     source = Watched(DirectorySource(directory), failures)
@@ -177,7 +177,7 @@ def test_wrong_credentials_are_not_asked_again(store: tuple[Path, bytes]) -> Non
     assert sum(source.reads.values()) == 1
 
 
-def test_an_object_that_is_gone_names_the_lease(store: tuple[Path, bytes]) -> None:
+def test_missing_object_names_the_lease(store: tuple[Path, bytes]) -> None:
     directory, data = store
     (directory / "objects" / (KEY + ".object")).unlink()
     with pytest.raises(SnapshotExpiredError, match=rf"lease {LEASE} is over: object {KEY} is gone"):
@@ -185,9 +185,7 @@ def test_an_object_that_is_gone_names_the_lease(store: tuple[Path, bytes]) -> No
 
 
 @pytest.mark.parametrize("position", [0, 39, 40, 539, 540, 20_000])
-def test_a_flipped_bit_is_named_and_returns_nothing_of_its_run(
-    store: tuple[Path, bytes], position: int
-) -> None:
+def test_flipped_bit_is_named_and_its_run_is_not_returned(store: tuple[Path, bytes], position: int) -> None:
     directory, data = store
     damaged = bytearray(data)
     damaged[position] ^= 1

@@ -1,4 +1,4 @@
-"""Where a query begins and ends: Spark's rules for offsets, times, lost data and limits."""
+"""Tests of a query's start and end: Spark's rules for offsets, times, data loss and limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOG, CLEANED = 100, 200
 
 
 def empty(*bounds: tuple[int, int]) -> Snapshot:
-    """Partitions of these offsets, of which nothing is read."""
+    """Return partitions with these offsets, which are not read."""
     return Store(Path("nowhere")).snapshot(
         *(
             PartitionSnapshot(TOPIC, TOPIC_ID, number, start, end, ())
@@ -94,7 +94,7 @@ def test_a_start_behind_the_end_is_nothing() -> None:
 
 
 def timed(directory: Path) -> Snapshot:
-    """Kafka offsets 10 to 19: two batches of a cleaned segment at another distance, with holes, then two objects of a plain one."""
+    """Kafka offsets 10 to 19: two batches of a cleaned segment at another distance, with gaps, then two objects of a plain one."""
     store = Store(directory, block_bytes_max=1)
     kept = [
         Written(
@@ -163,7 +163,7 @@ def test_a_time_after_all_records(tmp_path: Path) -> None:
         batch_ranges(tailed, options(end=AtTime(201, "endingTimestamp"), tail=Tail.BROKER))
 
 
-def test_a_time_in_a_segment_that_begins_within_a_batch(tmp_path: Path) -> None:
+def test_time_in_a_segment_that_begins_within_a_batch(tmp_path: Path) -> None:
     store = Store(tmp_path)
     batch = stored_batch(
         [Kept(0, 50, None, b"x"), Kept(1, 60, None, b"x"), Kept(2, 55, None, b"x")], base_offset=0
@@ -178,7 +178,7 @@ def test_a_time_in_a_segment_that_begins_within_a_batch(tmp_path: Path) -> None:
 # Micro-batches
 
 
-def test_a_micro_batch_is_what_lies_between_two_offsets() -> None:
+def test_micro_batch_lies_between_two_offsets() -> None:
     snapshot = empty((0, 9), (0, 5))
     found = ranges_between(snapshot, {TOPIC: {0: 2, 1: 5}}, {TOPIC: {0: 7, 1: 5}}, options())
     assert found == (OffsetRange(TOPIC, 0, 2, 7),)
@@ -192,7 +192,7 @@ def test_a_new_partition_begins_at_its_log_start() -> None:
         ranges_between(late, {TOPIC: {0: 9}}, {TOPIC: {0: 9, 1: 5}}, options())
 
 
-def test_what_retention_took_between_two_batches_is_said() -> None:
+def test_offsets_deleted_by_retention_between_batches_are_reported() -> None:
     snapshot = empty((6, 9))
     start, end = {TOPIC: {0: 2}}, {TOPIC: {0: 9}}
     with pytest.raises(DataLossError, match=r"t 0 begins at 6, above the wanted offset 2"):
@@ -205,14 +205,14 @@ def test_what_retention_took_between_two_batches_is_said() -> None:
     )
 
 
-def test_a_partition_that_is_gone_or_began_anew_is_said() -> None:
+def test_deleted_or_recreated_partition_is_reported() -> None:
     with pytest.raises(DataLossError, match=r"t 1 is there no more"):
         ranges_between(empty((0, 9)), {TOPIC: {0: 1, 1: 1}}, {TOPIC: {0: 2}}, options())
     with pytest.raises(DataLossError, match=r"t 0 ends at 2, below the query's offset 5"):
         ranges_between(empty((0, 9)), {TOPIC: {0: 5}}, {TOPIC: {0: 2}}, options())
 
 
-def test_latest_is_what_can_be_read() -> None:
+def test_latest_is_the_readable_end() -> None:
     snapshot = empty((0, 9), (4, 4))
     assert latest_offsets(snapshot) == {TOPIC: {0: 9, 1: 4}}
     assert latest_offsets(snapshot.with_tails({(TOPIC, 1): 6})) == {TOPIC: {0: 9, 1: 6}}
@@ -223,7 +223,7 @@ def test_latest_is_what_can_be_read() -> None:
     st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 1_000)), min_size=1, max_size=8),
     st.integers(1, 500),
 )
-def test_limits_are_shared_and_nobody_waits_for_ever(sizes: list[tuple[int, int]], offsets_max: int) -> None:
+def test_limits_are_shared_without_starvation(sizes: list[tuple[int, int]], offsets_max: int) -> None:
     start = {TOPIC: {number: begin for number, (begin, _) in enumerate(sizes)}}
     latest = {TOPIC: {number: begin + size for number, (begin, size) in enumerate(sizes)}}
     end = limited(start, latest, offsets_max)[TOPIC]
@@ -235,8 +235,8 @@ def test_limits_are_shared_and_nobody_waits_for_ever(sizes: list[tuple[int, int]
     assert sum(taken.values()) >= min(sum(size for _, size in sizes), offsets_max) - len(sizes)
 
 
-def test_a_stream_says_once_what_is_lost_and_every_batch_says_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Spark asks a stream a hundred times a second; a worker plans one batch after the other."""
+def test_stream_logs_each_loss_once_and_batches_every_time(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark asks a stream a hundred times a second; a worker plans consecutive batches."""
     snapshot, lenient, told = empty((0, 9)), options(fail_on_data_loss=False), set[str]()
     for _ in range(3):
         ranges_between(snapshot, {TOPIC: {0: 1, 1: 1}}, {TOPIC: {0: 2}}, lenient, told=told)

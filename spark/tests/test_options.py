@@ -1,4 +1,4 @@
-"""Options: the names of Spark's Kafka connector and what they mean here; whatever is wrong is one line that begins with the option's name."""
+"""Tests of options: the names and meanings of Spark's Kafka connector, and one-line errors that begin with the option's name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_kafka_users_options_are_taken_as_they_are() -> None:
     assert found.read_committed
 
 
-def test_what_is_not_said_has_sparks_defaults() -> None:
+def test_defaults_are_sparks() -> None:
     batch, stream = parse(), parse(streaming=True)
     assert (batch.start, batch.end, stream.start) == (Edge.EARLIEST, Edge.LATEST, Edge.LATEST)
     assert batch.fail_on_data_loss
@@ -153,7 +153,7 @@ def test_a_pattern() -> None:
         ({"kafka.isolation.level": "serializable"}, "kafka.isolation.level: 'serializable' is not known"),
     ],
 )
-def test_what_is_wrong_is_one_line_with_the_options_name(changes: dict[str, str], line: str) -> None:
+def test_errors_are_one_line_with_the_options_name(changes: dict[str, str], line: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_options({**BASE, **changes}, streaming=False)
     text = str(caught.value)
@@ -178,7 +178,7 @@ def test_a_stream_has_no_end(option: str) -> None:
         parse_options({**BASE, option: "1"}, streaming=True)
 
 
-def test_limits_of_a_trigger_must_fit_each_other() -> None:
+def test_trigger_limits_must_be_consistent() -> None:
     found = parse(streaming=True, maxOffsetsPerTrigger="10", minOffsetsPerTrigger="2", maxTriggerDelay="5s")
     assert (found.max_offsets_per_trigger, found.min_offsets_per_trigger, found.max_trigger_delay_ms) == (
         10,

@@ -1,4 +1,4 @@
-"""The page for users has every option, and none that does not exist."""
+"""Test that the documentation lists every option and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a partition's committed Meta stream and stream rows amount to, where they lag each other. The whole rule is searched in tests/scenarios/test_cold_layout.py."""
+"""Tests of layouts from a lagging Meta stream and stream rows.
+
+tests/scenarios/test_cold_layout.py searches the whole rule.
+"""
 
 from __future__ import annotations
 
@@ -37,34 +40,34 @@ def values(*changes: dict[str, Any], partition: dict[str, Any] | None = None) ->
     return fold(entries)
 
 
-def test_segments_are_slices_of_what_is_committed() -> None:
+def test_segments_are_slices_of_committed_streams() -> None:
     found = lay_out(values(partition={"start": 2, "recover": 12, "clean": False}), {"log": LOG})
     assert (found.log_start_offset, found.committed_end_offset) == (2, 12)
     assert found.segments == (SegmentSlice(100, 2, 5, 0, 77), SegmentSlice(100, 5, 12, 0, None))
 
 
-def test_a_new_partition_whose_meta_stream_was_carried_is_what_the_first_open_writes() -> None:
+def test_new_partition_without_committed_meta_entries_has_the_layout_of_its_first_open() -> None:
     found = lay_out({}, {"log": LOG, "meta": CommittedRange(99, 0, 0)})
     assert found.segments == (SegmentSlice(100, 0, 12, 0, None),)
 
 
-def test_a_partition_that_nobody_opened_is_empty() -> None:
+def test_unopened_partition_is_empty() -> None:
     found = lay_out({}, {})
     assert (found.log_start_offset, found.committed_end_offset, found.segments) == (0, 0, ())
 
 
-def test_a_log_start_that_is_not_committed_shows_in_what_is_trimmed() -> None:
+def test_uncommitted_log_start_follows_from_trimmed_slices() -> None:
     found = lay_out(values(), {"log": CommittedRange(100, 7, 12)})
     assert found.log_start_offset == 7
     assert found.segments == (SegmentSlice(100, 7, 12, 0, None),)
 
 
-def test_a_log_start_beyond_what_is_committed_is_an_empty_partition() -> None:
+def test_log_start_beyond_the_committed_end_gives_an_empty_partition() -> None:
     found = lay_out(values(partition={"start": 20, "recover": 20, "clean": False}), {"log": LOG})
     assert (found.log_start_offset, found.committed_end_offset, found.segments) == (20, 20, ())
 
 
-def test_a_cleaned_segment_is_read_where_it_lies_and_its_old_slice_may_be_gone() -> None:
+def test_cleaned_segment_is_read_without_its_old_slice() -> None:
     streams = {"log": CommittedRange(100, 5, 12), "log.cleaned": CommittedRange(102, 0, 5)}
     found = lay_out(values(CLEANED), streams)
     assert found.segments == (SegmentSlice(102, 0, 5, 0, 70), SegmentSlice(100, 5, 12, 0, None))

@@ -1,4 +1,4 @@
-"""Planning: splits hold exactly the offsets that were asked for, each once, whatever lies in which object; and what cannot be covered is an error."""
+"""Tests of planning: splits contain exactly the requested offsets, each once, for any layout of objects; uncovered ranges are errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_of(offsets: int, *, start: int = 0, timestamps: Sequence[int] | None = N
 
 @dataclass
 class Layout:
-    """What a case wrote: the snapshot, and every Kafka offset with the bounds of the timestamps in its record."""
+    """Content of a case: the snapshot, and every Kafka offset with the timestamp bounds of its record."""
 
     store: Store
     snapshot: Snapshot
@@ -58,7 +58,7 @@ class Layout:
 
 
 def covered(store: Store, splits: Sequence[Split | TailSplit]) -> Counter[tuple[int, int]]:
-    """How often each (partition, Kafka offset) is in a split."""
+    """Count how often each (partition, Kafka offset) is in a split."""
     found: Counter[tuple[int, int]] = Counter()
     for split in splits:
         assert isinstance(split, Split)
@@ -75,7 +75,7 @@ def covered(store: Store, splits: Sequence[Split | TailSplit]) -> Counter[tuple[
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[int, list[tuple[list[list[Written]], list[list[Written]], int]]]:
-    """Block size; for each partition the objects of its cleaned and of its plain stream, and at which Kafka offset the plain one begins."""
+    """Block size; for each partition the objects of its cleaned and its plain stream, and the Kafka offset at which the plain one begins."""
 
     def stream(start: int) -> list[list[Written]]:
         objects, offset = [], start
@@ -184,7 +184,7 @@ def test_splits_hold_exactly_the_wanted_offsets_once(
 
 
 def _check_shares(store: Store, splits: Sequence[Split | TailSplit], chosen: Options) -> None:
-    """As many as are wanted, if there are blocks enough; and none has more than one and a half shares, or a share and a block."""
+    """The requested number of splits if there are enough blocks; none exceeds one and a half shares, or a share and a block."""
     sizes = [split.size_bytes for split in splits if isinstance(split, Split)]
     runs = [run for split in splits if isinstance(split, Split) for run in split.runs]
     blocks = [block for run in runs for block in blocks_of(store, run)]
@@ -213,7 +213,7 @@ def test_splits_have_about_the_same_size_and_are_not_more_than_needed(tmp_path: 
 
 
 def test_more_splits_than_blocks_share_them(tmp_path: Path) -> None:
-    """As for Spark's Kafka source: a small topic too is read by as many tasks as somebody wants."""
+    """As for Spark's Kafka source, a small topic is also read by the requested number of tasks."""
     store = Store(tmp_path, block_bytes_max=1 << 20)
     store.put((LOG, run_of(90)))
     store.put((LOG, run_of(10, start=90)))
@@ -263,7 +263,7 @@ def test_a_segment_of_nothing_but_older_records_costs_no_read(tmp_path: Path) ->
     assert covered(store, [split]) == Counter({(0, 3): 1, (0, 4): 1, (0, 5): 1})
 
 
-def test_an_object_that_is_gone_names_the_lease(tmp_path: Path) -> None:
+def test_missing_object_names_the_lease(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.path_of(store.put((LOG, run_of(3)))).unlink()
     snapshot = store.snapshot(partition_of([SegmentSlice(LOG, 0, 3, 0)]))
@@ -271,7 +271,7 @@ def test_an_object_that_is_gone_names_the_lease(tmp_path: Path) -> None:
         plan(snapshot, [OffsetRange(TOPIC, 0, 0, 2)], PushedFilters(), options())
 
 
-def test_an_object_that_lacks_what_the_metadata_says_is_no_short_result(tmp_path: Path) -> None:
+def test_object_that_contradicts_the_metadata_is_an_error(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put((LOG, run_of(3)))
     store.pieces[LOG][0] = store.pieces[LOG][0]._replace(end_offset=5)
@@ -280,7 +280,7 @@ def test_an_object_that_lacks_what_the_metadata_says_is_no_short_result(tmp_path
         plan(snapshot, [OffsetRange(TOPIC, 0, 1, 5)], PushedFilters(), options())
 
 
-def test_a_range_that_no_object_is_named_for_is_no_short_result(tmp_path: Path) -> None:
+def test_range_without_an_object_is_an_error(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put((LOG, run_of(3)))
     snapshot = store.snapshot(partition_of([SegmentSlice(LOG, 0, 5, 0)]))
@@ -316,8 +316,8 @@ def test_the_tail_begins_where_the_objects_end(tmp_path: Path) -> None:
     assert alone.clip == Clip(TOPIC, 0, 6, 9)
 
 
-def test_a_block_may_begin_with_what_an_earlier_cleaning_left(tmp_path: Path) -> None:
-    """Its Kafka offsets would be below 0 by the arithmetic of the segment behind it."""
+def test_block_may_begin_with_remains_of_an_earlier_cleaning(tmp_path: Path) -> None:
+    """By the arithmetic of the next segment, its Kafka offsets would be below 0."""
     store = Store(tmp_path)
     first = Written(0, 30, 5, stored_batch([Kept(29, 5, b"old", b"x")], base_offset=0))
     second = Written(30, 9, 5, stored_batch([Kept(0, 5, b"kept", b"x")], base_offset=8))

@@ -1,4 +1,4 @@
-"""A profile's numbers as people read them, and its picture."""
+"""Tests of a profile's formatted numbers and its picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters: what planning uses of them, and that Spark gets back the same objects, never fewer than it needs."""
+"""Tests of filters: which ones planning uses, and that Spark gets back the same objects, never fewer than it needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Comparison:
-    """As pyspark.sql.datasource has them: a column and a literal; told by the name of the class."""
+    """Filters like those of pyspark.sql.datasource: a column and a literal; identified by class name."""
 
     attribute: tuple[str, ...]
     value: Any = None
@@ -55,7 +55,7 @@ class Not:
 
 @dataclass(frozen=True)
 class IsNull:
-    """It has no literal."""
+    """A filter without a literal."""
 
     attribute: tuple[str, ...]
 
@@ -88,7 +88,7 @@ def test_exact_filters_are_used_up() -> None:
     assert pushed.time_range is None
 
 
-def test_filters_on_time_are_used_and_given_back() -> None:
+def test_filters_on_time_are_used_and_returned() -> None:
     filters = [GreaterThanOrEqual(("timestamp",), at(1_500)), LessThan(("timestamp",), at(9_001))]
     pushed, residual = split_filters(filters)
     assert pushed.time_range == (2, 10), (
@@ -97,7 +97,7 @@ def test_filters_on_time_are_used_and_given_back() -> None:
     assert [id(each) for each in residual] == [id(each) for each in filters]
 
 
-def test_what_is_not_understood_is_given_back_untouched() -> None:
+def test_unsupported_filters_are_returned_unchanged() -> None:
     filters = [
         Not(EqualTo(("offset",), 1)),
         EqualTo(("value",), b"x"),
@@ -115,7 +115,7 @@ def test_what_is_not_understood_is_given_back_untouched() -> None:
     assert [id(each) for each in residual] == [id(each) for each in filters]
 
 
-def test_some_offsets_are_a_range_that_spark_looks_through() -> None:
+def test_in_on_offsets_is_a_range_that_spark_filters() -> None:
     some = In(("offset",), (5, 9))
     pushed, residual = split_filters([some])
     assert pushed.clip(0, 100) == (5, 10)

@@ -1,4 +1,4 @@
-"""Asking a schema registry: once for each schema, again where it passes, and one line where it does not."""
+"""Tests of the schema registry client: one request per schema, retries of transient errors, one-line errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_schema_is_asked_for_once(server: RegistryServer) -> None:
     assert server.asked == {f"/schemas/ids/{number}": 1, "/subjects/orders-value/versions/latest": 1}
 
 
-def test_what_passes_is_asked_again(server: RegistryServer) -> None:
+def test_transient_errors_are_retried(server: RegistryServer) -> None:
     number = server.register("a/b c", '"long"')
     server.failures.extend([503, 429])
     assert registry(server).version("a/b c", 1).text == '"long"'
@@ -61,7 +61,7 @@ def test_credentials_are_named_and_never_in_the_url(server: RegistryServer) -> N
         Registry("registry:8081")
 
 
-def test_nobody_there_is_one_line() -> None:
+def test_unreachable_registry_is_one_line() -> None:
     with registry_server() as gone:
         url = gone.url
     with pytest.raises(RegistryUnavailableError, match="did not answer 2 times") as caught:

@@ -1,4 +1,4 @@
-"""Values become structs beside the raw ones; what cannot be decoded becomes a sentence, and no row is ever left out."""
+"""Tests of decoding: values become structs beside the raw ones, errors become messages, and no row is dropped."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class TestAvro:
         assert "1 bytes behind the value" in errors[6]
         assert all(errors[number] for number in (5, 7))
 
-    def test_a_list_that_ends_in_itself_is_json(self, server: RegistryServer) -> None:
+    def test_recursive_list_is_json(self, server: RegistryServer) -> None:
         node = {
             "type": "record",
             "name": "Node",
@@ -167,7 +167,7 @@ class TestAvro:
         [row] = decode(server, [framed(number, self.encoded(node, value))])
         assert row["decoded"] == {"n": 1, "next": '{"n":2,"next":null}'}
 
-    def test_a_registry_that_is_down_ends_the_task(self, server: RegistryServer) -> None:
+    def test_unavailable_registry_fails_the_task(self, server: RegistryServer) -> None:
         number = self.registered(server)
         registry = Registry(server.url, attempts_max=2, pause=lambda _: None)
         decoder = decoder_for(registry, registry.version("orders-value", "latest"))
@@ -308,7 +308,7 @@ class TestProtobuf:
         assert "message index" in rows[1]["decoded_error"] or "message indexes" in rows[1]["decoded_error"]
         assert "no message shop.Order" in rows[2]["decoded_error"]
 
-    def test_a_registry_that_knows_only_text_needs_the_compiler(self, server: RegistryServer) -> None:
+    def test_registry_with_only_text_needs_the_compiler(self, server: RegistryServer) -> None:
         pytest.importorskip("grpc_tools")
         text = 'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message Order { int64 id = 1; map<string, google.protobuf.Timestamp> at = 2; }'
         number = server.register("orders-value", text, "PROTOBUF")

@@ -1,4 +1,4 @@
-"""Snapshots of a cluster that runs: a real controller and broker, objects in a directory, leases that live, are renewed and end."""
+"""Tests of snapshots of a running cluster: a real controller and broker, objects in a directory, leases that are renewed and end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.integration.cluster_in_process import RunningCluster, running_cluster
 DEADLINE_S = 240.0
 TTL_MS = 600_000
 KEPT_TTL_MS = 12_000
-"""Of a lease that is renewed after a third of it: nobody is without a turn for the rest."""
+"""Duration of a lease, renewed after a third of it: any process gets CPU time within the rest."""
 SETTINGS = {
     "maintenance_interval_ms": "50",
     "upload_interval_ms": "200",
@@ -77,7 +77,7 @@ def create(cluster: RunningCluster, name: str, partitions: int = 1, **configs: s
 def produce(
     cluster: RunningCluster, topic: str, count: int, *, keys: int = 1 << 30, partition: int = 0
 ) -> None:
-    """Numbered records, ten a batch at most, so that segments can roll between batches."""
+    """Produce numbered records, at most ten per batch, so that segments can roll between batches."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": cluster.kafka, "batch.num.messages": 10, "linger.ms": 5}
     )
@@ -89,7 +89,7 @@ def produce(
 
 
 def consumed(cluster: RunningCluster, topic: str) -> list[tuple[int, bytes]]:
-    """Offset and key of what a Kafka consumer finds in partition 0."""
+    """Return offset and key of a Kafka consumer's records in partition 0."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.kafka,
@@ -116,7 +116,7 @@ def consumed(cluster: RunningCluster, topic: str) -> list[tuple[int, bytes]]:
 
 
 def rows_of(snapshot: Snapshot) -> list[tuple[int, bytes]]:
-    """Offset and key of every row, in the order of splits."""
+    """Return offset and key of every row, in split order."""
     chosen = options()
     splits = plan(snapshot, batch_ranges(snapshot, chosen), PushedFilters(), chosen)
     batches = [batch.to_pydict() for split in splits for batch in read_split(split, ["offset", "key"])]
@@ -126,7 +126,7 @@ def rows_of(snapshot: Snapshot) -> list[tuple[int, bytes]]:
 def wait_for_snapshot(
     reader: ClusterReader, topic: str, is_enough: Callable[[PartitionSnapshot], bool]
 ) -> Snapshot:
-    """The first snapshot whose first partition is as wanted; the others are closed."""
+    """Return the first snapshot whose first partition is as requested; close the others."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         snapshot = reader.open_snapshot(Subscribe((topic,)), ttl_ms=TTL_MS)
@@ -173,7 +173,7 @@ def test_a_local_clusters_directory_is_enough_too(cluster: RunningCluster, tmp_p
         find_cluster(ClusterOptions(data=str(tmp_path / "nowhere")))
 
 
-def test_a_log_that_begins_later(cluster: RunningCluster, reader: ClusterReader) -> None:
+def test_log_with_a_later_start(cluster: RunningCluster, reader: ClusterReader) -> None:
     create(cluster, "trimmed")
     produce(cluster, "trimmed", 200)
     admin = AdminClient({"bootstrap.servers": cluster.kafka})
@@ -185,7 +185,7 @@ def test_a_log_that_begins_later(cluster: RunningCluster, reader: ClusterReader)
     assert rows_of(snapshot) == consumed(cluster, "trimmed")
 
 
-def test_a_compacted_topic_while_it_is_cleaned(cluster: RunningCluster, reader: ClusterReader) -> None:
+def test_compacted_topic_during_cleaning(cluster: RunningCluster, reader: ClusterReader) -> None:
     create(cluster, "compacted", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
     produce(cluster, "compacted", 400, keys=7)
     deadline = time.monotonic() + DEADLINE_S
@@ -267,7 +267,7 @@ def test_another_store_is_no_lease_that_is_over(
         other.open_snapshot(Subscribe(("elsewhere",)), ttl_ms=TTL_MS)
 
 
-def test_nobody_there() -> None:
+def test_unreachable_cluster() -> None:
     with pytest.raises(
         ClusterUnreachableError, match=r"^kafka.bootstrap.servers: no broker answers \(127.0.0.1:1: "
     ):
@@ -283,7 +283,7 @@ def test_nobody_there() -> None:
         reader.open_snapshot(Subscribe(("t",)), ttl_ms=TTL_MS)
 
 
-def test_a_lease_that_is_over_is_named(cluster: RunningCluster, reader: ClusterReader) -> None:
+def test_expired_lease_is_named(cluster: RunningCluster, reader: ClusterReader) -> None:
     create(cluster, "leased")
     snapshot = reader.open_snapshot(Subscribe(("leased",)), ttl_ms=TTL_MS)
     assert reader.renew(snapshot.lease_id, 2 * TTL_MS) > snapshot.lease.leased_until_ms
@@ -293,7 +293,7 @@ def test_a_lease_that_is_over_is_named(cluster: RunningCluster, reader: ClusterR
         reader.renew(snapshot.lease_id, TTL_MS)
 
 
-def test_a_keeper_renews_what_planning_workers_noted_and_closes_it_at_the_end(
+def test_keeper_renews_recorded_leases_and_closes_them_at_the_end(
     cluster: RunningCluster, tmp_path: Path
 ) -> None:
     create(cluster, "kept")
@@ -321,7 +321,10 @@ def test_a_keeper_renews_what_planning_workers_noted_and_closes_it_at_the_end(
 
 
 def leased_until_ms(cluster: RunningCluster, lease_id: int) -> int:
-    """In the cluster's time, 0 when it is over. Asked in a way that changes nothing: a life of a millisecond ends before the present one."""
+    """Return the end of the lease in cluster time, 0 if it has ended.
+
+    The query changes nothing, because a renewal of one millisecond ends before the current lease.
+    """
 
     async def ask() -> int:
         network = GrpcNetwork()
@@ -338,12 +341,12 @@ def leased_until_ms(cluster: RunningCluster, lease_id: int) -> int:
     return asyncio.run(ask())
 
 
-def test_what_was_not_used_for_long_is_left_to_its_end(tmp_path: Path) -> None:
+def test_least_recently_used_lease_expires(tmp_path: Path) -> None:
     notes = LeaseNotes(tmp_path)
     lease = Lease(0, "", 600_000, 1, 0, 0)
     for number in range(LEASES_MAX + 2):
         notes.note(replace(lease, lease_id=number), ("c:1",))
-    # A file system's clock may be coarser than the moments between two of them.
+    # The file system's clock may be coarser than the time between two of them.
     for order, path in enumerate(sorted(tmp_path.glob("*.lease"), key=lambda path: int(path.stem))):
         os.utime(path, ns=(order, order))
     notes.use(0)
@@ -368,10 +371,10 @@ def test_an_executors_machine_has_the_variable_but_no_directory(tmp_path: Path) 
     assert list(notes.noted()) == []
 
 
-def test_a_snapshot_whose_tail_nobody_tells_leaves_no_lease(
+def test_failed_tail_lookup_leaves_no_lease(
     cluster: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A keeper would renew it for as long as the driver lives, and the whole cluster's deletions would wait."""
+    """A keeper would renew it until the driver exits, and all deletions of the cluster would wait."""
     monkeypatch.setenv(LEASES_VARIABLE, str(tmp_path))
     create(cluster, "tailless")
     address = find_cluster(ClusterOptions(bootstrap=(cluster.kafka,)))

@@ -1,4 +1,4 @@
-"""The pieces of a stream that hold something of a range."""
+"""Tests of selecting the pieces of a stream that overlap a range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a fetch answer is rows: control batches never, aborted transactions not, half a batch at the end not yet."""
+"""Tests of the rows in a fetch answer: no control batches, no aborted transactions, no partial batch at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def marker(producer_id: int) -> Kind:
 
 
 def log() -> Log:
-    """Offsets: 0-1 plain, 2 and 4 of an aborted transaction that ends at 5, 3 of one that is committed, 6 plain of the same producer, 7 aborted again."""
+    """Offsets: 0-1 plain, 2 and 4 of an aborted transaction that ends at 5, 3 of a committed one, 6 plain of the same producer, 7 aborted again."""
     one = [Kept(0, MS, None, b"x")]
     log = Log()
     log.add([Kept(0, MS, None, b"x"), Kept(1, MS, None, b"x")])
@@ -36,7 +36,7 @@ def log() -> Log:
 
 
 def kept(answer: bytes, *aborted: tuple[int, int], end_offset: int = 1 << 40) -> tuple[list[int], int]:
-    """Base offsets of the batches that are rows, and how far the answer came."""
+    """Return base offsets of the batches with rows, and the end of the answer."""
     transactions = [AbortedTransaction(producer, first) for producer, first in aborted]
     reached = 0
     found: list[int] = []
@@ -56,7 +56,7 @@ def test_aborted_transactions_end_at_their_markers() -> None:
 
 
 def test_an_answer_may_begin_within_a_transaction() -> None:
-    """A broker names transactions that began before the fetched offset."""
+    """A broker lists transactions that began before the fetched offset."""
     answer = b"".join(log().batches[3:])
     assert kept(answer, (FIRST, 2)) == ([6, 7, 10], 11)
 

@@ -1,4 +1,4 @@
-"""Filters on `timestamp`: blocks that planning leaves out hold no row that the filters leave, whatever is known of their smallest timestamps; and it does leave blocks out."""
+"""Tests of filters on `timestamp`: skipped blocks contain no matching row, for any knowledge of smallest timestamps; and blocks are skipped."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ kinds = st.sampled_from([Kind(), Kind(Codec.LZ4), Kind(append_time=T0 + 5)])
 
 
 class Batch(NamedTuple):
-    """Timestamps in the order of their records, and how the smallest is told: as it is, as something below it, or not."""
+    """Timestamps in record order, and how the smallest is recorded: exactly, as a lower bound, or not at all."""
 
     within: list[int]
     kind: Kind
@@ -78,7 +78,7 @@ comparisons = st.lists(
 
 
 def written(offset: int, each: Batch) -> tuple[Written, list[int]]:
-    """A record of a stream, and the times that a consumer sees in it."""
+    """A record of a stream, and the timestamps that a consumer sees in it."""
     seen = each.within if each.kind.append_time is None else [each.kind.append_time] * len(each.within)
     kept = [Kept(number, time, b"key", b"value") for number, time in enumerate(each.within)]
     data = stored_batch(kept, each.kind, base_offset=offset)
@@ -107,7 +107,7 @@ def offsets_of(snapshot: Snapshot, end: int, filters: PushedFilters) -> list[int
     block_bytes_max=st.sampled_from([1, 300, 512 << 10]),
     comparisons=comparisons,
 )
-def test_what_is_left_out_has_no_row_that_filters_leave(
+def test_skipped_blocks_have_no_matching_row(
     drawn: list[list[Batch]], block_bytes_max: int, comparisons: list[tuple[Any, int, int]]
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -130,8 +130,8 @@ def test_what_is_left_out_has_no_row_that_filters_leave(
         ]
 
 
-def test_an_audit_finds_rows_below_their_bound(tmp_path: Path) -> None:
-    """Of two blocks one claims too much: a query up to 1970 would not see its record without a time."""
+def test_audit_finds_rows_below_their_bound(tmp_path: Path) -> None:
+    """One of two blocks has a wrong bound: a query up to 1970 would miss its record without a timestamp."""
     store = Store(tmp_path, block_bytes_max=1)
     fine, _ = written(0, Batch([T0, T0 - 5], Kind(Codec.LZ4), 0))
     wrong, _ = written(2, Batch([T0 + 9, -1, T0 + 5], Kind(), 0))
@@ -146,7 +146,7 @@ def test_an_audit_finds_rows_below_their_bound(tmp_path: Path) -> None:
 
 
 def in_blocks(store: Store, end: int, time_range_ms: tuple[int, int]) -> list[int]:
-    """Where the blocks start that a plan holds."""
+    """Return the start offsets of a plan's blocks."""
     snapshot = store.snapshot(partition_of([SegmentSlice(LOG, 0, end, 0)]))
     pushed = PushedFilters(time_range_ms=time_range_ms)
     splits = plan(snapshot, [OffsetRange(TOPIC, 0, 0, end)], pushed, options())
@@ -176,7 +176,7 @@ def in_blocks(store: Store, end: int, time_range_ms: tuple[int, int]) -> list[in
 def test_a_block_of_nothing_but_later_records_is_not_read(
     tmp_path: Path, time_range_ms: tuple[int, int], starts: list[int]
 ) -> None:
-    """[10, 20], [20, 30], [30, 40], and up to 40 from nobody knows where."""
+    """[10, 20], [20, 30], [30, 40], and up to 40 with an unknown start."""
     store = Store(tmp_path, block_bytes_max=1)
     told = (10, 20, 30, TIMESTAMP_MIN)
     store.put(
@@ -186,7 +186,7 @@ def test_a_block_of_nothing_but_later_records_is_not_read(
 
 
 def test_no_index_is_read_but_for_a_bound_on_time(tmp_path: Path) -> None:
-    """One object of one stream goes to a task as it is; with an upper bound alone, its index is asked first."""
+    """One object of one stream goes to a task unread; with only an upper bound, its index is read first."""
     store = Store(tmp_path)
     gone = store.put((LOG, [Written(0, 1, 20, b"x", 10)]))
     assert in_blocks(store, 1, (TIMESTAMP_MIN, 10)) == []

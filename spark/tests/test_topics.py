@@ -1,4 +1,4 @@
-"""Which partitions a choice names, and what is left of it when some are gone."""
+"""Tests of topic choices, and of choices with missing topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THERE = {"a": 2, "ab": 1, "__consumer_offsets": 3}
         (SubscribePattern("b"), []),
     ],
 )
-def test_what_is_named_is_chosen_whoever_asks(choice: TopicChoice, partitions: list[tuple[str, int]]) -> None:
+def test_choice_returns_the_named_partitions(choice: TopicChoice, partitions: list[tuple[str, int]]) -> None:
     assert chosen_partitions(choice, THERE) == partitions
     assert chosen_partitions(IfThere(choice), THERE) == partitions
 
@@ -32,7 +32,7 @@ def test_what_is_named_is_chosen_whoever_asks(choice: TopicChoice, partitions: l
         (Subscribe(("gone",)), [], "subscribe: there is no topic gone"),
     ],
 )
-def test_what_is_not_there_is_an_error_or_left_out(
+def test_missing_topics_are_an_error_or_skipped(
     choice: TopicChoice, left: list[tuple[str, int]], complaint: str
 ) -> None:
     with pytest.raises(TopicMissingError, match=complaint):

@@ -1,4 +1,4 @@
-"""Planning without indexes: an object that is wanted as it is goes to a task unread, and the task sees what planning would have seen."""
+"""Tests of planning without indexes: an object that is requested entirely goes to a task unread, and the task reads what planning would have planned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EACH = 10
 
 
 class Counted:
-    """A directory that notes what is read of it."""
+    """A directory that records reads."""
 
     def __init__(self, directory: Path) -> None:
         self._source = DirectorySource(directory)
@@ -43,7 +43,7 @@ class Counted:
 
 
 def batches(start: int) -> list[Written]:
-    """Ten records, one a batch."""
+    """Ten records, one per batch."""
     return [
         Written(offset, 1, offset, stored_batch([Kept(0, offset, b"%d" % offset, b"x")], base_offset=offset))
         for offset in range(start, start + EACH)
@@ -147,7 +147,7 @@ def test_an_object_that_is_more_than_one_get_is_looked_into(tmp_path: Path) -> N
     assert max(run.size_bytes for run in split.runs) <= RUN_BYTES_MAX
 
 
-def test_what_the_metadata_say_of_an_object_is_looked_up_by_the_task(tmp_path: Path) -> None:
+def test_task_verifies_the_object_against_the_metadata(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put((LOG, batches(0)))
     store.pieces[LOG][0] = store.pieces[LOG][0]._replace(end_offset=EACH + 1)
@@ -157,7 +157,7 @@ def test_what_the_metadata_say_of_an_object_is_looked_up_by_the_task(tmp_path: P
         offsets_of(splits)
 
 
-def test_an_object_that_is_gone_names_the_lease(tmp_path: Path) -> None:
+def test_missing_object_names_the_lease(tmp_path: Path) -> None:
     store = Store(tmp_path)
     splits = plan(snapshot_of(store, 1), whole(0, EACH), PushedFilters(), options())
     store.path_of(store.pieces[LOG][0].object_id).unlink()

@@ -104,5 +104,5 @@ def added_up(found: Iterable[PartitionFindings]) -> dict[tuple[str, int], Partit
 
 
 def first_problems(found: Sequence[PartitionFindings], limit: int) -> list[str]:
-    """Return findings in partition order."""
+    """Return the first problems, in partition order."""
     return [words for each in found for words in each.problems][:limit]
