@@ -65,7 +65,7 @@ def pyspark_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             ["profile", "orders", "--bootstrap", "h:1", "--conf", "memory"],
-            "--conf: 'memory' is no NAME=VALUE; write for example --conf spark.driver.memory=4g",
+            "--conf: 'memory' is not NAME=VALUE; write for example --conf spark.driver.memory=4g",
         ),
         (
             ["parquet", "orders", "/out", "--bootstrap", "h:1", "-O", "pace=1"],
@@ -73,7 +73,7 @@ def pyspark_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             ["profile", "orders", "--bootstrap", "h:1", "-O", "nonsense"],
-            "--option: 'nonsense' is no NAME=VALUE; ",
+            "--option: 'nonsense' is not NAME=VALUE; ",
         ),
         (
             ["parquet", "orders", "/out", "--bootstrap", "h:1", "--subject", "s"],

@@ -123,19 +123,19 @@ def test_a_pattern() -> None:
         ),
         ({"fs.session-token": "x"}, "fs.session-token: credentials are never options"),
         ({"store": "s3://user:word@bucket/x"}, "store: a URL with credentials"),
-        ({"kafka.bootstrap.servers": "nowhere"}, "kafka.bootstrap.servers: 'nowhere' is no address"),
-        ({"controllers": "c:99999"}, "controllers: 'c:99999' is no address"),
+        ({"kafka.bootstrap.servers": "nowhere"}, "kafka.bootstrap.servers: 'nowhere' is not an address"),
+        ({"controllers": "c:99999"}, "controllers: 'c:99999' is not an address"),
         ({"controllers": "c:1", "data": "d"}, "data: it and controllers name a cluster each"),
         ({"startingOffsets": "latest"}, "startingOffsets: a batch that begins at the latest"),
         ({"startingOffsets": '{"t": {"0": -1}}'}, "startingOffsets: a batch that begins at the latest"),
         ({"startingOffsets": '{"t": {"0": -3}}'}, "startingOffsets: -3 for t-0 is out of range"),
-        ({"startingOffsets": "{"}, "startingOffsets: '{' is no JSON object"),
+        ({"startingOffsets": "{"}, "startingOffsets: '{' is not a JSON object"),
         ({"startingOffsets": '{"t": {"x": 1}}'}, "startingOffsets: not partitions and numbers"),
         ({"startingOffsets": '{"t": {"0": 1.5}}'}, "startingOffsets: not partitions and numbers"),
         ({"startingOffsets": '{"t": [1]}'}, "startingOffsets: not partitions and numbers"),
         ({"endingOffsets": "earliest"}, "endingOffsets: a batch that ends at the earliest"),
         ({"endingOffsets": '{"t": {"0": -2}}'}, "endingOffsets: a batch that ends at the earliest"),
-        ({"startingTimestamp": "soon"}, "startingTimestamp: 'soon' is no whole number"),
+        ({"startingTimestamp": "soon"}, "startingTimestamp: 'soon' is not an integer"),
         (
             {"startingOffsetsByTimestampStrategy": "guess"},
             "startingOffsetsByTimestampStrategy: 'guess' is not known",
@@ -147,9 +147,9 @@ def test_a_pattern() -> None:
         ({"pushdown": "yes"}, "pushdown: 'yes' is not known"),
         ({"tail": "yes"}, "tail: 'yes' is not known"),
         ({"splitBytes": "1k"}, "splitBytes: 1024 bytes is out of range"),
-        ({"splitBytes": "large"}, "splitBytes: 'large' is no size"),
+        ({"splitBytes": "large"}, "splitBytes: 'large' is not a size"),
         ({"snapshotTtl": "10"}, "snapshotTtl: 10 ms is out of range"),
-        ({"snapshotTtl": "a while"}, "snapshotTtl: 'a while' is no duration"),
+        ({"snapshotTtl": "a while"}, "snapshotTtl: 'a while' is not a duration"),
         ({"kafka.isolation.level": "serializable"}, "kafka.isolation.level: 'serializable' is not known"),
     ],
 )
@@ -166,7 +166,7 @@ def test_no_cluster_and_no_topic() -> None:
         parse_options({"subscribe": "t"}, streaming=False)
     with pytest.raises(OptionError, match=r"^subscribe: no topic is named"):
         parse_options({"kafka.bootstrap.servers": "a:1"}, streaming=False)
-    with pytest.raises(OptionError, match=r"^subscribePattern: .* is no regular expression"):
+    with pytest.raises(OptionError, match=r"^subscribePattern: .* is not a regular expression"):
         parse_options({"subscribePattern": "(", "kafka.bootstrap.servers": "a:1"}, streaming=False)
     with pytest.raises(OptionError, match=r'^assign: .*write {"topic"'):
         parse_options({"assign": '{"t": ["a"]}', "kafka.bootstrap.servers": "a:1"}, streaming=False)

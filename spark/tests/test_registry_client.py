@@ -57,7 +57,7 @@ def test_credentials_are_named_and_never_in_the_url(server: RegistryServer) -> N
         registry(server, "reader:wrong").schema(number)
     with pytest.raises(OptionError, match="credentials stands in plans"):
         Registry("http://reader:secret@registry:8081")
-    with pytest.raises(OptionError, match="is no http or https URL"):
+    with pytest.raises(OptionError, match="is not an http or https URL"):
         Registry("registry:8081")
 
 

@@ -53,7 +53,7 @@ BAD = {
         '{"small": {"0": 31}}',
         "failOnDataLoss: small 0 ends at 30, below the wanted offset 31",
     ),
-    "endingTimestamp": ("soon", "endingTimestamp: 'soon' is no whole number"),
+    "endingTimestamp": ("soon", "endingTimestamp: 'soon' is not an integer"),
     "columns": ("key,volume", "columns: there is no column volume; write some of key, value"),
     "tail": ("all", "tail: 'all' is not known; write one of committed, broker"),
     "failOnDataLoss": ("maybe", "failOnDataLoss: 'maybe' is neither true nor false"),

@@ -258,4 +258,4 @@ def test_a_checkpoint_of_another_table_is_not_taken_for_this_one(
     assert len(result.stderr.splitlines()) == 1
     assert "NAMESPACE.TABLE: 'other'" in iceberg(ponor, orders, tmp_path, "new", table="other", code=1).stderr
     soon = iceberg(ponor, orders, tmp_path, "new", "--follow", "--interval", "soon", code=1)
-    assert soon.stderr.startswith("ponor: --interval: 'soon' is no time of Spark's; write for example")
+    assert soon.stderr.startswith("ponor: --interval: 'soon' is not a Spark interval; write for example")

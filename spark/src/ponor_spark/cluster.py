@@ -205,7 +205,7 @@ class ClusterReader:
                 if self._clock.monotonic_ns() - leased_ns >= lease.ttl_ms * 1_000_000:
                     raise
                 raise StoredDataError(
-                    f"store: {error.__cause__}, and the cluster's metadata name it; correct the option store if it is given, or restore the object (`ponor doctor` says more)"
+                    f"store: {error.__cause__}, and the cluster's metadata name it; correct the option store if it is given, or restore the object (run `ponor doctor` for details)"
                 ) from error
             except PartitionBehindError as error:
                 if self._clock.monotonic_ns() >= deadline_ns:
@@ -233,7 +233,7 @@ class ClusterReader:
             except PartitionBehindError as error:
                 raise PartitionBehindError(f"{name}: {error}") from error
             except PartitionCorruptError as error:
-                raise StoredDataError(f"{name}: {error}; `ponor doctor` says more") from error
+                raise StoredDataError(f"{name}: {error}; run `ponor doctor` for details") from error
             found.append(_Found(layout, _aborted(each, captured, indexes, layout)))
         return found
 
@@ -278,7 +278,7 @@ class ClusterReader:
                 following.result()
             reading.result()
         except (TimeoutError, MetadataLagError) as error:
-            raise self._unreachable(f"they do not tell what index {index} says") from error
+            raise self._unreachable(f"no metadata at index {index} arrived") from error
         except OperationError as error:
             raise ClusterUnreachableError(f"the controllers refuse: {error}") from error
         finally:

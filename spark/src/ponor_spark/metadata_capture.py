@@ -87,7 +87,7 @@ class PiecePacking:
             )
             if not found:
                 raise StoredDataError(
-                    f"metadata: no object holds offset {offset} of stream {stream.stream_id}; `ponor doctor` says more"
+                    f"metadata: no object holds offset {offset} of stream {stream.stream_id}; run `ponor doctor` for details"
                 )
             for piece in found:
                 packed += PIECE.pack(

@@ -190,7 +190,7 @@ class ObjectIndexes(AbstractContextManager["ObjectIndexes"]):
                 f"object store refuses: {error}; give the driver a role or AWS_* in its environment, and check the option store"
             )
         if isinstance(error, ObjectCorruptError):
-            return StoredDataError(f"object is damaged: {error}; `ponor object verify {key}` says more")
+            return StoredDataError(f"object is damaged: {error}; `ponor object verify {key}` shows details")
         return ClusterUnreachableError(
             f"object {key} cannot be read after {failures} attempts: {error}; check the object store and the option store"
         )

@@ -93,7 +93,7 @@ def ranges_between(
     for topic, by_partition in start.items():
         for number in by_partition:
             if (topic, number) not in partitions:
-                _lose(options, f"{topic} {number} is there no more; its rows are skipped", told)
+                _lose(options, f"{topic} {number} no longer exists; its rows are skipped", told)
     found: list[OffsetRange] = []
     for (topic, number), each in partitions.items():
         until = end.get(topic, {}).get(number)
@@ -111,7 +111,7 @@ def ranges_between(
         if begin > until:
             _lose(
                 options,
-                f"{topic} {number} ends at {until}, below the query's offset {begin}; was the topic made anew?",
+                f"{topic} {number} ends at {until}, below the query's offset {begin}; was the topic recreated?",
                 told,
             )
             continue
@@ -152,7 +152,7 @@ def _present(
     if start < each.log_start_offset and start < end:
         _lose(
             options,
-            f"{name} begins at {each.log_start_offset}, above the wanted offset {start}: retention or DeleteRecords took what is between",
+            f"{name} begins at {each.log_start_offset}, above the wanted offset {start}: retention or DeleteRecords deleted the offsets in between",
             told,
         )
         start = each.log_start_offset
@@ -171,7 +171,7 @@ def _present(
 def _lose(options: Options, what: str, told: set[str] | None) -> None:
     if options.fail_on_data_loss:
         raise DataLossError(
-            f"failOnDataLoss: {what}; correct the offsets, or set failOnDataLoss to false to read what is there"
+            f"failOnDataLoss: {what}; correct the offsets, or set failOnDataLoss to false to read the offsets that exist"
         )
     if told is not None:
         if what in told:

@@ -43,7 +43,7 @@ def number(option: str, value: str, minimum: int = 1) -> int:
     try:
         found = int(value)
     except ValueError:
-        raise OptionError(f"{option}: {value!r} is no whole number; write one from {minimum} on") from None
+        raise OptionError(f"{option}: {value!r} is not an integer; give one of at least {minimum}") from None
     if not minimum <= found <= INT64_MAX:
         raise OptionError(f"{option}: {found} is out of range; write a number from {minimum} on")
     return found
@@ -53,7 +53,7 @@ def size_bytes(option: str, value: str, minimum: int, maximum: int) -> int:
     """Parse a size in bytes, with or without a unit (`64m`, `67108864`)."""
     match = _SIZE.fullmatch(value.strip())
     if match is None:
-        raise OptionError(f"{option}: {value!r} is no size; write bytes, or a number with k, m or g")
+        raise OptionError(f"{option}: {value!r} is not a size; write bytes, or a number with k, m or g")
     found = int(match[1]) * _SIZES[(match[2] or "b")[0].lower()]
     if not minimum <= found <= maximum:
         raise OptionError(f"{option}: {found} bytes is out of range; write {minimum} to {maximum}")
@@ -64,7 +64,7 @@ def duration_ms(option: str, value: str, minimum_ms: int, maximum_ms: int) -> in
     """Parse a duration, in milliseconds or with a unit (`15m`, `1h`)."""
     match = _DURATION.fullmatch(value.strip())
     if match is None:
-        raise OptionError(f"{option}: {value!r} is no duration; write a number with ms, s, m, h or d")
+        raise OptionError(f"{option}: {value!r} is not a duration; write a number with ms, s, m, h or d")
     found = int(match[1]) * _DURATIONS_MS[(match[2] or "ms").lower()]
     if not minimum_ms <= found <= maximum_ms:
         raise OptionError(f"{option}: {found} ms is out of range; write {minimum_ms} to {maximum_ms} ms")
@@ -94,7 +94,7 @@ def addresses(option: str, value: str) -> tuple[str, ...]:
         host, separator, port = each.rpartition(":")
         if not (separator and host and port.isdigit() and 0 < int(port) < 1 << 16):
             raise OptionError(
-                f"{option}: {each!r} is no address; write HOST:PORT, several with commas between them"
+                f"{option}: {each!r} is not an address; write HOST:PORT, several with commas between them"
             )
     return found
 
@@ -143,7 +143,7 @@ def _json_object(option: str, value: str, example: str) -> dict[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict) or not content:
-        raise OptionError(f"{option}: {value[:80]!r} is no JSON object of topics; write {example}")
+        raise OptionError(f"{option}: {value[:80]!r} is not a JSON object of topics; write {example}")
     return content
 
 

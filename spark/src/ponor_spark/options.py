@@ -235,7 +235,7 @@ def _topics(given: Mapping[str, str]) -> TopicChoice:
         re.compile(value)
     except re.error as error:
         raise OptionError(
-            f"subscribePattern: {value!r} is no regular expression ({error}); correct it"
+            f"subscribePattern: {value!r} is not a regular expression ({error}); correct it"
         ) from None
     return SubscribePattern(value)
 

@@ -38,7 +38,7 @@ def covering_blocks(
         reached = block.end_offset
     if reached < end_offset:
         raise StoredDataError(
-            f"object {index.key} ends at offset {reached} of stream {stream_id}, the metadata says {end_offset}; `ponor object verify` says more"
+            f"object {index.key} ends at offset {reached} of stream {stream_id}, the metadata says {end_offset}; `ponor object verify` shows details"
         )
     return blocks
 

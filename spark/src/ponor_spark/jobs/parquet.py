@@ -153,5 +153,5 @@ class _Directory:
     def rename(self, to: str) -> None:
         if not self._system.rename(self._path(self.path), self._path(to)):
             raise PonorSparkError(
-                f"path: {to} cannot be made of {self.path}; see that nobody made it meanwhile, and start the job again"
+                f"path: {to} cannot be made of {self.path}; check that no other process created it, and start the job again"
             )

@@ -51,6 +51,6 @@ def pairs(texts: list[str], option: str, example: str = "startingOffsets=earlies
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise OptionError(f"{option}: {text!r} is no NAME=VALUE; write for example {option} {example}")
+            raise OptionError(f"{option}: {text!r} is not NAME=VALUE; write for example {option} {example}")
         found[name] = value
     return found

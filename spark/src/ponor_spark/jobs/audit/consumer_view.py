@@ -70,7 +70,7 @@ def consume(
                 error = message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name for it
                     raise ClusterUnreachableError(
-                        f"kafka.bootstrap.servers: a consumer of {place[0]}-{place[1]} is told: {error}; see the broker's log"
+                        f"kafka.bootstrap.servers: a consumer of {place[0]}-{place[1]} failed: {error}; check the broker's log"
                     )
                 _take(message, seen[place], ends[place], is_end=error is not None)
     finally:

@@ -93,7 +93,7 @@ def start(
         triggered = writer.trigger(processingTime=job.interval)
     except IllegalArgumentException:
         raise OptionError(
-            f"--interval: {job.interval!r} is no time of Spark's; write for example '10 seconds'"
+            f"--interval: {job.interval!r} is not a Spark interval; write for example '10 seconds'"
         ) from None
     return triggered.start()
 

@@ -105,7 +105,7 @@ def _of_expired(history: History, mirrored: _Mirrored, table: str) -> Ends:
     if mirrored.snapshot_id in history.snapshot_ids or outlived or not history.ancestors:
         raise _rolled_back(
             table,
-            f"its property {MIRROR} speaks of snapshot {mirrored.snapshot_id}, which is no ancestor of the current one",
+            f"its property {MIRROR} names snapshot {mirrored.snapshot_id}, which is not an ancestor of the current one",
         )
     return mirrored.ends
 

@@ -75,9 +75,11 @@ def draw(found: TopicProfile, path: Path) -> None:
 def check_kind(path: Path) -> None:
     """Raise OptionError unless the name has a supported suffix and its directory exists."""
     if path.suffix not in KINDS:
-        raise OptionError(f"--picture: {path.name} says no kind of picture; end it in {', '.join(KINDS)}")
+        raise OptionError(
+            f"--picture: {path.name} has no supported picture suffix; use one of {', '.join(KINDS)}"
+        )
     if not path.parent.is_dir():
-        raise OptionError(f"--picture: there is no directory {path.parent}; make it, or name another")
+        raise OptionError(f"--picture: there is no directory {path.parent}; create it, or name another")
 
 
 def _times(axes: Any, found: TopicProfile) -> None:

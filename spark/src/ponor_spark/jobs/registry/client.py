@@ -89,7 +89,7 @@ class Registry:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise OptionError(
-                f"registry: {url} is no http or https URL; write for example http://registry:8081"
+                f"registry: {url} is not an http or https URL; write for example http://registry:8081"
             )
         if "@" in parts.netloc:
             raise OptionError(
