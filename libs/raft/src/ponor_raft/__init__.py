@@ -1,5 +1,5 @@
-"""Raft consensus, sans-I/O: a message or a tick in, instructions out.
+"""Raft consensus, sans-I/O: the input is a message or a tick, the output instructions.
 
-Nothing in this package knows a clock, a socket, a file, a thread or an event loop; what an entry means is its owner's business. Begin with
-`ponor_raft.node.RaftNode`; docs/design/consensus.md#the-raft-core says what was chosen and why.
+This package uses no clock, socket, file, thread or event loop, and entries are opaque. Start with
+`ponor_raft.node.RaftNode`; docs/design/consensus.md#the-raft-core explains the design.
 """

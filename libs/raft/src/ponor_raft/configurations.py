@@ -1,8 +1,9 @@
-"""Which membership is in force at which index.
+"""History of configurations: the membership in force at each index, as far back as a truncation or snapshot
+may need it.
 
-What lives here: the history of configurations, as far back as a cut or a snapshot may ask for it. The newest one is in force from the moment its entry
-is appended, committed or not, and no longer once that entry is cut. Applying it later, at commit or at apply, lets a replica campaign among voters of the
-past, and a group without any leader is the result (etcd-io/etcd #12359).
+A configuration is in force from the append of its entry, committed or not, until that entry is truncated.
+Applying it later, at commit or apply, lets a replica campaign among former voters and can leave the group
+without a leader (etcd-io/etcd #12359).
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from ponor_raft.membership import Membership, ReplicaId
 
 
 class Configurations:
-    """`(index, membership)` in rising order; the first is that of a snapshot, or of the beginning."""
+    """`(index, membership)` in ascending order.
+
+    The first is that of a snapshot or of the initial configuration.
+    """
 
     def __init__(self, index: int, membership: Membership) -> None:
         self._history: list[tuple[int, Membership]] = [(index, membership)]
@@ -25,11 +29,11 @@ class Configurations:
 
     @property
     def current_index(self) -> int:
-        """Where the membership in force was written. Above the commit index: the change is not decided yet."""
+        """Index of the membership in force. Above the commit index the change is uncommitted."""
         return self._history[-1][0]
 
     def may_decide(self, replica: ReplicaId, commit: int) -> bool:
-        """Whether `replica` is a voter of a configuration that may be in force somewhere: the newest committed one, or a later one."""
+        """Whether `replica` is a voter in the newest committed configuration or a later one."""
         for since, membership in reversed(self._history):
             if replica in membership.voters:
                 return True
@@ -38,7 +42,7 @@ class Configurations:
         return False
 
     def at(self, index: int) -> Membership:
-        """What was in force at `index`, which is not before the beginning of the history."""
+        """Membership in force at `index`, which must be within the history."""
         for since, membership in reversed(self._history):
             if since <= index:
                 return membership
@@ -47,7 +51,7 @@ class Configurations:
         )
 
     def append(self, entries: Sequence[Entry]) -> bool:
-        """Take over what these entries carry. True: the membership in force is another one now."""
+        """Add the configurations of these entries. Return whether the membership in force changed."""
         count = len(self._history)
         for entry in entries:
             if entry.membership is not None:
@@ -56,20 +60,20 @@ class Configurations:
         return len(self._history) != count
 
     def cut(self, first: int) -> None:
-        """Entries from `first` on are no longer in the log."""
+        """Remove the configurations of truncated entries, from `first` on."""
         while len(self._history) > 1 and self._history[-1][0] >= first:
             self._history.pop()
 
     def reset(self, index: int, membership: Membership) -> None:
-        """The log begins behind a snapshot at `index`."""
+        """Restart the history at a snapshot at `index`."""
         self._history = [(index, membership)]
 
     def compact(self, index: int) -> None:
-        """Nobody asks for what was in force before `index` any more."""
+        """Discard configurations that were replaced before `index`."""
         while len(self._history) > 1 and self._history[1][0] <= index:
             self._history.pop(0)
 
     def validate(self) -> None:
-        """Assert what must hold between two calls."""
+        """Assert the invariants between calls."""
         indices = [index for index, _ in self._history]
         assert indices == sorted(set(indices))

@@ -1,24 +1,27 @@
-"""How a replica becomes leader, and when it helps another to become it.
+"""Elections: the election timer, pre-vote and vote rounds, and responses to candidates.
 
-What lives here: the election timer, the two rounds of an election and the answers to those of others.
+Rules, none of which is optional (mixed settings wedged real clusters: etcd-io/etcd #8501):
 
-Rules, none of which can be switched off (mixed settings wedged real clusters: etcd-io/etcd #8501):
-
-1. A timer that runs out starts a pre-vote. It changes nothing anywhere: neither term nor vote. Only a pre-vote that a majority grants starts a vote.
-2. Who hears a leader answers no candidate, whatever its term (the lease of a vote), unless the leader itself asked for the election. So a replica
-   that was removed, or hears nobody, disturbs nobody.
-3. A granted pre-vote carries the term that was asked about, and counts for a pre-candidate about that term alone. It never counts as a vote.
-4. A candidate asks, and counts its own vote, when that vote is durable; so it has made its whole log durable too (writes end in order). Whoever is
-   asked before that could grant a term that the candidate forgets in a crash, together with the end of its log; it would then collect the grant
-   with a shorter log than it was given for.
-5. A pre-vote is asked for again and again: the first question may have met a voter that was just starting, or one that had not missed the leader yet, and
-   waiting for another timeout would leave the group without a leader for seconds. It promises nothing, so asking often is safe.
-6. Votes are given even by those who do not know yet that they are voters, or do not know the candidate: the candidate's own configuration decides
-   who counts. A learner that was promoted may be needed for the majority before it hears of it. Likewise, who is removed campaigns until the removal
-   is committed, without counting itself.
-7. A voter that learned from a leader of a committed entry which its own log lacks votes for nobody who lacks it too, and does not campaign until it has it
-   (`HardState.floor`). It may have acknowledged that entry before its disk lost it: an older copy of the directory was put back, or the end of the log rotted.
-   Correct replicas elect the same leaders with and without this rule.
+1. An expired timer starts a pre-vote, which changes neither term nor vote. Only a pre-vote granted by a
+majority starts a vote.
+2. A replica that hears a leader ignores candidates of any term (leader lease), unless the leader requested
+   the election. So a removed or partitioned replica does not disrupt the others.
+3. A granted pre-vote carries the requested term and counts only for a pre-candidate of that term, never as a
+vote.
+4. A candidate sends its requests, and counts its own vote, once that vote is durable. Because writes end in
+   order, its whole log is durable too. A request sent earlier could be granted for a term and a log tail that
+   the candidate loses in a crash; it would then collect the grant with a shorter log.
+5. A pre-vote is repeated: the first request may have reached a voter that was just starting or still heard
+   the leader, and waiting for another timeout would leave the group without a leader for seconds. It promises
+   nothing, so repeating is safe.
+6. Replicas grant votes even if they do not know that they are voters, or do not know the candidate: the
+   candidate's configuration decides who counts. A promoted learner may be needed for the majority before it
+   learns of its promotion. Likewise a removed replica campaigns until its removal is committed, without
+   counting itself.
+7. A voter that knows from a leader of a committed entry missing in its own log refuses candidates that lack
+   it too, and does not campaign until it has the entry (`HardState.floor`). It may have acknowledged that
+   entry before its disk lost it: an older copy of the directory was restored, or the tail of the log was
+   corrupted. Correct replicas elect the same leaders with and without this rule.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from ponor_raft.replica import Replica
 
 
 class Outcome(Enum):
-    """How a round of an election stands."""
+    """State of an election round."""
 
     PENDING = "pending"
     WON = "won"
@@ -40,7 +43,7 @@ class Outcome(Enum):
 
 
 class Election:
-    """The election timer and the round under way, if any."""
+    """The election timer and the current round, if any."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -51,20 +54,25 @@ class Election:
         self.restart_timer()
 
     def restart_timer(self) -> None:
-        """From now, with a length drawn anew, so that replicas rarely campaign against each other twice."""
+        """Restart the timer with a new random length, so that replicas rarely campaign against each other
+        twice.
+        """
         election_ticks = self._replica.limits.election_ticks
         self._elapsed_ticks = 0
         self._suspected = False
         self._timeout_ticks = election_ticks + self._replica.draw(election_ticks)
 
     def heard_leader(self) -> None:
-        """The leader of this term is there."""
+        """Note that the leader of this term is alive."""
         if self._suspected:
             self.restart_timer()
         self._elapsed_ticks = 0
 
     def suspect(self) -> None:
-        """The owner has a hint that the leader is gone. If it is not, its next message mends everything."""
+        """Shorten the timer on a hint that the leader is gone.
+
+        If the hint is wrong, the leader's next message undoes it.
+        """
         suspicion_ticks = self._replica.limits.suspicion_ticks
         self._suspected = True
         self._timeout_ticks = min(
@@ -74,18 +82,21 @@ class Election:
 
     @property
     def hears_leader(self) -> bool:
-        """Whether a leader was heard since the last tick."""
+        """Whether the leader was heard since the last tick."""
         return self._replica.leader is not None and self._elapsed_ticks == 0
 
     def in_lease(self) -> bool:
-        """Whether a leader is heard, which forbids helping others. A leader that hears no majority steps down by itself."""
+        """Whether the leader lease forbids granting votes.
+
+        A leader without a majority steps down by itself.
+        """
         if self._replica.role is Role.LEADER:
             return True
         heard = self._replica.leader is not None and not self._suspected
         return heard and self._elapsed_ticks < self._replica.limits.election_ticks
 
     def tick(self) -> bool:
-        """True: campaign."""
+        """Advance the timer; return whether to campaign."""
         replica = self._replica
         self._elapsed_ticks += 1
         if not replica.may_campaign:
@@ -93,14 +104,14 @@ class Election:
         if replica.role is Role.PRE_CANDIDATE and self._elapsed_ticks % replica.limits.heartbeat_ticks == 0:
             self._ask(replica.term + 1, pre_vote=True, transfer=False)
         if replica.role is Role.CANDIDATE and replica.own not in self._answers:
-            return False  # its own vote is not durable yet: another campaign would wait for the same disk
+            return False  # its own vote is not durable yet; a new campaign would wait for the same disk
         sole = replica.membership.voters == (replica.own,)
         return (sole and replica.role is Role.FOLLOWER) or self._elapsed_ticks >= self._timeout_ticks
 
     # --- campaigning ---
 
     def start_pre_vote(self) -> Outcome:
-        """Ask whether a campaign would succeed."""
+        """Start a pre-vote."""
         replica = self._replica
         replica.role = Role.PRE_CANDIDATE
         replica.leader = None
@@ -110,7 +121,7 @@ class Election:
         return self._outcome()
 
     def start_vote(self, *, transfer: bool) -> None:
-        """Enter a new term and ask for it. The outcome is never known before `on_durable`."""
+        """Enter a new term and request votes. The outcome is never known before `on_durable`."""
         replica = self._replica
         replica.enter_term(replica.term + 1)
         replica.role = Role.CANDIDATE
@@ -120,7 +131,7 @@ class Election:
         self._ask(replica.term, pre_vote=False, transfer=transfer)
 
     def on_durable(self) -> Outcome:
-        """A write ended: perhaps the one of this candidate's own vote."""
+        """Handle the end of a write, which may include this candidate's own vote."""
         replica = self._replica
         if (
             replica.role is not Role.CANDIDATE
@@ -129,11 +140,11 @@ class Election:
         ):
             return Outcome.PENDING
         self._answers[replica.own] = True
-        self.restart_timer()  # the requests leave now
+        self.restart_timer()  # the requests are sent now
         return self._outcome()
 
     def on_response(self, response: VoteResponse) -> Outcome:
-        """An answer to this replica's requests, or a late one to those of an earlier round."""
+        """Handle a response to this or an earlier round."""
         replica = self._replica
         if response.pre_vote:
             asked = replica.role is Role.PRE_CANDIDATE and response.term == (
@@ -145,7 +156,7 @@ class Election:
             replica.drop("vote response of another round")
             return Outcome.PENDING
         if response.pre_vote:
-            self._answers[response.sender] = response.granted  # asked again, it may have changed its mind
+            self._answers[response.sender] = response.granted  # a repeated request may get another answer
         else:
             self._answers.setdefault(response.sender, response.granted)
         return self._outcome()
@@ -170,7 +181,10 @@ class Election:
     # --- answering ---
 
     def answer(self, request: VoteRequest) -> None:
-        """Grant or refuse. The lease and the terms were looked at already; the term of a vote asked for is this replica's."""
+        """Grant or refuse a vote.
+
+        The caller has checked lease and terms; a requested vote is for this replica's term.
+        """
         replica = self._replica
         free = replica.voted_for == request.sender or (replica.voted_for is None and replica.leader is None)
         asked_ahead = request.pre_vote and request.term > replica.term
@@ -189,14 +203,17 @@ class Election:
             )
 
     def refuse(self, request: VoteRequest) -> None:
-        """Promises nothing, so it may leave at once. It tells the term here, which the candidate may not know."""
+        """Send a response that promises nothing, so immediately.
+
+        It carries the local term, which the candidate may not know.
+        """
         replica = self._replica
         replica.outbox.send(
             VoteResponse(replica.own, request.sender, replica.term, request.pre_vote, granted=False)
         )
 
     def validate(self) -> None:
-        """Assert what must hold between two calls."""
+        """Assert the invariants between calls."""
         replica = self._replica
         if replica.role in {Role.CANDIDATE, Role.LEADER}:
             assert replica.voted_for == replica.own

@@ -1,4 +1,4 @@
-"""What the log consists of, and what must be durable beside it."""
+"""Log entries and the hard state."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from ponor_raft.membership import Membership, ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the log. `data` is opaque and never copied; `membership` is the configuration that this entry carries inside `data`, if any.
+    """One log entry.
 
-    Indices begin at 1 and have no holes; the terms of a log never fall.
+    `data` is opaque and never copied; `membership` is the configuration that the entry carries in `data`, if
+    any.
+
+    Indices start at 1 without gaps; terms never decrease.
     """
 
     index: int
@@ -22,9 +25,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a replica must not forget: its term, whom it voted for in it, and what a candidate must have.
+    """Durable state: the term, the vote in it, and the requirement for candidates.
 
-    `floor` is the (term, index) of a committed entry: no vote goes to a log that ends before it, also when the own log ends before it. It never falls.
+    `floor` is the (term, index) of a committed entry: candidates whose log ends before it get no vote, even
+    if this replica's own log ends before it. It never decreases.
     """
 
     term: int = 0
@@ -34,9 +38,10 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMeta:
-    """Where a snapshot stands in the log, what configuration was in force there, and how to know its body again.
+    """Position of a snapshot in the log, the configuration in force there, and the identity of its body.
 
-    `digest` is over the state (16 bytes): equal on every replica that applied the same entries. `size_bytes` is the body's length.
+    `digest` is over the state (16 bytes) and equal on every replica that applied the same entries.
+    `size_bytes` is the body's length.
     """
 
     index: int

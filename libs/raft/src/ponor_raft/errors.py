@@ -1,19 +1,19 @@
-"""Why the core refused something."""
+"""Errors of the core."""
 
 from __future__ import annotations
 
 
 class NotLeaderError(Exception):
-    """This replica does not lead, or is handing leadership over."""
+    """This replica is not the leader, or is transferring leadership."""
 
 
 class ProposalsFullError(Exception):
-    """Too much is proposed and not committed; wait for commits."""
+    """Too many uncommitted proposals; wait for commits."""
 
 
 class MembershipChangeError(Exception):
-    """The change is not allowed now; the message says why and what to do."""
+    """The membership change is not allowed now; the message gives the reason and the remedy."""
 
 
 class TransferError(Exception):
-    """Leadership cannot go there; the message says why."""
+    """Leadership cannot be transferred; the message gives the reason."""

@@ -1,10 +1,8 @@
-"""What a leader knows about one other member.
+"""A leader's replication state and in-flight window for one member. `replication` decides what to send.
 
-What lives here: the state of replication to one follower, and the window of what is under way to it. Deciding what to send is `replication`'s.
-
-    PROBE      one message at a time, to find where the logs meet
-    REPLICATE  a stream of messages, none waiting for the answer of the one before
-    SNAPSHOT   the follower needs what is not in memory any more: chunks, one at a time
+PROBE      one message at a time, to find where the logs match
+REPLICATE  pipelined messages
+SNAPSHOT   the follower needs entries that are no longer in memory: chunks, one at a time
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from ponor_raft.limits import RaftLimits
 
 
 class ProgressState(Enum):
-    """See the module."""
+    """Replication state of a follower, described in the module docstring."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -24,16 +22,14 @@ class ProgressState(Enum):
 
 
 class FollowerProgress:
-    """Attributes to read:
+    """Replication state of one member. Attributes to read:
 
-    match_index: everything up to it is durable at the follower, and the same as here. Never goes back, except on a new stream.
-    acknowledged_index: the highest match_index before the newest stream began.
-    next_index: what is sent next; always above match_index (etcd-io/raft PR #149).
-    state: see the module.
-    heard_ticks_ago: since any answer of this term.
-    sent_commit: the commit index that the follower knows if nothing was lost.
-    echoed_round: the newest round of heartbeats it answered.
-    snapshot_index, snapshot_offset: in SNAPSHOT, what it has of which snapshot; index 0: the newest, whichever that is.
+    match_index: everything up to it is durable at the follower and equal to the leader's log. Decreases only
+    on a new stream. acknowledged_index: highest match_index before the newest stream began. next_index: next
+    index to send; always above match_index (etcd-io/raft PR #149). state: PROBE, REPLICATE or SNAPSHOT.
+    heard_ticks_ago: ticks since any response of this term. sent_commit: commit index known to the follower if
+    no message was lost. echoed_round: newest heartbeat round that it answered. snapshot_index,
+    snapshot_offset: in SNAPSHOT, the snapshot and the offset received; index 0: the newest snapshot.
     """
 
     __slots__ = (
@@ -78,14 +74,14 @@ class FollowerProgress:
         return len(self._in_flight)
 
     def is_window_full(self, limits: RaftLimits) -> bool:
-        """Whether entries must wait for acknowledgements."""
+        """Whether sending entries must wait for acknowledgements."""
         return (
             len(self._in_flight) >= limits.inflight_messages_max
             or self.in_flight_bytes >= limits.inflight_bytes_max
         )
 
     def sent(self, last_index: int, size_bytes: int) -> None:
-        """A message with entries up to `last_index` is under way."""
+        """Note a sent message with entries up to `last_index`."""
         assert last_index >= self.next_index
         if self.state is ProgressState.REPLICATE:
             self.next_index = last_index + 1
@@ -95,11 +91,11 @@ class FollowerProgress:
             self.probe_under_way = True
 
     def sent_nothing(self) -> None:
-        """A message without entries is under way."""
+        """Note a sent message without entries."""
         self.probe_under_way = self.state is ProgressState.PROBE
 
     def acknowledged(self, match_index: int) -> bool:
-        """Whether this says anything new. Acknowledgements may be repeated and overtaken."""
+        """Process an acknowledgement, which may be repeated or reordered; return whether it is new."""
         while self._in_flight and self._in_flight[0][0] <= match_index:
             self.in_flight_bytes -= self._in_flight.popleft()[1]
         if match_index <= self.match_index:
@@ -109,9 +105,13 @@ class FollowerProgress:
         return True
 
     def refused(self, rejected_index: int, meeting_index: int) -> bool:
-        """The follower does not have the leader's entry at `rejected_index`; the logs may meet at `meeting_index`. False: an old refusal."""
+        """Process a rejection: the follower lacks the leader's entry at `rejected_index`; logs may match at `meeting_index`.
+
+        False if stale.
+        """
         if self.state is ProgressState.SNAPSHOT or rejected_index <= self.match_index:
-            return False  # refusing what it acknowledged: an old message, or a disk that forgot; trying at once would go round in circles
+            # It rejects what it acknowledged: a stale message, or a disk that lost data. A retry would loop.
+            return False
         newest = self.next_index - 1
         if rejected_index > newest or (self.state is ProgressState.PROBE and rejected_index != newest):
             return False
@@ -119,7 +119,7 @@ class FollowerProgress:
         return True
 
     def probe(self, next_index: int = 0) -> None:
-        """Look for the place where the logs meet, at the earliest just behind what is known to match."""
+        """Probe for the matching index, starting after match_index at the earliest."""
         self.state = ProgressState.PROBE
         self.next_index = max(next_index, self.match_index + 1)
         self.probe_under_way = False
@@ -127,14 +127,14 @@ class FollowerProgress:
         self._empty_window()
 
     def replicate(self) -> None:
-        """The logs meet at match_index."""
+        """Start to replicate: the logs match at match_index."""
         self.state = ProgressState.REPLICATE
         self.next_index = self.match_index + 1
         self.probe_under_way = False
         self._empty_window()
 
     def need_snapshot(self) -> None:
-        """What comes next is not in memory any more."""
+        """Switch to a snapshot: the next entry is no longer in memory."""
         self.state = ProgressState.SNAPSHOT
         self.snapshot_index = 0
         self.snapshot_offset = 0
@@ -148,7 +148,7 @@ class FollowerProgress:
         self.in_flight_bytes = 0
 
     def validate(self, last_index: int, limits: RaftLimits) -> None:
-        """Assert what must hold between two calls."""
+        """Assert the invariants between calls."""
         assert 0 <= self.match_index < self.next_index <= last_index + 1
         assert self.in_flight_bytes == sum(size for _, size in self._in_flight)
         assert len(self._in_flight) <= limits.inflight_messages_max

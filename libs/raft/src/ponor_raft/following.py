@@ -1,7 +1,8 @@
-"""What a follower does with what its leader sends.
+"""The follower's half of replication: appending entries, finding divergence, and following the leader's
+commit index.
 
-What lives here: taking entries over, finding where two logs part, and following the leader's commit index. Terms, the election timer and who leads were
-dealt with before. Nothing a peer sends raises: what cannot be true is dropped and counted.
+The caller has handled terms, the election timer and the leader's identity. A peer's message never raises:
+impossible ones are dropped and counted.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class Following:
         self._told_lost = 0
 
     def on_append(self, request: AppendRequest) -> None:
-        """Take over what is new, and acknowledge it once it is durable."""
+        """Append new entries; acknowledge them once they are durable."""
         replica = self._replica
         if not _is_well_formed(request):
             replica.drop("malformed append")
             return
         if request.acknowledged > max(replica.log.last_index, self._told_lost):
-            # True however late the message comes: nothing that was acknowledged in a term leaves the log in that term.
+            # True even for late messages: entries acknowledged in a term stay in the log during that term.
             self._told_lost = request.acknowledged
             replica.outbox.lost = LostEntries(replica.log.last_index, request.acknowledged)
         self._follow(request)
@@ -50,7 +51,8 @@ class Following:
         entries = request.entries
         last = request.prev_index + len(entries)
         if request.prev_index < log.commit:
-            # What is committed agrees with every later leader; the window may begin behind prev_index, so do not look there.
+            # Committed entries match every later leader's log. The window may start after prev_index, so do
+            # not compare there.
             entries = entries[log.commit - request.prev_index :]
         elif log.term_at(request.prev_index) != request.prev_term:
             self._reject(request)
@@ -74,16 +76,19 @@ class Following:
         replica.outbox.send(HeartbeatResponse(replica.own, request.sender, replica.term, request.round))
 
     def tell_term(self, request: AppendRequest | HeartbeatRequest | SnapshotChunk) -> None:
-        """Answer a leader of the past, so that it learns of the newer term.
+        """Answer a former leader, so that it learns of the newer term.
 
-        A replica that reached a higher term by a vote it lost cannot win with a shorter log and takes nothing from the old leader: without this
-        answer it would be stuck for ever (etcd-io/etcd #8501).
+        A replica that reached a higher term in a lost election cannot win with a shorter log and accepts
+        nothing from the old leader: without this response it would be stuck forever (etcd-io/etcd #8501).
         """
         replica = self._replica
         replica.outbox.send(AppendResponse(replica.own, request.sender, replica.term, 0, rejected=True))
 
     def _take_over(self, entries: tuple[Entry, ...]) -> int | None:
-        """Append what is not here yet, after cutting what contradicts it; the last index that now agrees with the leader, None for a message to ignore."""
+        """Append new entries after truncating conflicting ones.
+
+        Return the last index that matches the leader, None to ignore the message.
+        """
         replica = self._replica
         log = replica.log
         new = _without_known(entries, replica)
@@ -107,10 +112,11 @@ class Following:
         return new[-1].index
 
     def _admitted(self, new: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """As many of the new entries as there is room for.
+        """Return as many new entries as there is room for.
 
-        Only committed entries count: they can be compacted. The others must be taken whatever the window holds, because nothing is committed without them; the leader bounds
-        how many there are. For the same reason the entry that opens a term is taken beyond the bound.
+        Only committed entries count against the limit, because they can be compacted. Uncommitted ones must
+        always be accepted: nothing commits without them, and the leader limits their number. For the same
+        reason the opening entry of a term is accepted beyond the limit.
         """
         replica = self._replica
         log, limits = replica.log, replica.limits
@@ -128,7 +134,9 @@ class Following:
         )
 
     def _reject(self, request: AppendRequest) -> None:
-        """Hint at the last entry here that the leader may have as well: one round per term that differs, not one per entry."""
+        """Hint at the last entry that the leader may share: one round per differing term instead of one per
+        entry.
+        """
         replica = self._replica
         log = replica.log
         hint_index, hint_term = log.last_at_or_below(
@@ -145,7 +153,9 @@ class Following:
 
 
 def _is_well_formed(request: AppendRequest) -> bool:
-    """The entries follow `prev_index` without a hole, and no term is above the sender's; those of the entries rise from `prev_term`."""
+    """Whether the entries follow `prev_index` without a gap, with terms rising from `prev_term` up to the
+    sender's.
+    """
     if request.commit_term > request.term:
         return False
     if not request.entries:
@@ -157,13 +167,13 @@ def _is_well_formed(request: AppendRequest) -> bool:
 
 
 def _without_known(entries: tuple[Entry, ...], replica: Replica) -> tuple[Entry, ...]:
-    """What is left when the entries that are here already are taken off the front."""
+    """Return the entries without the prefix that is already in the log."""
     log = replica.log
     if entries[0].index > log.last_index:
         return entries
     last = entries[-1]
     if log.term_at(last.index) == last.term:
-        return ()  # same index and term: same entry, and the same before it (log matching)
+        return ()  # same index and term: same entry and same prefix (log matching)
     known = 0
     while known < len(entries) and log.term_at(entries[known].index) == entries[known].term:
         known += 1

@@ -1,7 +1,7 @@
-"""What a leader does, for one term.
+"""Leader role of one term: heartbeats, check-quorum, proposals, responses of members, and commit index
+changes.
 
-What lives here: the parts that exist only while this replica leads, and their order: heartbeats and check-quorum by ticks, proposals, answers of members,
-and what follows when the commit index moves. Losing leadership throws all of it away.
+Created when the replica becomes leader and discarded when it loses leadership.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Leading:
         self.snapshots = SnapshotSending(replica, self.replication)
 
     def begin(self) -> None:
-        """Say so at once: others may be about to campaign."""
+        """Announce the leadership immediately, because others may be about to campaign."""
         self.reads.begin_round()
 
     def tick(self) -> bool:
-        """False: nobody is led any more, step down."""
+        """Advance timers; return False to step down (check-quorum failed)."""
         if not self.replication.tick():
             return False
         self.transfer.tick()
@@ -47,7 +47,7 @@ class Leading:
         return True
 
     def flush(self) -> None:
-        """Make the messages for what has changed since the last time."""
+        """Create the messages for everything that changed since the last call."""
         self.replication.flush()
         self.snapshots.flush()
         self.reads.flush()
@@ -55,7 +55,7 @@ class Leading:
     # --- proposals ---
 
     def propose(self, data: bytes, membership: Membership | None) -> Entry:
-        """Append one entry; see `RaftNode.propose`."""
+        """Append one entry, as specified by `RaftNode.propose`."""
         replica = self._replica
         if self.transfer.target is not None:
             raise NotLeaderError(
@@ -74,7 +74,10 @@ class Leading:
         return entry
 
     def room_problem(self, size_bytes: int) -> str | None:
-        """Why a proposal of this size does not fit; None when it does. A single one always does: what a former leader left uncommitted does not count."""
+        """Reason why a proposal of this size does not fit, or None.
+
+        A single one always fits: entries left uncommitted by a former leader do not count.
+        """
         limits = self._replica.limits
         log = self._replica.log
         since = max(log.commit, self.replication.term_began_at - 1)
@@ -93,36 +96,41 @@ class Leading:
     # --- answers ---
 
     def on_append_response(self, response: AppendResponse) -> bool:
-        """True: the commit index moved."""
+        """Handle an acknowledgement; return whether the commit index moved."""
         moved = self.replication.on_response(response)
         self.transfer.tell_when_caught_up()
         return moved
 
     def on_heartbeat_response(self, response: HeartbeatResponse) -> None:
-        """The member is there, and has seen this leader lead."""
+        """Note that the member has acknowledged this leader."""
         self.replication.on_heartbeat_response(response.sender, response.round)
         self.reads.on_echo(response.sender, response.round)
 
     def on_snapshot_ack(self, ack: SnapshotAck) -> bool:
-        """True: the commit index moved."""
+        """Handle the end of a local write; return whether the commit index moved."""
         return self.snapshots.on_ack(ack)
 
     def on_read_request(self, request: ReadIndexRequest) -> None:
-        """A follower forwards a read."""
+        """Handle a read forwarded by a follower."""
         self.reads.add(request.sender, request.context)
 
     def unreachable(self, peer: ReplicaId) -> None:
-        """The owner could not send to it."""
+        """Handle a failed send."""
         self.replication.unreachable(peer)
         self.snapshots.unreachable(peer)
 
     def is_dismissed(self) -> bool:
-        """Whether the removal of this replica is committed. Until then a removed leader goes on: nobody else may know of it (etcd-io/raft #83)."""
+        """Whether the removal of this replica is committed.
+
+        A removed leader continues until then, because no other replica may know of it (etcd-io/raft #83).
+        """
         replica = self._replica
         return not replica.is_voter and replica.configurations.current_index <= replica.log.commit
 
     def bid_farewell(self) -> None:
-        """Tell everybody that the removal is committed, and the voter that has most to begin at once, so that nobody waits for a timeout."""
+        """Tell all members that the removal is committed, and the most up-to-date voter to campaign without
+        waiting for a timeout.
+        """
         replica = self._replica
         self.replication.flush()
         progress = self.replication.progress
@@ -130,7 +138,7 @@ class Leading:
         replica.outbox.send(TimeoutNow(replica.own, heir, replica.term))
 
     def validate(self) -> None:
-        """Assert what must hold between two calls."""
+        """Assert the invariants between calls."""
         self.replication.validate()
         self.reads.validate()
         assert self.transfer.target is None or self.transfer.target in self._replica.membership.voters

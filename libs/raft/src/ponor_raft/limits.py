@@ -1,4 +1,4 @@
-"""Bounds and times of the core; times in ticks, whose length is the owner's business (50 ms)."""
+"""Limits and timeouts of the core; times are in ticks, whose length the owner defines (50 ms)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WINDOW_BYTES_MAX: Final = 512 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RaftLimits:
-    """See each field.
+    """Limits and timeouts.
 
     Attributes:
         election_ticks: silence of the leader after which a follower campaigns: drawn anew from [election_ticks, 2 * election_ticks). Also the leader's

@@ -1,18 +1,21 @@
-"""The part of the log that is in memory, and how far it is written, durable, committed and delivered.
+"""The part of the log in memory, with its marks: how far it is written, durable, committed and delivered.
 
-What lives here: entries by index, and the four marks that move over them:
+Contains entries by index and the four marks:
 
-    delivered <= commit      given to the owner in `Ready.committed`; needs durable as well
+        delivered <= commit      returned to the owner in `Ready.committed`; must be durable as well
     durable   <= handed_out  reported by `RaftNode.persisted`, or held by a snapshot
-    handed_out <= last_index given to the owner in a `Persist`
+        handed_out <= last_index returned to the owner in a `Persist`
 
-`commit` and `durable` are not ordered: a majority of others may have made durable what this disk still writes.
+`commit` and `durable` are not ordered: a majority of other replicas may be durable before this disk is.
 
-What may not: terms, votes, messages. Nothing here decides, it only refuses what would break the log.
+Terms, votes and messages do not belong here. This module decides nothing; it only asserts that the log stays
+consistent.
 
-**Writes and cuts.** An owner may write several `Persist`s at a time, so an entry can be cut, replaced and come back, all while its first write is
-under way. That write's end must not make the entry durable: the write of its replacement still follows and would take it away from the disk again
-(etcd-io/raft `testdata/async_storage_writes_append_aba_race.txt`). Hence a cut lowers what every write under way will report.
+**Writes and truncations.** An owner may have several `Persist`s in flight, so an entry can be truncated,
+replaced and appended again while its first write is in flight. The end of that write must not mark the entry
+durable: the replacement's write still follows and removes it from disk again (etcd-io/raft
+`testdata/async_storage_writes_append_aba_race.txt`). Hence a truncation lowers what every write in flight
+will report.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _first = itemgetter(0)
 
 
 class _Write:
-    """A `Persist` under way: all entries up to `up_to` are durable when it ends."""
+    """A `Persist` in flight: all entries up to `up_to` are durable when it ends."""
 
     __slots__ = ("sequence", "up_to")
 
@@ -40,7 +43,10 @@ class _Write:
 
 
 class LogWindow:
-    """Entries `first_index..last_index`. `before_index` and `before_term` belong to the entry just before them, which is known by name only."""
+    """Entries `first_index..last_index`.
+
+    Of the entry before them only `before_index` and `before_term` are known.
+    """
 
     def __init__(self, before_index: int, before_term: int, *, delivered: int) -> None:
         self.before_index = before_index
@@ -67,7 +73,7 @@ class LogWindow:
 
     @property
     def size_bytes(self) -> int:
-        """Data in memory."""
+        """Bytes of data in memory."""
         return (self._ends[-1] if self._ends else self._origin) - self._origin
 
     def __len__(self) -> int:
@@ -76,7 +82,7 @@ class LogWindow:
     # --- reading ---
 
     def term_at(self, index: int) -> int | None:
-        """None: not in memory any more, or not there yet."""
+        """Term of an entry; None if it is no longer in memory, or does not exist yet."""
         offset = index - self.before_index - 1
         if offset == -1:
             return self.before_term
@@ -85,7 +91,10 @@ class LogWindow:
         return None
 
     def batch_from(self, first: int, bytes_max: int, entries_max: int) -> tuple[Entry, ...]:
-        """Entries from `first` on within the bounds; one that is too large comes alone. Readers of the same range share one tuple."""
+        """Entries from `first` within the limits; an oversized one comes alone.
+
+        Readers of the same range share one tuple.
+        """
         start = first - self.before_index - 1
         assert 0 <= start < len(self._entries)
         room_end = (self._ends[start - 1] if start else self._origin) + bytes_max
@@ -95,7 +104,7 @@ class LogWindow:
         return self._take(start, stop)
 
     def between(self, first: int, last: int) -> tuple[Entry, ...]:
-        """Entries `first..last`, both included."""
+        """Entries `first..last`, inclusive."""
         return self._take(first - self.before_index - 1, last - self.before_index)
 
     def all_after(self, index: int) -> tuple[Entry, ...]:
@@ -103,20 +112,21 @@ class LogWindow:
         return self.between(index + 1, self.last_index) if index < self.last_index else ()
 
     def bytes_after(self, index: int) -> int:
-        """Data of the entries above `index`."""
+        """Bytes of data above `index`."""
         if index >= self.last_index:
             return 0
         offset = index - self.before_index - 1
         return self._ends[-1] - (self._ends[offset] if offset >= 0 else self._origin)
 
     def bytes_up_to(self, index: int) -> int:
-        """Data of the entries in memory up to `index`."""
+        """Bytes of data in memory up to `index`."""
         return self.size_bytes - self.bytes_after(index)
 
     def last_at_or_below(self, index: int, term: int) -> tuple[int, int]:
-        """The last entry that is neither above `index` nor of a term above `term`; where two logs that part may have their last entry in common.
+        """Last entry at or below `index` with a term at or below `term`: where two diverging logs may have
+        their last common entry.
 
-        Term 0 means: that index is not in memory, look before it.
+        Term 0 means that the index is no longer in memory: search before it.
         """
         position = bisect_right(self._runs, index, key=_first) - 1
         if position < 0:
@@ -138,14 +148,14 @@ class LogWindow:
     # --- writing ---
 
     def load(self, entries: Sequence[Entry]) -> None:
-        """Entries that a restart found: durable already."""
+        """Append entries found by a restart, which are durable."""
         assert not self._entries
         if entries:
             self.append(entries)
         self.durable = self.handed_out = self.last_index
 
     def append_one(self, entry: Entry) -> None:
-        """A leader's proposal."""
+        """Append a leader's proposal."""
         assert entry.index == self.last_index + 1
         if entry.term != self.last_term:
             assert entry.term > self.last_term
@@ -156,7 +166,7 @@ class LogWindow:
         self.last_index += 1
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """At least one entry, behind the last."""
+        """Append at least one entry after the last one."""
         assert entries[0].index == self.last_index + 1
         if entries[-1].term != self.last_term:
             self._note_terms(entries)
@@ -176,7 +186,10 @@ class LogWindow:
         self.last_term = term
 
     def cut(self, first: int) -> None:
-        """Forget the entries from `first` on: another leader has others there. Committed ones are never cut."""
+        """Truncate from `first` on, because another leader has other entries there.
+
+        Committed entries are never truncated.
+        """
         assert self.commit < first <= self.last_index
         offset = first - self.before_index - 1
         del self._entries[offset:]
@@ -188,7 +201,9 @@ class LogWindow:
         self._lower_marks(first - 1)
 
     def reset(self, index: int, term: int) -> None:
-        """Begin behind a snapshot that holds everything up to `index`, durable and applied by the owner."""
+        """Restart the log after a snapshot that contains everything up to `index`, durable and applied by the
+        owner.
+        """
         assert index > self.commit
         self._entries.clear()
         self._ends.clear()
@@ -203,9 +218,10 @@ class LogWindow:
             write.up_to = 0
 
     def skip_to(self, index: int) -> None:
-        """A durable snapshot at `index` agrees with the entries here: all of them up to there are committed, and the owner has applied them.
+        """Mark entries up to a durable snapshot at `index`, which matches the log, as committed and applied
+        by the owner.
 
-        They are durable by the snapshot; those that no write has had yet are written all the same, so that the log on the disk has no hole.
+        The snapshot makes them durable; unwritten ones are still written, so that the log on disk has no gap.
         """
         assert self.delivered < index <= self.last_index
         self.commit = max(self.commit, index)
@@ -213,7 +229,7 @@ class LogWindow:
         self.durable = max(self.durable, index)
 
     def compact(self, index: int) -> None:
-        """Forget entries up to `index`, which a durable snapshot holds."""
+        """Discard entries up to `index`, which a durable snapshot contains."""
         assert self.before_index < index <= self.delivered
         term = self.term_at(index)
         assert term is not None
@@ -237,7 +253,7 @@ class LogWindow:
     # --- marks ---
 
     def begin_write(self, sequence: int) -> tuple[Entry, ...]:
-        """The entries that no write has had yet. They are durable once the write of this sequence ends."""
+        """Take the unwritten entries; they are durable when the write of this sequence ends."""
         entries = (
             self.between(self.handed_out + 1, self.last_index) if self.handed_out < self.last_index else ()
         )
@@ -246,28 +262,28 @@ class LogWindow:
         return entries
 
     def begin_anew(self) -> None:
-        """What was written so far is not part of the log: the next write says so."""
+        """Invalidate everything written so far; the next write records it."""
         self._begins_after = (self.before_index, self.before_term)
 
     def take_beginning(self) -> tuple[int, int] | None:
-        """Where the log began anew since the last write; once."""
+        """Take the restart point of the log since the last write, once."""
         begins_after, self._begins_after = self._begins_after, None
         return begins_after
 
     def end_write(self, sequence: int) -> None:
-        """Writes end in the order in which they began."""
+        """Handle the end of a write; writes end in the order in which they started."""
         assert self._writes, "no write is under way"
         write = self._writes.popleft()
         assert write.sequence == sequence, f"write {write.sequence} must end before {sequence}"
         self.durable = max(self.durable, write.up_to)
 
     def commit_to(self, index: int) -> None:
-        """Commits never go back; an older word of it changes nothing."""
+        """Advance the commit index; it never decreases, so older values have no effect."""
         assert index <= self.last_index
         self.commit = max(self.commit, index)
 
     def deliver(self) -> tuple[Entry, ...]:
-        """What is committed, durable here, and was not given before."""
+        """Take the entries that are committed, durable locally and not delivered yet."""
         up_to = min(self.commit, self.durable)
         if up_to <= self.delivered:
             return ()
@@ -276,7 +292,7 @@ class LogWindow:
         return entries
 
     def validate(self) -> None:
-        """Assert everything that must hold between two calls."""
+        """Assert all invariants between calls."""
         assert self.last_index == self.before_index + len(self._entries)
         assert len(self._ends) == len(self._entries)
         assert self.before_index <= self.delivered <= self.commit <= self.last_index

@@ -1,7 +1,7 @@
-"""Who takes part: replicas, and the configuration of voters and learners.
+"""Replica identities, and the configuration of voters and learners with its majorities.
 
-What lives here: identities and majorities. When a configuration takes effect is the core's business: as soon as its entry is appended, and no longer once
-that entry is truncated (Ongaro's dissertation, section 4.1; etcd-io/etcd #12359 shows what applying it later costs).
+The core decides when a configuration is in force: from the append of its entry until a truncation of that
+entry (Ongaro's dissertation, section 4.1; etcd-io/etcd #12359 shows the cost of applying it later).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ LEARNERS_MAX: Final = 9
 
 
 class ReplicaId(NamedTuple):
-    """One log on one disk. A blank disk under the same node id is another replica (KIP-853, KAFKA-14077): it has forgotten its votes.
+    """One log on one disk.
+
+    An empty disk under the same node id is another replica, because it lost its votes (KIP-853, KAFKA-14077).
 
     `directory_id` is the 16 bytes of the data directory's UUID.
     """
@@ -26,7 +28,7 @@ class ReplicaId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Voters decide; learners only receive. Both sorted; nobody is in both; no node id appears twice."""
+    """Voters decide, learners only receive. Both are sorted and disjoint; every node id occurs once."""
 
     voters: tuple[ReplicaId, ...]
     learners: tuple[ReplicaId, ...] = ()
@@ -41,10 +43,10 @@ class Membership:
 
     @property
     def members(self) -> tuple[ReplicaId, ...]:
-        """Everybody, voters first."""
+        """All members, voters first."""
         return self.voters + self.learners
 
     @property
     def quorum(self) -> int:
-        """How many voters are a majority."""
+        """Number of voters that form a majority."""
         return len(self.voters) // 2 + 1

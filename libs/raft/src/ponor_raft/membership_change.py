@@ -1,11 +1,10 @@
-"""Which changes of membership are allowed now.
+"""Rules for changing one member at a time, checked before the entry is appended.
 
-What lives here: the rules of changing one server at a time, checked before the entry is appended. Two consecutive configurations then always have a voter in
-common in any two of their majorities, so no joint consensus is needed.
+Any majorities of two consecutive configurations then have a voter in common, so no joint consensus is needed.
 
-The rule about the own term is the repair of the algorithm's well-known gap (Ongaro, raft-dev, July 2015): two leaders, each of which appended one change to
-the same committed configuration, may count majorities that do not meet. A leader that has committed an entry of its own term has made the other's
-change impossible.
+The rule about the leader's own term fixes the known bug of the algorithm (Ongaro, raft-dev, July 2015): two
+leaders that each append one change to the same committed configuration may count disjoint majorities. A
+leader that has committed an entry of its own term excludes the other's change.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ from ponor_raft.replication import Replication
 
 
 def check_change(replica: Replica, replication: Replication, wanted: Membership) -> None:
-    """Raises `MembershipChangeError` unless `wanted` may be appended now. Repeating the membership in force is always allowed."""
+    """Raise `MembershipChangeError` unless `wanted` may be appended now.
+
+    Repeating the current membership is always allowed.
+    """
     current = replica.membership
     if wanted == current:
         return
@@ -44,7 +46,7 @@ def check_change(replica: Replica, replication: Replication, wanted: Membership)
 
 
 def _check_promotion(replica: Replica, replication: Replication, voter: ReplicaId) -> None:
-    """A voter that has to catch up first would make the group lean on fewer replicas than it counts."""
+    """Refuse a voter that has to catch up first: the group would depend on fewer replicas than it counts."""
     if voter not in replica.membership.learners:
         raise MembershipChangeError(
             f"{_names([voter])} is no learner; add it as a learner, let it catch up, then promote it"
@@ -60,5 +62,5 @@ def _check_promotion(replica: Replica, replication: Replication, voter: ReplicaI
 
 
 def _names(replicas: list[ReplicaId]) -> str:
-    """As an operator knows them."""
+    """Format replicas for operators."""
     return ", ".join(f"{replica.node_id} ({replica.directory_id.hex()})" for replica in replicas) or "none"

@@ -1,7 +1,7 @@
-"""What replicas say to each other.
+"""Messages between replicas.
 
-What lives here: values. Every message names both ends as (node id, directory id) and carries the sender's term; a receiver drops what is not addressed
-to its own directory. How they travel is the owner's business: they may be lost, repeated, delayed and reordered.
+Every message names both ends as (node id, directory id) and carries the sender's term; a receiver drops
+messages for other directories. The owner transports them; they may be lost, repeated, delayed and reordered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ponor_raft.membership import ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What every message has. `term` is the sender's (of a pre-vote request: the term it would campaign in)."""
+    """Common fields. `term` is the sender's (in a pre-vote request: the term of the intended campaign)."""
 
     sender: ReplicaId
     to: ReplicaId
@@ -24,7 +24,10 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest(Envelope):
-    """Asks for a vote, or (`pre_vote`) whether one would be given. `transfer`: the leader asked for this election, so its lease is void."""
+    """Request for a vote, or with `pre_vote` for a pre-vote.
+
+    `transfer`: the leader requested this election, so its lease is void.
+    """
 
     last_index: int
     last_term: int
@@ -34,7 +37,10 @@ class VoteRequest(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class VoteResponse(Envelope):
-    """The answer; a granted pre-vote carries the requested term, so that it counts for that round alone."""
+    """Response to a vote request.
+
+    A granted pre-vote carries the requested term and counts only for that round.
+    """
 
     pre_vote: bool
     granted: bool
@@ -42,9 +48,12 @@ class VoteResponse(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest(Envelope):
-    """Entries after (`prev_index`, `prev_term`), and how far the leader has committed; `commit_term` is the term of that entry.
+    """Entries after (`prev_index`, `prev_term`), and the leader's commit index.
 
-    `acknowledged`: the receiver acknowledged entries up to here in this term. If its log ends before, its disk lost them.
+    `commit_term` is the term of that entry.
+
+    `acknowledged`: index up to which the receiver acknowledged entries in this term. If its log ends before,
+    its disk lost them.
     """
 
     prev_index: int
@@ -57,7 +66,10 @@ class AppendRequest(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class AppendResponse(Envelope):
-    """Sent when everything up to `match_index` is durable here. Rejected: try again at or before `hint_index`, whose term here is `hint_term`."""
+    """Acknowledgement that everything up to `match_index` is durable.
+
+    Rejected: retry at or before `hint_index`, whose term is `hint_term`.
+    """
 
     match_index: int
     rejected: bool = False
@@ -68,7 +80,11 @@ class AppendResponse(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest(Envelope):
-    """The leader is there. `round` rises; a majority's echo of a round proves leadership at the time the round began (read index, lease)."""
+    """Leader heartbeat.
+
+    `round` rises; a majority's echo of a round proves leadership at the start of the round (read index,
+    lease).
+    """
 
     commit: int
     round: int
@@ -76,19 +92,19 @@ class HeartbeatRequest(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse(Envelope):
-    """Echo of a round."""
+    """Echo of a heartbeat round."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow(Envelope):
-    """The leader hands over: campaign at once, without a pre-vote."""
+    """Leadership transfer: campaign immediately, without a pre-vote."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk(Envelope):
-    """A piece of a snapshot's body at `offset`; the last one ends at `meta.size_bytes`."""
+    """Chunk of a snapshot's body at `offset`; the last one ends at `meta.size_bytes`."""
 
     meta: SnapshotMeta
     offset: int
@@ -97,7 +113,10 @@ class SnapshotChunk(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAck(Envelope):
-    """The body up to `next_offset` of the snapshot at `index` is kept; `installed`: the log now begins there."""
+    """Acknowledgement that the body of the snapshot at `index` is kept up to `next_offset`.
+
+    `installed`: the log now starts there.
+    """
 
     index: int
     next_offset: int
@@ -106,14 +125,14 @@ class SnapshotAck(Envelope):
 
 @dataclass(frozen=True, slots=True)
 class ReadIndexRequest(Envelope):
-    """A follower asks for an index that a linearizable read must wait for."""
+    """Follower's request for the index that a linearizable read must wait for."""
 
     context: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadIndexResponse(Envelope):
-    """The answer; `index` 0 means refused: ask again, or elsewhere."""
+    """Response to a read request; `index` 0 means refused: retry, or ask another replica."""
 
     context: int
     index: int

@@ -1,18 +1,19 @@
-"""One replica of a Raft group: a message, a tick or a proposal in, instructions out.
+"""One replica of a Raft group: the input is a message, tick or proposal, the output instructions.
 
-What lives here: the outer object, the rule of terms, and who handles what. How each thing is done is said in the files it is done in: `election`, `following`,
-`leading` (with `replication`, `reads`, `transfer`, `membership_change`), `snapshot_transfer`, `log_window`, `outbox`.
+This module contains the outer object and the rule of terms. `election`, `following`, `leading` (with
+`replication`, `reads`, `transfer`, `membership_change`), `snapshot_transfer`, `log_window` and `outbox`
+implement the parts.
 
 Duties of the owner, in this order:
 
-1. After any call, call `ready` until it gives None, and carry out what it says (see `ponor_raft.ready`).
-2. Call `tick` at a steady pace. After a pause of the process, one tick is enough.
-3. Make each `Persist` durable in the order given, then call `persisted`; only then send its messages. Everything else may be sent at once.
-4. When `Ready.leadership` says LEADER: propose the opening entry. Nothing of older terms is committed before it is.
-5. Apply `Ready.committed`; take snapshots of what is applied; say `snapshot_available`, then `compact`.
-6. Store chunks and answer each with `keep_chunk`; when the body is whole, durable and its digest right, let the state machine begin there, then call `restore`.
+1. After any call, call `ready` until it returns None, and execute its instructions (`ponor_raft.ready`).
+2. Call `tick` at a steady rate. After a pause of the process one tick is enough.
+3. Make each `Persist` durable in the given order and call `persisted`; only then send its messages.
+4. When `Ready.leadership` reports LEADER, propose the opening entry; older terms commit with it.
+5. Apply `Ready.committed`; take snapshots of applied state; call `snapshot_available`, then `compact`.
+6. Store chunks and answer each with `keep_chunk`. Load a complete, verified body, then call `restore`.
 
-Nothing here knows a clock, chance (`draw` is given), a disk or a network, so the same calls give the same instructions.
+The core uses no clock, randomness (`draw` is an argument), disk or network: it is deterministic.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ _FROM_MEMBER = (VoteResponse, AppendResponse, HeartbeatResponse, SnapshotAck, Re
 
 
 class RaftNode:
-    """See the module."""
+    """A replica; the module docstring lists the duties of its owner."""
 
     def __init__(
         self, own: ReplicaId, limits: RaftLimits, stored: StoredState, draw: Callable[[int], int]
     ) -> None:
-        """A follower, at what `stored` says. `draw(n)` gives an int in [0, n): election timeouts come from it."""
+        """Start as a follower at `stored`. `draw(n)` returns an int in [0, n) for election timeouts."""
         log = stored.open_log()
         configurations = Configurations(stored.base.index, stored.base.membership)
         configurations.append(
@@ -107,7 +108,7 @@ class RaftNode:
 
     @property
     def leader(self) -> ReplicaId | None:
-        """Who leads in this term, as far as is known here."""
+        """Leader of this term, as far as known."""
         return self._replica.leader
 
     @property
@@ -116,12 +117,12 @@ class RaftNode:
 
     @property
     def commit_index(self) -> int:
-        """Known to be committed; not everything up to it need be durable here."""
+        """Known commit index; not everything up to it need be durable locally."""
         return self._replica.log.commit
 
     @property
     def durable_index(self) -> int:
-        """Everything up to it is durable here."""
+        """Index up to which the log is durable locally."""
         return self._replica.log.durable
 
     @property
@@ -134,17 +135,17 @@ class RaftNode:
 
     @property
     def first_index(self) -> int:
-        """The first entry in memory."""
+        """Index of the first entry in memory."""
         return self._replica.log.first_index
 
     @property
     def membership(self) -> Membership:
-        """In force, committed or not."""
+        """Membership in force, committed or not."""
         return self._replica.membership
 
     @property
     def membership_index(self) -> int:
-        """Where the membership in force was written."""
+        """Index of the membership in force."""
         return self._replica.configurations.current_index
 
     @property
@@ -153,7 +154,7 @@ class RaftNode:
 
     @property
     def has_room(self) -> bool:
-        """Whether the owner may propose more. False some way below the bounds of the window: what is proposed already still fits then."""
+        """Whether the owner may propose more; False early, so that existing proposals still fit."""
         log, limits = self._replica.log, self._replica.limits
         reserved_entries = min(limits.uncommitted_entries_max, limits.window_entries_max // 2)
         reserved_bytes = min(limits.uncommitted_bytes_max, limits.window_bytes_max // 2)
@@ -163,47 +164,47 @@ class RaftNode:
         )
 
     def room_problem(self, size_bytes: int) -> str | None:
-        """Why `propose` would raise `ProposalsFullError` for an entry of this size; None if it would not."""
+        """Error that `propose` would raise for an entry of this size, or None."""
         return self._leading.room_problem(size_bytes) if self._leading is not None else None
 
     @property
     def dropped(self) -> Counter[str]:
-        """What was ignored, by reason."""
+        """Counts of ignored messages by reason."""
         return self._replica.dropped
 
     def membership_at(self, index: int) -> Membership:
-        """In force at `index`, for a snapshot there; `LookupError` before the newest snapshot."""
+        """Membership in force at `index`, for a snapshot there; `LookupError` before the newest snapshot."""
         return self._replica.configurations.at(index)
 
     def term_at(self, index: int) -> int | None:
-        """None: not in memory."""
+        """Entry at an index; None if not in memory."""
         return self._replica.log.term_at(index)
 
     def entries(self, first: int, last: int) -> tuple[Entry, ...]:
-        """Those in memory from `first` to `last`, both included."""
+        """Entries in memory from `first` to `last`, inclusive."""
         log = self._replica.log
         assert log.first_index <= first <= last <= log.last_index
         return log.between(first, last)
 
     def progress(self) -> Mapping[ReplicaId, FollowerProgress]:
-        """Of every other member, to be read only; empty unless this replica leads."""
+        """Progress of every other member, read-only; empty unless this replica leads."""
         return self._leading.replication.progress if self._leading is not None else {}
 
     # --- inputs ---
 
     @property
     def required(self) -> tuple[int, int]:
-        """(term, index) at which the log of a candidate must end, or behind it: the end of the own log, unless a committed entry is known that it lacks."""
+        """(term, index) that a candidate's log must reach: its own log's end or a known committed entry."""
         return self._replica.required
 
     @property
     def newest_round(self) -> int:
-        """The newest round of heartbeats that this leader began; 0 at others, and before the first of its term."""
+        """Newest heartbeat round of this leader; 0 at others and before the first of its term."""
         return self._leading.reads.newest_round if self._leading is not None else 0
 
     @property
     def confirmed_round(self) -> int:
-        """The newest round that a majority of the voters echoed: when it began, nobody led in a later term. 0 as above."""
+        """Newest round echoed by a majority of voters: no later term had a leader then. 0 as above."""
         return self._leading.reads.confirmed_round if self._leading is not None else 0
 
     @property
@@ -212,7 +213,7 @@ class RaftNode:
         return self._leading is None and self._election.hears_leader
 
     def tick(self) -> None:
-        """One unit of time has passed."""
+        """Advance time by one tick."""
         self._receiving.tick()
         self._forwarded.tick()
         if self._leading is not None:
@@ -222,7 +223,7 @@ class RaftNode:
             self._campaign()
 
     def step(self, message: Message) -> None:
-        """A message arrived. Never raises: what is not for this replica, stale or impossible is dropped and counted."""
+        """Process a message. Never raises: invalid or stale messages are dropped and counted."""
         replica = self._replica
         if message.to != replica.own or message.sender == replica.own:
             replica.drop("not for this replica")
@@ -232,44 +233,46 @@ class RaftNode:
             self._handlers[type(message)](message)
 
     def propose(self, data: bytes, membership: Membership | None = None) -> Entry:
-        """Append an entry; it is committed when `Ready.committed` gives it, and lost if another entry comes at its index.
+        """Append an entry; `Ready.committed` returns it unless another entry takes its index.
 
         Raises:
-            NotLeaderError: this replica does not lead, or hands leadership over.
+            NotLeaderError: this replica does not lead, or is transferring leadership.
             ProposalsFullError: `uncommitted_*_max` or `window_*_max` is reached.
             MembershipChangeError: `membership` is not allowed now.
         """
         return self._lead("propose").propose(data, membership)
 
     def read_index(self, context: int) -> None:
-        """Ask which index a linearizable read must wait for; the answer is a `ReadReady` with `context`, index None when refused."""
+        """Request the index for a linearizable read; answered by a `ReadReady` (index None if refused)."""
         if self._leading is not None:
             self._leading.reads.add(None, context)
         else:
             self._forwarded.add(context)
 
     def transfer(self, to: ReplicaId) -> None:
-        """Hand leadership to another voter. Proposals are refused until it has happened, or `transfer_ticks` have passed.
+        """Transfer leadership to another voter; refuse proposals until then, or for `transfer_ticks`.
 
         Raises:
             NotLeaderError: this replica does not lead.
-            TransferError: `to` is no other voter.
+            TransferError: `to` is not another voter.
         """
         self._lead("transfer").transfer.begin(to)
 
     def suspect_leader(self, leader: ReplicaId) -> None:
-        """The stream to `leader` broke. Helps others at once, campaigns after `suspicion_ticks`; harmless if the leader is there after all."""
+        """Report a broken stream to `leader`; may vote now, campaigns after `suspicion_ticks`."""
         if self._replica.leader == leader and self._leading is None:
             self._election.suspect()
 
     def unreachable(self, peer: ReplicaId) -> None:
-        """A send to `peer` failed."""
+        """Report a failed send to `peer`."""
         if self._leading is not None:
             self._leading.unreachable(peer)
 
     def began_anew(self, peer: ReplicaId) -> None:
-        """`peer` opened a new stream, and nothing of an older one will come any more: its process may be another, and its log shorter than it once said, because the end of it was
-        damaged and looked torn, or because its directory is an older copy. Without this the leader would take its refusals for old ones for ever.
+        """Report a new stream from `peer`; messages of older streams no longer arrive.
+
+        The peer's log may be shorter than acknowledged: a damaged tail looked torn, or an older copy of the
+        directory was restored. Without this call the leader would treat its rejections as stale forever.
         """
         if self._leading is not None:
             self._leading.replication.begin_anew(peer)
@@ -281,7 +284,7 @@ class RaftNode:
             self._follow(self._replica.term, None)
 
     def persisted(self, sequence: int) -> None:
-        """The `Persist` of this sequence is durable. They end in the order they were given; anything else is an error of the owner."""
+        """Report that the `Persist` of this sequence is durable. The order must be the given one."""
         replica = self._replica
         replica.outbox.persisted(sequence)
         replica.log.end_write(sequence)
@@ -291,11 +294,11 @@ class RaftNode:
             self._decide(self._election.on_durable())
 
     def keep_chunk(self, chunk: SnapshotChunk, next_offset: int) -> None:
-        """The owner keeps the body up to `next_offset`, be it by this chunk or from before."""
+        """Report that the owner keeps the body up to `next_offset`, from this chunk or earlier."""
         self._receiving.keep(chunk, next_offset)
 
     def restore(self, meta: SnapshotMeta) -> None:
-        """A received snapshot is whole, durable and verified, and the owner's state machine stands there. An older one changes nothing."""
+        """Report that a received snapshot is durable, verified and loaded. An older one has no effect."""
         replica = self._replica
         if meta.index > replica.log.commit and replica.role is not Role.FOLLOWER:
             self._follow(replica.term, None)
@@ -304,13 +307,13 @@ class RaftNode:
         self._receiving.restore(meta)
 
     def snapshot_available(self, meta: SnapshotMeta) -> None:
-        """The owner made a durable snapshot of what it applied."""
+        """Report a durable snapshot of applied state."""
         assert meta.index <= self._replica.log.delivered, "a snapshot holds committed entries only"
         if meta.index > self._snapshot.index:
             self._snapshot = meta
 
     def compact(self, index: int) -> None:
-        """Forget entries up to `index` in memory; a durable snapshot holds them. What is forgotten already changes nothing."""
+        """Discard entries up to `index` from memory, which a durable snapshot contains. Idempotent."""
         assert index <= self._snapshot.index, (
             f"no snapshot reaches {index}; the newest one is at {self._snapshot.index}"
         )
@@ -321,7 +324,7 @@ class RaftNode:
     # --- instructions ---
 
     def ready(self) -> Ready | None:
-        """Everything to do since the last call; None when there is nothing."""
+        """Return all instructions since the last call, or None."""
         replica = self._replica
         outbox = replica.outbox
         if self._leading is not None:
@@ -352,13 +355,13 @@ class RaftNode:
     # --- terms and roles ---
 
     def _is_of_this_term(self, message: Message) -> bool:
-        """The rule of terms: a newer one is entered, an older one is answered with this one where that helps, and dropped."""
+        """Apply the rule of terms: enter a newer term; drop an older one, answering it where that helps."""
         replica = self._replica
         if isinstance(message, VoteRequest):
             return self._may_answer(message)
         if message.term > replica.term:
             if isinstance(message, VoteResponse) and message.pre_vote and message.granted:
-                return True  # carries the term that was asked about; nobody is in it yet
+                return True  # carries the requested term, which no replica has entered yet
             if isinstance(message, (TimeoutNow, ReadIndexResponse)):
                 replica.drop("meant for a follower of a newer term")
                 return False
@@ -393,13 +396,13 @@ class RaftNode:
             return False
         if replica.leader is None:
             self._follow(replica.term, sender)
-        # Whoever voted in this term and lost that vote with its disk must not vote for another candidate after its next restart.
+        # A voter that lost its vote in this term with its disk must not vote again after a restart.
         replica.voted_for = replica.voted_for or sender
         self._election.heard_leader()
         return True
 
     def _follow(self, term: int, leader: ReplicaId | None) -> None:
-        """Become a follower. Everything that belonged to another role, or to another leader, ends here."""
+        """Become a follower and end everything of another role or leader."""
         replica = self._replica
         if term > replica.term:
             replica.enter_term(term)
@@ -476,14 +479,14 @@ class RaftNode:
         self._election.start_vote(transfer=True)
 
     def _after_answer(self, moved: bool) -> None:
-        """The commit index may have moved; if it covers this leader's own removal, its work is done."""
+        """Handle a possible move of the commit index; step down if it covers this leader's own removal."""
         leading = self._leading
         if moved and leading is not None and leading.is_dismissed():
             leading.bid_farewell()
             self._follow(self._replica.term, None)
 
     def validate(self) -> None:
-        """Assert every invariant that can be seen from here; for tests, after each call."""
+        """Assert all invariants; for tests, after each call."""
         replica = self._replica
         replica.log.validate()
         replica.configurations.validate()

@@ -1,10 +1,10 @@
-"""What leaves this replica, and when it may.
+"""Outgoing messages: those that may be sent immediately, those that wait for the disk, and the writes that
+they wait for.
 
-What lives here: messages that may leave at once, messages that wait for the disk, and the order of the writes they wait for. The rule (invariant 7 of the
-project's list): a vote or an acknowledgement never leaves before everything it promises is durable.
-
-A message that promises something goes with the next `Persist`, or, when there is nothing new to write, waits for the writes under way. Nobody has to
-know which fact it depends on: everything said earlier is on the disk when it leaves.
+Rule (invariant 7): a vote or an acknowledgement is never sent before everything that it promises is durable.
+Such a message is released with the next `Persist` or, if there is nothing new to write, after the writes in
+flight. Messages need not track their dependencies: everything recorded before them is on disk when they are
+sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ponor_raft.ready import LostEntries, Persist, ReadReady, SendSnapshot
 
 
 class _Writing:
-    """A `Persist` given to the owner, and what was held back since because it was under way."""
+    """A `Persist` in flight, and the messages held back until it ends."""
 
     __slots__ = ("hard_state", "held", "sequence")
 
@@ -44,15 +44,15 @@ class Outbox:
         self._sequence = 0
 
     def send(self, message: Message) -> None:
-        """Promises nothing: may leave at once."""
+        """Queue a message that promises nothing; it may be sent immediately."""
         self.messages.append(message)
 
     def send_when_durable(self, message: Message) -> None:
-        """Leaves when everything that this replica knows at this moment is durable."""
+        """Queue a message that is released when the replica's current state is durable."""
         _hold(self._held, message)
 
     def persist(self, hard_state: HardState, log: LogWindow) -> Persist | None:
-        """The next write, if there is anything to write."""
+        """Create the next write, if there is anything to write."""
         changed = hard_state != self._given_hard_state
         if not changed and log.handed_out == log.last_index:
             self._settle_held()
@@ -66,7 +66,7 @@ class Outbox:
         return Persist(self._sequence, given, entries, held, log.take_beginning())
 
     def persisted(self, sequence: int) -> None:
-        """The oldest write ended."""
+        """Handle the end of the oldest write."""
         assert self._writing, "no write is under way"
         writing = self._writing.popleft()
         assert writing.sequence == sequence, f"write {writing.sequence} must end before {sequence}"
@@ -75,7 +75,9 @@ class Outbox:
         self.messages += writing.held
 
     def _settle_held(self) -> None:
-        """Nothing new to write: what is held waits for the last write under way, or for nothing."""
+        """Release held messages after the last write in flight, or immediately without one, if there is
+        nothing new to write.
+        """
         if not self._held:
             return
         if self._writing:
@@ -87,7 +89,7 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to take but what `persist` gives."""
+        """Whether only `persist` can return something."""
         return not (self.messages or self.reads or self.chunks or self.snapshots or self.lost)
 
     def take_messages(self) -> tuple[Message, ...]:
@@ -112,7 +114,7 @@ class Outbox:
 
 
 def _hold(held: list[Message], message: Message) -> None:
-    """Append, unless it adds nothing: a disk that stalls must not collect repetitions without bound."""
+    """Append a message unless it is redundant: during a disk stall repetitions must not accumulate."""
     if held and isinstance(message, AppendResponse):
         last = held[-1]
         if (

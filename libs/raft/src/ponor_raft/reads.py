@@ -1,8 +1,8 @@
-"""Linearizable reads: which index a read must wait for.
+"""Linearizable reads (read index): heartbeat rounds that prove leadership, and reads forwarded by followers.
 
-What lives here: the leader's rounds of heartbeats that prove it still leads, and the reads that a follower forwards. There are no lease reads: a check made
-before a pause of the process says nothing after it (etcd-io/etcd #20418). A read is answered with a commit index taken after the read arrived, and only
-when a majority has echoed a round of heartbeats that began after that.
+There are no lease reads: a check made before a pause of the process proves nothing after it (etcd-io/etcd
+#20418). A read is answered with a commit index taken after its arrival, once a majority has echoed a
+heartbeat round that started later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIRE_CONTEXT_BITS: Final = 31
 
 
 class _Read(NamedTuple):
-    """Who asked: a caller here (`origin` None) or a follower."""
+    """Origin of a read: a local caller (`origin` None) or a follower."""
 
     origin: ReplicaId | None
     context: int
@@ -47,12 +47,12 @@ class ReadRounds:
 
     @property
     def newest_round(self) -> int:
-        """The number of the newest round that began; 0 before the first."""
+        """Number of the newest round that started; 0 before the first."""
         return self._number
 
     @property
     def confirmed_round(self) -> int:
-        """The newest round that a majority echoed: it proves that this replica led when the round began."""
+        """Newest round echoed by a majority, which proves that this replica led when the round started."""
         replica = self._replica
         progress = self._replication.progress
         membership = replica.membership
@@ -66,7 +66,7 @@ class ReadRounds:
         return echoed[membership.quorum - 1]
 
     def add(self, origin: ReplicaId | None, context: int) -> None:
-        """A read arrived. At the bound it is refused at once."""
+        """Add a read; refuse it immediately at the limit."""
         read = _Read(origin, context)
         if self._waiting >= self._replica.limits.reads_max:
             self._answer(read, None)
@@ -75,14 +75,15 @@ class ReadRounds:
         self._arrived.append(read)
 
     def flush(self) -> None:
-        """Begin a round for what has arrived, unless one is under way: then its echo, or the next heartbeat, comes first. This batches reads under load."""
+        """Start a round for waiting reads unless one is in progress. This batches reads under load."""
         if self._arrived and not self._rounds and self._replication.has_committed_own_term:
             self.begin_round()
 
     def begin_round(self) -> None:
-        """Send heartbeats. Every read that has arrived until now will be proven by their echo.
+        """Send heartbeats. Their echo proves every read that has arrived until now.
 
-        Before an entry of the own term is committed, the commit index may be behind what a former leader committed: reads wait.
+        Until an entry of the current term is committed, the commit index may lag behind a former leader's;
+        reads wait.
         """
         self._number += 1
         self._replication.send_heartbeats(self._number)
@@ -92,7 +93,7 @@ class ReadRounds:
             self._confirm()
 
     def on_echo(self, sender: ReplicaId, number: int) -> None:
-        """A member answered the heartbeat of a round."""
+        """Handle a member's answer to the heartbeat of a round."""
         if number > self._number:
             self._replica.drop("echo of a future round")
             return
@@ -103,7 +104,7 @@ class ReadRounds:
                 self._confirm()
 
     def refuse_all(self) -> None:
-        """This replica leads no more."""
+        """Refuse all waiting reads because this replica no longer leads."""
         waiting = [read for group in self._rounds for read in group.reads] + self._arrived
         self._rounds.clear()
         self._arrived = []
@@ -129,14 +130,17 @@ class ReadRounds:
             )
 
     def validate(self) -> None:
-        """Assert what must hold between two calls."""
+        """Assert the invariants between calls."""
         assert self._waiting == len(self._arrived) + sum(len(group.reads) for group in self._rounds)
         assert self._waiting <= self._replica.limits.reads_max
         assert all(group.commit <= self._replica.log.commit for group in self._rounds)
 
 
 class ForwardedReads:
-    """The follower's side. A request travels under a number of its own: an answer meant for a former life of this process must not match."""
+    """The follower's side.
+
+    Each request has a number of its own, so that an answer for an earlier process does not match.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -147,7 +151,7 @@ class ForwardedReads:
         self._ticks = 0
 
     def add(self, context: int) -> None:
-        """Ask the leader; without one, or at the bound, the read is refused."""
+        """Ask the leader; without a leader, or at the limit, refuse the read."""
         replica = self._replica
         if replica.leader is None or len(self._waiting) >= replica.limits.reads_max:
             replica.outbox.reads.append(ReadReady(context, None))
@@ -157,7 +161,7 @@ class ForwardedReads:
         replica.outbox.send(ReadIndexRequest(replica.own, replica.leader, replica.term, self._next))
 
     def on_response(self, response: ReadIndexResponse) -> None:
-        """The leader's answer, or one that comes too late."""
+        """Handle the leader's answer, which may be late."""
         waiting = self._waiting.pop(response.context, None)
         if waiting is None:
             self._replica.drop("late read index")
@@ -165,7 +169,7 @@ class ForwardedReads:
         self._replica.outbox.reads.append(ReadReady(waiting[0], response.index or None))
 
     def tick(self) -> None:
-        """Give up what is not answered within an election timeout: the request or its answer is lost."""
+        """Refuse reads without an answer within an election timeout: the request or its answer was lost."""
         self._ticks += 1
         while self._waiting:
             wire_context, (context, give_up_at) = next(iter(self._waiting.items()))
@@ -175,11 +179,11 @@ class ForwardedReads:
             self._replica.outbox.reads.append(ReadReady(context, None))
 
     def refuse_all(self) -> None:
-        """There is another leader, or none."""
+        """Refuse waiting reads after a change or loss of the leader."""
         for context, _ in self._waiting.values():
             self._replica.outbox.reads.append(ReadReady(context, None))
         self._waiting.clear()
 
     def validate(self) -> None:
-        """Assert what must hold between two calls."""
+        """Assert the invariants between calls."""
         assert len(self._waiting) <= self._replica.limits.reads_max

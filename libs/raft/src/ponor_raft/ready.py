@@ -1,7 +1,7 @@
-"""What the core wants done: instructions out.
+"""Instructions of the core to its owner, returned by `RaftNode.ready`.
 
-What lives here: values that `RaftNode.ready` returns. The owner carries them out in the order of the fields and may work on several at a time, with one rule:
-`persist`s become durable in the order they were given, and are reported in that order by `RaftNode.persisted`.
+The owner executes them in field order and may work on several at a time, but `Persist`s must become durable
+in the given order and be reported in that order by `RaftNode.persisted`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ponor_raft.messages import Message, SnapshotChunk
 
 
 class Role(Enum):
-    """What a replica does at present. Learners are followers that never campaign."""
+    """Role of a replica. Learners are followers that never campaign."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -25,7 +25,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who leads as far as this replica knows. Given whenever one of the fields changed."""
+    """Leader known to this replica; returned whenever a field changed."""
 
     role: Role
     term: int
@@ -53,7 +53,9 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class SendSnapshot:
-    """Send `to` one chunk of the newest snapshot, from `offset` of the snapshot at `index` on (`index` 0: whichever is newest, from its start)."""
+    """Send `to` one chunk of the snapshot at `index`, from `offset` (`index` 0: the newest snapshot, from its
+    start).
+    """
 
     to: ReplicaId
     term: int
@@ -63,7 +65,10 @@ class SendSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ReadReady:
-    """A linearizable read asked for with `context` may be served once `index` is applied. `index` None: refused, ask again."""
+    """A linearizable read requested with `context` may be served once `index` is applied.
+
+    `index` None: refused, retry.
+    """
 
     context: int
     index: int | None
@@ -79,7 +84,10 @@ class LostEntries:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Everything since the last call. `committed` entries are durable here, given once each, in order."""
+    """All instructions since the last call.
+
+    `committed` entries are durable locally and returned once, in order.
+    """
 
     leadership: Leadership | None = None
     messages: tuple[Message, ...] = ()

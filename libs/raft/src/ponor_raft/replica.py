@@ -1,7 +1,6 @@
-"""The state that every part of the core shares.
+"""State shared by all parts of the core: identity, term and vote, role, known leader, log and outbox.
 
-What lives here: who this replica is, its term and vote, what it takes itself for and whom for the leader, its log, and what it wants done. Nothing here
-decides; the parts do, and `RaftNode` calls the parts. A part keeps what is its own (timers, votes, progress, reads) to itself.
+The parts decide and keep their own state (timers, votes, progress, reads); `RaftNode` calls them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ponor_raft.ready import Role
 
 
 class Replica:
-    """See the module. `draw(n)` gives an int in [0, n); `dropped` counts what was ignored, by reason."""
+    """Shared state. `draw(n)` returns an int in [0, n); `dropped` counts ignored messages by reason."""
 
     __slots__ = (
         "configurations",
@@ -95,11 +94,11 @@ class Replica:
         return HardState(self.term, self.voted_for, self.floor)
 
     def drop(self, reason: str) -> None:
-        """Count something that was ignored."""
+        """Count an ignored message."""
         self.dropped[reason] += 1
 
     def enter_term(self, term: int) -> None:
-        """A newer term: nobody has this replica's vote in it, and nobody is known to lead."""
+        """Enter a newer term: no vote and no known leader."""
         assert term > self.term
         self.term = term
         self.voted_for = None

@@ -1,14 +1,15 @@
-"""The leader's half of replication: what each member is sent, and what is committed.
+"""The leader's half of replication: progress of every other member, batching, flow control and commitment.
 
-What lives here: progress of every other member, batches and their flow control, and counting. Messages are made when `flush` is called, once per `Ready`, so
-that everything proposed in between travels together and each follower's slice of it is the same tuple.
+`flush` creates the messages once per `Ready`, so that proposals in between are batched and followers share
+the same tuple.
 
 Rules:
 
-1. Only an entry of the leader's own term is committed by counting; what is before it follows (Raft, section 5.4.2).
-2. The leader counts itself like anyone else: a voter, up to what is durable here. A group of one is no exception (etcd-io/etcd #14370). One that is
-   removed, and waits for its removal to be committed, does not count.
-3. Heartbeats never promise more than the follower is known to have (etcd-io/raft PR #149).
+1. Only an entry of the leader's own term is committed by counting; earlier entries follow (Raft,
+   section 5.4.2).
+2. The leader counts like any other voter, up to what is durable locally. A group of one is no exception
+   (etcd-io/etcd #14370). A removed leader that waits for the commit of its removal does not count.
+3. Heartbeats never claim more than the follower is known to have (etcd-io/raft PR #149).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Replication:
         return self._replica.log.commit >= self.term_began_at
 
     def follow_membership(self) -> None:
-        """The membership in force is another one: know its members, and nobody else."""
+        """Follow a change of the membership: track its members and no others."""
         replica = self._replica
         members = replica.membership.members
         next_index = replica.log.last_index + 1
@@ -54,7 +55,10 @@ class Replication:
         }
 
     def begin_anew(self, peer: ReplicaId) -> None:
-        """Forget how far `peer` was, but tell it. A commit index never goes back, so this costs a probe and no more."""
+        """Reset the progress of `peer`, but send it the commit index.
+
+        Costs only a probe, because a commit index never decreases.
+        """
         progress = self._progress.get(peer)
         if progress is None:
             return
@@ -69,7 +73,7 @@ class Replication:
     # --- sending ---
 
     def flush(self) -> None:
-        """Send everybody what there is for them; the first message of a term carries its opening entry, which comes at once."""
+        """Send all pending messages; a term's first message carries its opening entry."""
         if self._replica.log.last_index < self.term_began_at:
             return
         for peer, progress in self._progress.items():
@@ -79,7 +83,7 @@ class Replication:
                 self._send(peer, progress, empty=False)
 
     def send_heartbeats(self, round_number: int) -> None:
-        """One round. It never waits for the disk or for the window of entries."""
+        """Send one heartbeat round. It waits neither for the disk nor for flow control."""
         replica = self._replica
         self._round = round_number
         for peer, progress in self._progress.items():
@@ -95,7 +99,10 @@ class Replication:
             self._send(peer, progress, empty=True)
 
     def _send(self, peer: ReplicaId, progress: FollowerProgress, *, empty: bool) -> bool:
-        """One AppendRequest from next_index on. False: the follower needs a snapshot instead."""
+        """Send one AppendRequest from next_index on.
+
+        Return False if the follower needs a snapshot instead.
+        """
         replica = self._replica
         log = replica.log
         prev_index = progress.next_index - 1
@@ -137,7 +144,7 @@ class Replication:
     # --- answers ---
 
     def on_response(self, response: AppendResponse) -> bool:
-        """True: the commit index moved."""
+        """Handle a response; return whether the commit index moved."""
         progress = self._progress[response.sender]
         progress.heard_ticks_ago = 0
         if response.rejected:
@@ -158,7 +165,10 @@ class Replication:
         return self.advance_commit()
 
     def on_heartbeat_response(self, sender: ReplicaId, round_number: int) -> None:
-        """The member is there. If it has not answered what was sent before the heartbeat, that may be lost: send again, or ask in a way that shows it."""
+        """Note that the member is alive.
+
+        Messages unanswered since before the heartbeat may be lost: send again or probe.
+        """
         progress = self._progress[sender]
         progress.heard_ticks_ago = 0
         if progress.state is ProgressState.PROBE:
@@ -169,7 +179,7 @@ class Replication:
             self._send(sender, progress, empty=True)
 
     def on_snapshot_installed(self, sender: ReplicaId, index: int) -> bool:
-        """The member's log begins behind a snapshot at `index`. True: the commit index moved."""
+        """Handle an installed snapshot at `index`; return whether the commit index moved."""
         progress = self._progress[sender]
         if index > self._replica.log.last_index:
             self._replica.drop("snapshot beyond the log")
@@ -180,13 +190,13 @@ class Replication:
         return moved and self.advance_commit()
 
     def unreachable(self, peer: ReplicaId) -> None:
-        """What is under way to it is probably lost."""
+        """Handle the probable loss of messages in flight."""
         progress = self._progress.get(peer)
         if progress is not None and progress.state is ProgressState.REPLICATE:
             progress.probe()
 
     def _on_rejection(self, progress: FollowerProgress, response: AppendResponse) -> None:
-        """Find where the logs may meet: not above the hint, and of no term above the hint's."""
+        """Find a possible matching index: not above the hint, with a term not above the hint's."""
         meeting_index = response.hint_index
         if response.hint_term > 0:
             meeting_index, _ = self._replica.log.last_at_or_below(response.hint_index, response.hint_term)
@@ -196,7 +206,7 @@ class Replication:
     # --- counting ---
 
     def advance_commit(self) -> bool:
-        """Commit what a majority of voters has made durable. True: the commit index moved."""
+        """Commit what a majority of voters has made durable; return whether the commit index moved."""
         log = self._replica.log
         index = self._reached_by_majority()
         if index <= log.commit or log.term_at(index) != self._replica.term:
@@ -213,7 +223,7 @@ class Replication:
         return min(reached[membership.quorum - 1], replica.log.last_index)
 
     def tick(self) -> bool:
-        """False: no majority of voters was heard for an election timeout; this replica leads nobody (check-quorum)."""
+        """Whether a majority of voters was heard within an election timeout (check-quorum)."""
         replica = self._replica
         for progress in self._progress.values():
             progress.heard_ticks_ago += 1
@@ -225,7 +235,7 @@ class Replication:
         return silence[membership.quorum - 1] < replica.limits.election_ticks
 
     def validate(self) -> None:
-        """Assert what must hold between two calls."""
+        """Assert the invariants between calls."""
         replica = self._replica
         assert set(self._progress) == set(replica.membership.members) - {replica.own}
         for progress in self._progress.values():

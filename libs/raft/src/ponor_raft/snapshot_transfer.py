@@ -1,8 +1,8 @@
-"""Bringing a snapshot to a member whose next entry is not in the leader's memory any more.
+"""Snapshot transfer to a member whose next entry is no longer in the leader's memory.
 
-What lives here: which chunk is asked for next, and what becomes of one that arrives. Bodies are the owner's business: the core names an offset, the owner
-reads, stores and verifies. One chunk is under way to a member at a time; each is answered with the offset up to which the body is kept there, so that a
-transfer goes on where it was after a lost message, a restart or a change of leaders.
+The core requests chunks by offset; the owner reads, stores and verifies the body. One chunk is in flight per
+member. Each response carries the offset up to which the body is kept, so that a transfer resumes after a lost
+message, a restart or a change of leader.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SnapshotSending:
         self._replication = replication
 
     def flush(self) -> None:
-        """Ask the owner for the next chunk of everybody who waits for one."""
+        """Ask the owner for the next chunk of every waiting member."""
         for peer, progress in self._replication.progress.items():
             if progress.state is ProgressState.SNAPSHOT and not progress.snapshot_under_way:
                 progress.snapshot_under_way = True
@@ -34,7 +34,7 @@ class SnapshotSending:
                 )
 
     def on_ack(self, ack: SnapshotAck) -> bool:
-        """True: the commit index moved."""
+        """Handle a response; return whether the commit index moved."""
         progress = self._replication.progress[ack.sender]
         progress.heard_ticks_ago = 0
         if ack.installed:
@@ -44,7 +44,7 @@ class SnapshotSending:
         return False
 
     def unreachable(self, peer: ReplicaId) -> None:
-        """The chunk under way is probably lost: send it again when the wait is over, not in a hot loop."""
+        """Handle the probable loss of the chunk in flight: retry after the wait, not in a hot loop."""
         progress = self._replication.progress.get(peer)
         if progress is not None and progress.state is ProgressState.SNAPSHOT:
             progress.snapshot_waited_ticks = max(
@@ -53,7 +53,7 @@ class SnapshotSending:
             )
 
     def tick(self) -> None:
-        """Send again what is not answered."""
+        """Resend unanswered chunks."""
         for progress in self._replication.progress.values():
             if progress.state is not ProgressState.SNAPSHOT:
                 continue
@@ -66,10 +66,10 @@ class SnapshotSending:
 
 
 def _note_offset(progress: FollowerProgress, ack: SnapshotAck) -> None:
-    """Go on behind what the member keeps.
+    """Continue after what the member keeps.
 
-    An offset behind the one sent is either an old answer, or the member has lost what it kept. Nothing tells them apart but time: the next retry goes
-    back.
+    An offset before the one sent is either a stale response, or the member lost data. Only time distinguishes
+    them: the next retry goes back.
     """
     if ack.index == progress.snapshot_index and ack.next_offset <= progress.snapshot_offset:
         if ack.next_offset < progress.snapshot_offset:
@@ -92,7 +92,10 @@ class SnapshotReceiving:
         self._with_owner_ticks = 0
 
     def on_chunk(self, chunk: SnapshotChunk) -> None:
-        """Give it to the owner, unless the log is there already (then the leader is told so, as often as it asks: etcd-io/etcd #18055)."""
+        """Pass a chunk to the owner, unless the log already contains the snapshot.
+
+        Then answer every request (etcd-io/etcd #18055).
+        """
         replica = self._replica
         if chunk.meta.index <= replica.log.commit:
             self.acknowledge_installed(chunk.meta)
@@ -114,7 +117,7 @@ class SnapshotReceiving:
         replica.outbox.chunks.append(chunk)
 
     def keep(self, chunk: SnapshotChunk, next_offset: int) -> None:
-        """The owner has the body up to `next_offset`."""
+        """Acknowledge that the owner has the body up to `next_offset`."""
         assert 0 <= next_offset <= chunk.meta.size_bytes
         if self._with_owner == (chunk.meta.index, chunk.offset):
             self._with_owner = None
@@ -127,10 +130,12 @@ class SnapshotReceiving:
             )
 
     def restore(self, meta: SnapshotMeta) -> None:
-        """Begin the log behind a durable and verified snapshot; one that is not newer than what the owner has applied changes nothing.
+        """Restart the log after a durable and verified snapshot.
 
-        What counts is what was given to the owner, not what is committed: between them lie entries that the owner has by this snapshot now, and must not
-        get again.
+        No effect if it is not newer than what the owner has applied.
+
+        The delivered index decides, not the commit index: entries between them are part of the snapshot now
+        and must not be delivered again.
         """
         replica = self._replica
         log = replica.log
@@ -143,7 +148,7 @@ class SnapshotReceiving:
         self.acknowledge_installed(meta)
 
     def acknowledge_installed(self, meta: SnapshotMeta) -> None:
-        """Says that everything up to there is durable here, so it waits for the disk."""
+        """Send an acknowledgement that everything up to there is durable, after the disk."""
         replica = self._replica
         if replica.leader is not None and replica.leader != replica.own:
             replica.outbox.send_when_durable(
@@ -153,7 +158,7 @@ class SnapshotReceiving:
             )
 
     def tick(self) -> None:
-        """An owner that forgot a chunk gets the next repetition of it."""
+        """Allow an owner that lost a chunk to receive its next repetition."""
         if self._with_owner is not None:
             self._with_owner_ticks += 1
             if self._with_owner_ticks >= self._replica.limits.snapshot_retry_ticks:

@@ -1,7 +1,4 @@
-"""What a restart found on the disk, and which of it is the log.
-
-What lives here: the value the owner hands to a new `RaftNode`, and the rule by which its snapshot and its entries are fitted together.
-"""
+"""State that a restart found on disk, and the rule for combining its snapshot and its entries."""
 
 from __future__ import annotations
 
@@ -58,7 +55,9 @@ class StoredState:
         return log
 
     def _known_beginning(self, entries: list[Entry]) -> tuple[int, int]:
-        """The term before the first entry is not known: the snapshot knows it, or the first entry becomes the one before the others."""
+        """Determine the unknown term before the first entry: from the snapshot, or the first entry becomes
+        the base.
+        """
         if entries[0].index == self.base.index + 1 and entries[0].term >= self.base.term:
             return self.base.index, self.base.term
         first = entries.pop(0)
@@ -66,7 +65,7 @@ class StoredState:
 
 
 def _reach(base: SnapshotMeta, before_index: int, before_term: int, entries: list[Entry]) -> bool:
-    """Whether the entries hold the one at which the snapshot stands, or begin just behind it."""
+    """Whether the entries contain the snapshot's entry or start directly after it."""
     offset = base.index - before_index - 1
     if offset == -1:
         return before_term == base.term

@@ -1,8 +1,8 @@
-"""Handing leadership to another voter on purpose.
+"""Leadership transfer to another voter, one at a time.
 
-What lives here: one transfer at a time. Proposals are refused meanwhile, or the target might never catch up (hashicorp/raft GH-581); after `transfer_ticks`
-they are let in again. `TimeoutNow` may get lost, so it is repeated until this replica hears of the new term; repetitions carry the old term and are
-ignored by then.
+Proposals are refused during a transfer, because the target might never catch up otherwise (hashicorp/raft
+GH-581), and accepted again after `transfer_ticks`. `TimeoutNow` may be lost, so it is repeated until this
+replica sees the new term; repetitions carry the old term and are then ignored.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ class Transfer:
         self.target: ReplicaId | None = None
 
     def begin(self, target: ReplicaId) -> None:
-        """Let `target` catch up and tell it to campaign. To the same target a second time: nothing changes.
+        """Let `target` catch up, then tell it to campaign.
+
+        No effect if a transfer to the same target is in progress.
 
         Raises:
-            TransferError: the target is no other voter.
+            TransferError: the target is not another voter.
         """
         if target == self._replica.own or target not in self._replica.membership.voters:
             raise TransferError(
@@ -42,7 +44,7 @@ class Transfer:
         self.tell_when_caught_up()
 
     def tell_when_caught_up(self) -> None:
-        """After each acknowledgement."""
+        """Continue the transfer after an acknowledgement."""
         target = self.target
         if target is None or self._told:
             return
@@ -51,12 +53,12 @@ class Transfer:
             self._replica.outbox.send(TimeoutNow(self._replica.own, target, self._replica.term))
 
     def repeat(self) -> None:
-        """With each round of heartbeats."""
+        """Repeat `TimeoutNow` with each heartbeat round."""
         self._told = False
         self.tell_when_caught_up()
 
     def tick(self) -> None:
-        """Give up in time."""
+        """Abort after `transfer_ticks`."""
         if self.target is None:
             return
         self._elapsed_ticks += 1
