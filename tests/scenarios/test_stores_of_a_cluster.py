@@ -1,9 +1,12 @@
-"""A broker that meets another store than its cluster's, and a collector that may delete nothing. Shipped services in one simulated world."""
+"""Brokers that meet another store than their cluster's or an older copy of the controllers' log, and a collector that may delete nothing. Shipped services in one simulated world."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
+from pathlib import PurePosixPath
 
+from ponor_broker.dead_node import RescueReport, rescue
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.delete_topics import (
     DeleteTopicsRequest,
@@ -13,13 +16,21 @@ from ponor_kafka.messages.delete_topics import (
 from ponor_metadata.errors import WrongClusterError
 from ponor_metadata.rows import ObjectState
 from ponor_metadata.store_marker import PREFIX
+from ponor_metadata.tables import STREAMS_OPEN_AT
+from ponor_rpc.errors import OperationError
+from ponor_runtime.object_store import ObjectStoreUnavailableError
+from ponor_runtime.runtime import Runtime
+from ponor_simulation.disk_state import DiskState
 from ponor_simulation.object_store import StoreFaults
+from ponor_simulation.process import SimProcess
+from s3stream.settings import StorageSettings
 
 from tests.scenarios.moving_world import ASK_S_MAX, TOPIC, MovingWorld
 from tests.scenarios.test_brokers_without_disks import FAILOVER_S_MAX, World
 
 UPLOAD_S_MAX = 120.0
 GARBAGE_S_MAX = 900.0
+RECOVER_S_MAX = 300.0
 SILENT_S = 20.0
 """Longer than a broker waits that found the marker at an earlier start."""
 
@@ -61,11 +72,7 @@ def test_a_broker_that_began_while_its_store_was_silent_checks_it_before_it_uplo
         assert (await world.produce(name, 2)).error_code == ErrorCode.NONE
         cluster.processes[name].crash()
         own, cluster.store = cluster.store, world.simulation.object_store()
-        cluster.store.faults = StoreFaults(down=True)
-        cluster.start(name)
-        await asyncio.sleep(SILENT_S)
-        assert cluster.processes[name].running, "its log is on its disk"
-        cluster.store.faults = StoreFaults()
+        await start_while_silent(world, name)
         await world.until(lambda: not cluster.processes[name].running, UPLOAD_S_MAX)
         assert isinstance(cluster.processes[name].failure, WrongClusterError)
         assert not cluster.store.bucket.objects
@@ -77,6 +84,188 @@ def test_a_broker_that_began_while_its_store_was_silent_checks_it_before_it_uplo
         assert (found.error_code, found.high_watermark) == (ErrorCode.NONE, 2)
 
     MovingWorld(1, brokers=1).tell(story)
+
+
+def test_a_broker_that_began_while_its_store_was_silent_notices_an_older_log_of_the_controllers() -> None:
+    """It uploaded under object ids that an older log assigned a second time."""
+
+    async def story(world: MovingWorld) -> None:
+        cluster, (name,) = world.cluster, world.cluster.brokers
+        older = await with_an_older_copy(world)
+        await restore(world, older)
+        before = uploaded(world)
+        await start_while_silent(world, name)
+        await world.until(lambda: not cluster.processes[name].running, UPLOAD_S_MAX)
+        failure = cluster.processes[name].failure
+        assert isinstance(failure, OperationError)
+        assert "older copy" in failure.message
+        assert uploaded(world) == before
+        cluster.processes[name].failure = None
+
+    world = MovingWorld(1, brokers=1)
+    # A living collector would tell the controller what it saw.
+    del world.cluster.processes["gc"]
+    world.tell(story)
+
+
+def test_a_broker_that_began_while_its_store_was_silent_uploads_after_the_checks() -> None:
+    async def story(world: MovingWorld) -> None:
+        (name,) = world.cluster.brokers
+        await with_an_older_copy(world)
+        before = uploaded(world)
+        await start_while_silent(world, name)
+        await world.until(lambda: uploaded(world) > before, UPLOAD_S_MAX)
+
+    MovingWorld(1, brokers=1).tell(story)
+
+
+def test_a_recovery_of_a_dead_broker_on_another_store_is_refused() -> None:
+    """It uploaded the dead broker's log there and closed its streams: acknowledged records were lost."""
+
+    async def story(world: MovingWorld) -> None:
+        cluster = world.cluster
+        await world.until(world.serves_somewhere, FAILOVER_S_MAX)
+        dead = world.leader()
+        assert (await world.produce(dead, 2)).error_code == ErrorCode.NONE
+        cluster.processes[dead].crash()
+        epoch, own = node_epoch(world, dead), cluster.store
+
+        cluster.store = world.simulation.object_store()
+        rescuer = Rescuer(world, dead)
+        await rescuer.run()
+        assert isinstance(rescuer.process.failure, WrongClusterError)
+        assert "Correct object_store" in str(rescuer.process.failure)
+        assert not cluster.store.bucket.objects
+        cluster.store.faults = StoreFaults(down=True)
+        await rescuer.run()
+        assert isinstance(rescuer.process.failure, ObjectStoreUnavailableError)
+        assert open_streams(world, dead)
+        assert node_epoch(world, dead) == epoch, "it did not register"
+
+        cluster.store = own
+        await rescuer.run()
+        assert rescuer.report is not None, rescuer.process.failure
+        assert rescuer.report.recovered is not None
+        assert rescuer.report.recovered.records > 0
+        await world.until(world.serves_somewhere, FAILOVER_S_MAX)
+        found = await world.fetch(world.leader())
+        assert (world.leader(), found.high_watermark) == (world.other(dead), 2)
+
+    MovingWorld(1, brokers=2).tell(story)
+
+
+def test_a_recovery_of_a_dead_broker_notices_an_older_log_of_the_controllers() -> None:
+    """It registered without what nodes recorded in the store, uploaded and closed streams."""
+
+    async def story(world: MovingWorld) -> None:
+        (dead,) = world.cluster.brokers
+        older = await with_an_older_copy(world)
+        await restore(world, older)
+        before = uploaded(world)
+        rescuer = Rescuer(world, dead)
+        await rescuer.run()
+        assert isinstance(rescuer.process.failure, OperationError)
+        assert "older copy" in rescuer.process.failure.message
+        assert uploaded(world) == before
+        assert open_streams(world, dead)
+
+    world = MovingWorld(1, brokers=1)
+    del world.cluster.processes["gc"]
+    world.tell(story)
+
+
+class Rescuer:
+    """`ponor broker recover` with the disk of a dead broker. `report` is that of the last run."""
+
+    def __init__(self, world: MovingWorld, dead: str) -> None:
+        self._world = world
+        self._dead = dead
+        self.report: RescueReport | None = None
+        self.process: SimProcess = world.simulation.process("rescuer", self._main)
+        self.process.disk = world.cluster.processes[dead].disk
+
+    async def run(self) -> None:
+        """Run the command until it ends."""
+        self.report = None
+        self.process.start()
+        await self._world.until(lambda: not self.process.running, RECOVER_S_MAX)
+
+    async def _main(self, runtime: Runtime) -> None:
+        cluster = self._world.cluster
+        assert cluster.watch.controller is not None
+        assert cluster.store is not None
+        row = cluster.watch.controller.image.nodes.get(cluster.node_of(self._dead))
+        assert row is not None
+        self.report = await rescue(
+            runtime,
+            StorageSettings(),
+            row,
+            controllers=cluster.addresses,
+            store=cluster.store,
+            wal=PurePosixPath("/broker/wal"),
+            accept_loss=False,
+            ms_max=60_000,
+        )
+
+
+async def with_an_older_copy(world: MovingWorld) -> DiskState:
+    """Upload records twice, acknowledge others, and end the only broker. Returns the controller's disk between the uploads."""
+    (name,) = world.cluster.brokers
+    await world.until(world.serves_somewhere, FAILOVER_S_MAX)
+    assert (await world.produce(name, 2)).error_code == ErrorCode.NONE
+    await asyncio.sleep(UPLOAD_S_MAX)
+    older = copy.deepcopy(world.cluster.processes["controller"].disk.state)
+    for _ in range(3):
+        before = uploaded(world)
+        assert (await world.produce(name, 2)).error_code == ErrorCode.NONE
+        await asyncio.sleep(UPLOAD_S_MAX)
+        assert uploaded(world) > before
+    assert (await world.produce(name, 2)).error_code == ErrorCode.NONE
+    world.cluster.processes[name].crash()
+    return older
+
+
+async def start_while_silent(world: MovingWorld, name: str) -> None:
+    """Start a broker while the store does not answer; then let it answer."""
+    assert world.cluster.store is not None
+    world.cluster.store.faults = StoreFaults(down=True)
+    world.cluster.start(name)
+    await asyncio.sleep(SILENT_S)
+    assert world.cluster.processes[name].running, "its log is on its disk"
+    world.cluster.store.faults = StoreFaults()
+
+
+async def restore(world: MovingWorld, older: DiskState) -> None:
+    """Start the controller on an older copy of its disk."""
+    cluster = world.cluster
+    cluster.processes["controller"].crash(power_loss=True)
+    cluster.processes["controller"].disk.state = older
+    cluster.watch.digests.clear()
+    cluster.watch.leaders.clear()
+    cluster.start("controller")
+    await world.until(lambda: cluster.has_leader, FAILOVER_S_MAX)
+
+
+def uploaded(world: MovingWorld) -> set[str]:
+    """Keys of objects with data."""
+    assert world.cluster.store is not None
+    return {key for key in world.cluster.store.bucket.objects if not key.startswith(PREFIX)}
+
+
+def open_streams(world: MovingWorld, name: str) -> int:
+    """How many streams a broker holds open, by the controller."""
+    assert world.cluster.watch.controller is not None
+    return len(
+        world.cluster.watch.controller.image.streams.find(STREAMS_OPEN_AT, world.cluster.node_of(name))
+    )
+
+
+def node_epoch(world: MovingWorld, name: str) -> int:
+    """The epoch of a broker's newest registration."""
+    assert world.cluster.watch.controller is not None
+    row = world.cluster.watch.controller.image.nodes.get(world.cluster.node_of(name))
+    assert row is not None
+    return row.node_epoch
 
 
 def test_a_collector_that_may_delete_nothing_claims_nothing_more() -> None:

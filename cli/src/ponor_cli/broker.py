@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from ponor_broker.dead_node import RescueReport, UnclosedEnd, rescue
 from ponor_journal.errors import JournalIdentityError
-from ponor_metadata.errors import MetadataLagError, NodeFencedError, SessionClosedError
+from ponor_metadata.errors import MetadataLagError, NodeFencedError, SessionClosedError, WrongClusterError
 from ponor_metadata.rows import NodeRole, NodeRow, WalKind
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
@@ -42,6 +42,7 @@ _REMEDIABLE: Final = (
     OperationError,
     S3StreamError,
     SessionClosedError,
+    WrongClusterError,
 )
 
 broker_app = typer.Typer(

@@ -14,6 +14,7 @@ from ponor_metadata.errors import (
     OperationTooLargeError,
     SessionClosedError,
 )
+from ponor_metadata.seen_history import SeenHistory
 from ponor_rpc.errors import OperationError
 from ponor_runtime.network import ConnectionClosedError
 
@@ -321,6 +322,27 @@ async def test_a_node_of_another_cluster_is_told_so_and_does_not_try_again(world
         await running
     with pytest.raises(SessionClosedError):
         await client.ready()
+
+
+async def test_a_later_hello_tells_what_nodes_recorded_and_operations_continue(world: World) -> None:
+    client, controller, peer = await world.welcomed()
+    submitted = asyncio.create_task(client.submit(put_key("k")))
+    first = await next_batch(peer)
+    recorded = SeenHistory(1, 2, 3, b"n" * 8)
+    telling = asyncio.create_task(client.register_again((recorded,)))
+    peer = await controller.accept()
+    assert not telling.done()
+    hello = await welcome(peer)
+    assert hello.seen[0] == recorded.message()
+    assert (hello.node_epoch, len(hello.seen)) == (3, 2)
+    await telling
+    again = await next_batch(peer)
+    assert again == first
+    await answer(peer, done(again.operations[0].request_id))
+    await submitted
+    await client.close()
+    with pytest.raises(SessionClosedError):
+        await client.register_again(())
 
 
 async def test_a_peer_that_breaks_the_protocol_is_left(world: World) -> None:

@@ -158,13 +158,13 @@ async def verify_store(
     return seen
 
 
-async def check_later(runtime: Runtime, store: ObjectStore, own: ClusterMarker) -> None:
-    """Check the store of a node that began without it, as soon as it answers.
+async def check_later(runtime: Runtime, store: ObjectStore, own: ClusterMarker) -> tuple[SeenHistory, ...]:
+    """Check the store of a node that began without it, as soon as it answers; returns what nodes recorded in it.
 
     Raises:
         WrongClusterError: the store is of another cluster, or not the one in which an earlier start found the marker.
     """
-    await _until_checked(runtime, store, own, Membership(share_store=True, has_marked=True))
+    return await _until_checked(runtime, store, own, Membership(share_store=True, has_marked=True))
 
 
 async def check_store(store: ObjectStore, own: ClusterMarker, membership: Membership) -> None:

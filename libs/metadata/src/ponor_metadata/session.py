@@ -120,6 +120,7 @@ class SessionClient:
         telemetry.gauge("ponor_session_operations_in_flight", lambda: len(self._window))
         self._connection: Connection | None = None
         self._welcome: Welcome | None = None
+        self._told = asyncio.Event()  # welcomed with the present identity, fenced, or over
         self.seen: SeenHistory | None = None
         """How far this process saw the controllers' log, by what leaders told it."""
         self._wake_sender = asyncio.Event()
@@ -226,6 +227,21 @@ class SessionClient:
             raise OperationError.from_proto(result.error)
         return result
 
+    async def register_again(self, seen: tuple[SeenHistory, ...]) -> None:
+        """Send a new Hello with what nodes recorded in the store; return when a leader accepted it. Operations continue under the same ids.
+
+        Raises:
+            NodeFencedError, SessionClosedError: no leader accepts it; where a leader refused, `run` raises the reason.
+        """
+        self._identity = replace(self._identity, seen=seen)
+        told = self._told = asyncio.Event()
+        if self._connection is not None:
+            await self._connection.close()
+        if self._end is None:
+            await told.wait()
+        if self._end is not None:
+            raise self._end
+
     def report_load(self, report: LoadReport) -> None:
         """Tell the leader what this node carries: soon, once, and not at all if the next report comes before; nobody answers."""
         self._load = report
@@ -306,6 +322,7 @@ class SessionClient:
     async def _converse(self, address: str) -> None:
         """One connection, from Hello to its end, which is an exception; returns only when fenced."""
         connection = self._connection = await self._network.connect(address, SESSION)
+        told = self._told
         try:
             async with asyncio.timeout(self._settings.welcome_timeout_ms / 1000):
                 await self._send(
@@ -316,6 +333,7 @@ class SessionClient:
             self._take_first_frame(welcome)
             if self.fenced.is_set():
                 return
+            told.set()
             self._window.send_all_again()
             self._wake_sender.set()
             await _until_one_ends(
@@ -446,6 +464,7 @@ class SessionClient:
             self._end = end
             self._window.fail_all(end)
             self._settled.set()
+            self._told.set()
 
     def _encoded(self, operation: Operation) -> bytes:
         """An operation as it waits in the window.

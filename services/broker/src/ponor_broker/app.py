@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from ponor_metadata.errors import SessionClosedError
 from ponor_metadata.joining import Joined, check_later, join
 from ponor_metadata.quorum_client import QuorumClient
 from ponor_metadata.rows import WalKind
@@ -195,9 +197,12 @@ class _Broker:
         return streams
 
     async def _check_store(self, witness: Witness) -> None:
-        """The store was silent when this node began: nothing is uploaded before it is known to be the cluster's."""
-        await check_later(self._runtime, self._store, self._joined.marker)
-        witness.permit()
+        """Check the store, which was silent when this node began, and then the controllers' log, before anything is uploaded."""
+        seen = await check_later(self._runtime, self._store, self._joined.marker)
+        # The session's own task reports a refusal. At a stop there is nothing to report.
+        with suppress(SessionClosedError):
+            await self._node.session.register_again(seen)
+            witness.permit()
 
     async def _serve(
         self,

@@ -1,12 +1,12 @@
 """Standing in for a broker that will not come back, with its write-ahead log in hand: `ponor broker recover`.
 
-What lives here: the composition of a broker without clients. It registers under the dead node's id, which ends the rights of whatever is left of that node,
-recovers the log as the node's own start would, gives the partitions away, and leaves. Only a log in a file needs this: one in the object store is recovered by any
-broker, without being asked.
+Composition of a broker without clients. It joins as a broker does, registers under the dead node's id, which ends the rights of any other process of that node,
+recovers the log as the node's own start would, gives the partitions away, and leaves. Only a log in a file needs this: any broker recovers a log in the object store without a command.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ from typing import Final
 
 from ponor.controller.v1.session_service_pb2 import ElectMoved, Operation, PartitionName
 from ponor_journal.errors import JournalIdentityError
+from ponor_metadata.joining import Joined, Membership, join
 from ponor_metadata.rows import MoveRow, NodeRow, StreamRow, WalKind
 from ponor_metadata.tables import MOVES_FROM, PARTITION_TAG, PARTITIONS_LED_BY, STREAMS_OPEN_AT, TOPIC_TAG
 from ponor_rpc.errors import OperationError
-from ponor_runtime.object_store import ObjectStore
+from ponor_runtime.object_store import ObjectStore, ObjectStoreUnavailableError
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 from s3stream.errors import WalCorruptError
@@ -34,6 +35,7 @@ LOG: Final = logging.getLogger("ponor.broker")
 LOOK_S: Final = 0.1
 MOVES_PER_CALL_MAX: Final = 1_000
 CURRENT_MS_MAX: Final = 30_000
+JOIN_S_MAX: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,19 @@ async def rescue(
         ms_max: how long the partitions may take to move.
 
     Raises:
+        WrongClusterError: the store is not this cluster's; nothing was changed.
+        ObjectStoreUnavailableError: controllers or store did not answer in time; nothing was changed.
+        OperationError: the controllers refuse this node, for example because their log is an older copy; nothing was changed.
         WalCorruptError, JournalIdentityError: the log is damaged, new, or another node's; nothing was closed.
         BlockingIOError: a process has the directory: the node is not dead.
     """
+    joined = await _join(runtime, dead, controllers, store)
     tasks = BackgroundTasks(runtime.fail_stop)
     node = Node(
         runtime,
         node_id=dead.node_id,
-        cluster_id="",
+        cluster_id=joined.marker.cluster_id,
+        seen=joined.seen,
         controllers=controllers,
         wal=WalKind.FILE,
         kafka_host=dead.kafka_host,
@@ -112,6 +119,20 @@ async def rescue(
         node.part()
         await node.close()
         await tasks.close()
+
+
+async def _join(runtime: Runtime, dead: NodeRow, controllers: tuple[str, ...], store: ObjectStore) -> Joined:
+    # The dead node found the marker before it registered, so other clusters in the store prove nothing. No copy of the marker replaces the store here.
+    membership = Membership(share_store=True, has_marked=True)
+    try:
+        async with asyncio.timeout(JOIN_S_MAX):
+            joined = await join(runtime, controllers, dead.node_id, membership, store, asyncio.Event())
+    except TimeoutError as error:
+        raise ObjectStoreUnavailableError(
+            f"the cluster's marker could not be checked in the object store within {JOIN_S_MAX:g} s; run this again when controllers and store answer"
+        ) from error
+    assert joined is not None, "nobody stops it"
+    return joined
 
 
 async def _recover(
