@@ -15,6 +15,7 @@ from typing import Final
 from tests.benchmarks.turns import (  # noqa: F401 - they register their scenarios
     answers,
     control_plane,
+    groups,
     partitions,
     storage,
 )

@@ -45,7 +45,7 @@ def over_at(made: Group, committed: CommittedOffset, topic: str = "t") -> int | 
     """The first millisecond at which the offset is over, with a retention of 100 ms."""
     made.offsets.restore((topic, 0), committed)
     for now_ms in range(5_000):
-        if expired_offsets(made, now_ms=now_ms, retention_ms=100):
+        if expired_offsets(made, made.offsets.partitions(), now_ms=now_ms, retention_ms=100):
             return now_ms
     return None
 

@@ -20,16 +20,17 @@ BUFFERS_PER_STEP: Final = 2_000
 def encoder_source(layout: Layout, *, in_steps: bool = False) -> tuple[str, dict[str, object]]:
     """Generate `encode(m, out)` and the names that it needs besides those of `build`.
 
-    With `in_steps` the function is a generator that pauses between elements of arrays of structs.
+    With `in_steps` it is a generator that pauses between elements of arrays of structs, and has joined then what it wrote.
     """
     writer = _EncoderWriter(layout, in_steps=in_steps)
     writer.struct(layout.message.body, "m")
     writer.flush()
     body = "\n".join(writer.source.lines)
-    # The condition is never true; the `yield` makes the function a generator.
-    head = f"    pause_at = {BUFFERS_PER_STEP}\n    if not pause_at:\n        yield\n" if in_steps else ""
+    # The condition is never true. Without any `yield` it would be no generator.
+    head = "    done = []\n    if not add:\n        yield\n" if in_steps else ""
+    result = "done + out" if in_steps else "out"
     return (
-        f"def encode(m, out):\n    add = out.append\n{head}{body}\n    return out\n",
+        f"def encode(m, out):\n    add = out.append\n{head}{body}\n    return {result}\n",
         writer.source.namespace,
     )
 
@@ -129,9 +130,10 @@ class _EncoderWriter:
                 self._string_or_bytes(replace(field, array=False, nullable=EMPTY), element)
             self.flush()
             if self.in_steps and field.is_struct:
-                with self.source.block("if len(out) >= pause_at:"):
+                with self.source.block(f"if len(out) >= {BUFFERS_PER_STEP}:"):
+                    self.source.line("done.append(b''.join(out))")
+                    self.source.line("out.clear()")
                     self.source.line("yield")
-                    self.source.line(f"pause_at = len(out) + {BUFFERS_PER_STEP}")
 
     def _length(self, field: Field, count: str, classic_format: str) -> None:
         """Encode a length or count (-1: null) together with the preceding run."""

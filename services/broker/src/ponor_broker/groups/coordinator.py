@@ -11,10 +11,12 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.turns import in_turns
 from s3stream.errors import S3StreamError
 
 from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
@@ -45,6 +47,7 @@ _LOG = logging.getLogger(__name__)
 _LOAD_RETRY_S = 1.0
 _REWRITE_RETRY_S = 1.0
 _FORGET_RETRY_S = 1.0
+_DONE: Final = object()
 _MEMBER_ID_PREFIX_CHARS_MAX = 255
 
 
@@ -76,6 +79,7 @@ class GroupCoordinator:
         self._shards: dict[int, GroupShard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._creation: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         self._rewrite_due = asyncio.Event()
         self._topics_deleted = asyncio.Event()
         self.budget = GroupBudget(settings, runtime.telemetry.counter("ponor_group_refusals_total"))
@@ -121,10 +125,15 @@ class GroupCoordinator:
 
     async def close(self) -> None:
         """Answer every waiting request with NOT_COORDINATOR and stop all timers. Idempotent."""
-        for shard in self._shards.values():
-            shard.close(ErrorCode.NOT_COORDINATOR)
-        self._shards.clear()
         self._readiness.changed()
+        while self._shards or self._closing:
+            closing = [shard.close(ErrorCode.NOT_COORDINATOR) for shard in self._shards.values()]
+            self._shards.clear()
+            self._readiness.changed()
+            for steps in closing:
+                await in_turns(steps)
+            if self._closing:
+                await asyncio.wait(self._closing)
         await self._tasks.close()
 
     def _opened(self, partition: OffsetsPartition) -> None:
@@ -155,7 +164,11 @@ class GroupCoordinator:
             load.cancel()
         shard = self._shards.pop(partition.index, None)
         if shard is not None:
-            shard.close(ErrorCode.NOT_COORDINATOR)
+            steps = shard.close(ErrorCode.NOT_COORDINATOR)
+            if next(steps, _DONE) is not _DONE:
+                task = self._tasks.spawn(in_turns(steps), f"close {OFFSETS_TOPIC}-{partition.index}")
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
         self._readiness.changed()
 
     async def _load(self, shard: GroupShard, name: str) -> None:
@@ -354,14 +367,14 @@ class GroupCoordinator:
 
     def fetch_offsets(
         self, group_id: str, wanted: Sequence[TopicPartition] | None
-    ) -> ErrorCode | list[tuple[TopicPartition, CommittedOffset | None]]:
+    ) -> ErrorCode | Sequence[tuple[TopicPartition, CommittedOffset | None]]:
         """OffsetFetch; None as `wanted` is everything the group has committed. A group that does not exist has committed nothing."""
         shard = self._shard_of_any(group_id)
         if isinstance(shard, ErrorCode):
             return shard
         group = shard.get(group_id)
         if wanted is None:
-            return [] if group is None else list(group.offsets.items())
+            return [] if group is None else group.offsets.items()
         return [(partition, None if group is None else group.offsets.get(partition)) for partition in wanted]
 
     async def delete_offsets(

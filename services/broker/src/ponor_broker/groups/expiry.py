@@ -1,6 +1,6 @@
 """Which committed offsets have had their time (KIP-211, KIP-496).
 
-What lives here: the rule alone, a pure function of a group and the wall clock. What happens with the offsets is in `removal.py`.
+The rule alone: a pure function of a group and the wall clock. `removal.py` ends the offsets.
 
     group                                    an offset's time begins with
     simple (never had members)               its commit
@@ -16,14 +16,18 @@ clock that jumps forward by an hour ends offsets an hour early and no more, one 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ponor_broker.groups.group import Group
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import NO_TIMESTAMP, CommittedOffset
 
 
-def expired_offsets(group: Group, *, now_ms: int, retention_ms: int) -> tuple[TopicPartition, ...]:
-    """The partitions whose commits are over. Those with a commit under way are not: it begins their time anew."""
+def expired_offsets(
+    group: Group, partitions: Iterable[TopicPartition], *, now_ms: int, retention_ms: int
+) -> tuple[TopicPartition, ...]:
+    """Those of the partitions whose commits have expired. A commit under way begins their time anew."""
     membership = group.membership
     read_topics: frozenset[str] = frozenset()
     not_before_ms = NO_TIMESTAMP
@@ -38,10 +42,11 @@ def expired_offsets(group: Group, *, now_ms: int, retention_ms: int) -> tuple[To
     else:
         return ()
     return tuple(
-        (topic, index)
-        for (topic, index), committed in group.offsets.items()
-        if topic not in read_topics
-        and not group.offsets.is_in_flight((topic, index))
+        partition
+        for partition in partitions
+        if partition[0] not in read_topics
+        and not group.offsets.is_in_flight(partition)
+        and (committed := group.offsets.get(partition)) is not None
         and _is_over(committed, now_ms=now_ms, not_before_ms=not_before_ms, retention_ms=retention_ms)
     )
 

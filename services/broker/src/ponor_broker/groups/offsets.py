@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from ponor_broker.groups.records import CommittedOffset
@@ -30,9 +30,9 @@ class OffsetTable:
         """The newest durable commit."""
         return self._committed.get(partition)
 
-    def items(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-        """Everything durable, in order of first commit."""
-        return iter(list(self._committed.items()))
+    def items(self) -> list[tuple[TopicPartition, CommittedOffset]]:
+        """A copy of everything durable, in order of first commit."""
+        return list(self._committed.items())
 
     @property
     def is_unused(self) -> bool:
@@ -79,6 +79,12 @@ class OffsetTable:
             self._committed.pop(partition, None)
         else:
             self._committed[partition] = committed
+
+    def forget(self, count: int) -> bool:
+        """Free the memory of so many durable commits, of a group that is not held here any more. Returns whether any is left."""
+        for _ in range(min(count, len(self._committed))):
+            self._committed.popitem()
+        return bool(self._committed)
 
     def to_bury(self) -> tuple[TopicPartition, ...]:
         """Every partition that needs a tombstone when the group goes."""

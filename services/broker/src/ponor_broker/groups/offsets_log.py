@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -43,9 +43,9 @@ class _Write:
 
 
 ENTRIES_PER_TURN: Final = 200
-"""Entries of a replay after which others get the loop; one batch may exceed it."""
+"""Entries of a replay after which others get the loop."""
 PART_BYTES_MAX: Final = 64 << 10
-"""Bytes of a batch where a write may be cut: a replay decodes a batch in one step."""
+"""Bytes of a batch where a write may be cut: a write is encoded in one step."""
 
 
 class OffsetsLog:
@@ -99,7 +99,7 @@ class OffsetsLog:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return self._submit(batch, _Write(entries, then))
 
-    def in_parts(self, entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    def in_parts(self, entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         """The entries in order, cut so that each part fits into one batch: for writes that need not be one step."""
         part: list[Entry] = []
         part_bytes = 0
@@ -181,29 +181,28 @@ class OffsetsLog:
                     return
                 await pause()
             for batch in batches:
-                view, entries = self._decode(batch, offset)
+                for entry in self._decode(batch, offset):
+                    replayed += 1
+                    if entry is not None:
+                        yield entry
+                    if replayed % ENTRIES_PER_TURN == 0:
+                        await turn()
                 self.size_bytes += len(batch)
-                for entry in entries:
-                    yield entry
-                offset = view.next_offset
-                replayed += len(entries)
-                if replayed >= ENTRIES_PER_TURN:
-                    replayed = 0
-                    await turn()
+                offset = BatchView(batch).next_offset
 
-    def _decode(self, batch: memoryview, offset: int) -> tuple[BatchView, list[Entry]]:
+    def _decode(self, batch: memoryview, offset: int) -> Iterator[Entry | None]:
+        """The entries of a batch; None for records of other kinds of groups."""
         try:
             view = BatchView(batch)
             view.check_crc()
             if view.next_offset <= offset:
                 raise KafkaWireError(f"the batch ends at {view.next_offset}, before what was asked for")
             if view.is_control:
-                return view, []
-            records = view.records(self._batch_bytes_max)
-            entries = [decode_entry(record.key, record.value) for record in records]
-            known = [entry for entry in entries if entry is not None]
-            self.holds_unknown_kinds |= len(known) < len(entries)
-            return view, known
+                return
+            for record in view.records(self._batch_bytes_max):
+                entry = decode_entry(record.key, record.value)
+                self.holds_unknown_kinds |= entry is None
+                yield entry
         except (KafkaWireError, OffsetsRecordError) as error:
             raise OffsetsLogCorruptError(f"{self.name} from offset {offset} on: {error}") from error
 

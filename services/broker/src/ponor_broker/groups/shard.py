@@ -12,6 +12,7 @@ from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
+from ponor_runtime.turns import Steps
 
 from ponor_broker.groups.events import HeartbeatRequest, JoinRequest, LeaveRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import Group
@@ -37,6 +38,9 @@ from ponor_broker.groups.timers import TimerQueue
 
 _ENTRIES_PER_STEP: Final = 200
 """So many records of the log are taken in before the event loop may do something else: about 8 ms."""
+
+_FREED_PER_STEP: Final = 1_000
+"""Groups and offsets."""
 
 _UNDER_WAY_S: Final = 0.02
 """Between two looks whether what was under way before this shard is durable."""
@@ -136,12 +140,19 @@ class GroupShard:
             for (topic, partition), committed in group.offsets.items():
                 yield OffsetEntry(OffsetKey(group.group_id, topic, partition), committed)
 
-    def close(self, error: ErrorCode) -> None:
-        """The partition is led elsewhere, or the broker stops: answer everybody who waits."""
+    def close(self, error: ErrorCode) -> Steps[None]:
+        """The partition is led elsewhere, or the broker stops: answer everybody who waits, and free memory. No request comes any more."""
         self.rewrite.stop()
+        done = 0
         for group in self.groups():
             self._actions.run(group, group.membership.unload(error))
-        self._table.clear()
+            self._table.remove(group)
+            done += 1 + len(group.offsets)
+            if done >= _FREED_PER_STEP:
+                done = 0
+                yield
+            while group.offsets.forget(_FREED_PER_STEP):
+                yield
         assert not self._actions.waiting_count, "a request was left without an answer"
 
     def _check_log(self) -> None:

@@ -1,13 +1,13 @@
 """OffsetCommit and OffsetFetch: where a group goes on reading.
 
-What lives here: translation; which partitions exist (from the image); topic ids, by which version 10 speaks and which keep the offsets of a
-deleted topic from being taken for those of a new one with the same name.
+Requests are translated for the coordinator. The image says which partitions exist, and gives topic ids: version 10 names topics by them, and they keep the
+offsets of a deleted topic from being taken for those of a new one with the same name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
 
 from ponor_kafka.api import ApiKey
@@ -31,6 +31,7 @@ from ponor_kafka.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from ponor_runtime.clock import Clock
+from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import MemberClaim
@@ -47,6 +48,9 @@ GROUP_NOT_FOUND_FROM: Final = 9
 NOTHING: Final = CommittedOffset(offset=-1)
 """What a partition without a commit is answered with: no error."""
 
+ROWS_PER_STEP: Final = 1_000
+"""Rows of an OffsetFetch answer that are made in one step."""
+R = TypeVar("R")
 _EXISTS: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE})
 
 Found: TypeAlias = tuple[TopicPartition, CommittedOffset | None]
@@ -59,6 +63,7 @@ class GroupOffsetsHandlers:
         self._coordinator = coordinator
         self._topics = topics
         self._clock = clock
+        self._turns = Turns()
 
     @property
     def apis(self) -> Sequence[ApiHandler]:
@@ -152,19 +157,28 @@ class GroupOffsetsHandlers:
         version = context.api_version
         await self._coordinator.decided([group.group_id for group in request.groups] or [request.group_id])
         if version >= GROUPS_FROM:
-            return OffsetFetchResponse(groups=[self._fetch_group(group, version) for group in request.groups])
+            groups = [await self._fetch_group(group, version) for group in request.groups]
+            return OffsetFetchResponse(groups=groups)
         wanted = (
             None
             if request.topics is None
             else [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
         )
         found = self._coordinator.fetch_offsets(request.group_id, wanted)
+        error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
         if isinstance(found, ErrorCode):
-            rows = [] if version >= GROUP_ERROR_FROM else [(partition, None) for partition in wanted or ()]
-            return OffsetFetchResponse(topics=_old_topics(rows, found), error_code=found)
-        return OffsetFetchResponse(topics=_old_topics(self._of_living_topics(found), ErrorCode.NONE))
+            found = [] if version >= GROUP_ERROR_FROM else [(partition, None) for partition in wanted or ()]
 
-    def _fetch_group(self, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
+        def row(index: int, committed: CommittedOffset) -> OffsetFetchResponsePartition:
+            return OffsetFetchResponsePartition(
+                index, committed.offset, committed.leader_epoch, committed.metadata, error
+            )
+
+        by_topic = await self._turns.run_short(self._by_topic(found, row))
+        topics = [OffsetFetchResponseTopic(name, rows) for name, rows in by_topic.items()]
+        return OffsetFetchResponse(topics=topics, error_code=error)
+
+    async def _fetch_group(self, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
         by_id = version >= TOPIC_IDS_FROM
         unknown: list[OffsetFetchResponseTopics] = []
         wanted: list[TopicPartition] | None = None
@@ -179,33 +193,37 @@ class GroupOffsetsHandlers:
         found = self._coordinator.fetch_offsets(group.group_id, wanted)
         if isinstance(found, ErrorCode):
             return OffsetFetchResponseGroup(group.group_id, error_code=found)
+        by_topic = await self._turns.run_short(self._by_topic(found, _row))
         topics = [
-            OffsetFetchResponseTopics(
-                name=name,
-                topic_id=topic_id,
-                partitions=[
-                    OffsetFetchResponsePartitions(
-                        index, committed.offset, committed.leader_epoch, committed.metadata, ErrorCode.NONE
-                    )
-                    for (_, index), offset in rows
-                    for committed in (offset or NOTHING,)
-                ],
-            )
-            for name, rows in _by_topic(self._of_living_topics(found))
+            OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=rows)
+            for name, rows in by_topic.items()
             for topic_id in (self._id_of(name),)
             if topic_id != ZERO_UUID or not by_id  # a deleted topic cannot be named by its id
         ]
         return OffsetFetchResponseGroup(group.group_id, topics=topics + unknown)
 
-    def _of_living_topics(self, found: Iterable[Found]) -> Iterator[Found]:
-        """Hide offsets that were committed to a deleted topic whose name another topic bears now."""
-        for (name, index), committed in found:
-            if committed is not None and committed.topic_id is not None:
-                topic_id = self._topics.topic_id(name)
-                if topic_id is not None and topic_id.bytes != committed.topic_id:
-                    yield (name, index), None
-                    continue
-            yield (name, index), committed
+    def _by_topic(
+        self, found: Sequence[Found], row: Callable[[int, CommittedOffset], R]
+    ) -> Steps[dict[str, list[R]]]:
+        """Rows of the answer by topic, in the order in which topics and rows came first.
+
+        An offset is hidden if it was committed to a deleted topic whose name another topic bears now.
+        """
+        by_topic: dict[str, tuple[list[R], UUID | None]] = {}
+        for number, ((name, index), committed) in enumerate(found, 1):
+            known = by_topic.get(name)
+            if known is None:
+                known = by_topic[name] = [], self._topics.topic_id(name)
+            rows, topic_id = known
+            is_hidden = committed is None or (
+                committed.topic_id is not None
+                and topic_id is not None
+                and topic_id.bytes != committed.topic_id
+            )
+            rows.append(row(index, NOTHING if committed is None or is_hidden else committed))
+            if number % ROWS_PER_STEP == 0:
+                yield
+        return {name: rows for name, (rows, _) in by_topic.items()}
 
     def _id_of(self, name: str) -> bytes:
         topic_id = self._topics.topic_id(name)
@@ -217,28 +235,10 @@ def _utf16_units(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def _by_topic(found: Iterable[Found]) -> Iterator[tuple[str, list[Found]]]:
-    """Rows grouped by topic, in the order in which topics and rows came first."""
-    by_name: dict[str, list[Found]] = {}
-    for row in found:
-        by_name.setdefault(row[0][0], []).append(row)
-    yield from by_name.items()
-
-
-def _old_topics(found: Iterable[Found], error: ErrorCode) -> list[OffsetFetchResponseTopic]:
-    return [
-        OffsetFetchResponseTopic(
-            name,
-            [
-                OffsetFetchResponsePartition(
-                    index, committed.offset, committed.leader_epoch, committed.metadata, error
-                )
-                for (_, index), offset in rows
-                for committed in (offset or NOTHING,)
-            ],
-        )
-        for name, rows in _by_topic(found)
-    ]
+def _row(index: int, committed: CommittedOffset) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        index, committed.offset, committed.leader_epoch, committed.metadata, ErrorCode.NONE
+    )
 
 
 def _unknown_topic(topic_id: bytes, indexes: Iterable[int]) -> OffsetFetchResponseTopics:

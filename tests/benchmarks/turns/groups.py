@@ -1,0 +1,97 @@
+"""Scenarios of the group coordinator: one group with many offsets, over a log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+from uuid import UUID
+
+from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.records import CommittedOffset
+from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.handlers.group_offsets import GroupOffsetsHandlers
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.message import Message
+from ponor_kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+
+from services.broker.tests.groups.conftest import BrokerWorld
+from tests.benchmarks.turns.answers import Desk
+from tests.benchmarks.turns.scenario import scenario
+from tests.benchmarks.turns.turn_recorder import TurnRecorder
+
+TOPICS: Final = 100
+PARTITIONS: Final = 1_000
+OFFSETS: Final = TOPICS * PARTITIONS
+RETENTION_MS: Final = 1_000_000
+
+
+def _offset(number: int) -> CommittedOffset:
+    return CommittedOffset(number, 0, "where this was left off", commit_timestamp_ms=1_700_000_000_000)
+
+
+async def _world() -> tuple[BrokerWorld, GroupCoordinator]:
+    settings = GroupSettings(offsets_topic_partitions=1, offsets_retention_ms=RETENTION_MS)
+    world = BrokerWorld(settings, wait_ms_max=2_000)
+    world.topics = {"__consumer_offsets": (UUID(int=99), 1)}
+    world.topics |= {f"t{number}": (UUID(int=1 + number), PARTITIONS) for number in range(TOPICS)}
+    return world, await world.start()
+
+
+async def _commit_all(coordinator: GroupCoordinator) -> None:
+    for topic in range(TOPICS):
+        commits = {(f"t{topic}", index): _offset(index) for index in range(PARTITIONS)}
+        assert await coordinator.commit_offsets("g", MemberClaim(""), commits) is ErrorCode.NONE
+
+
+async def _until_offsets(coordinator: GroupCoordinator, count: int) -> None:
+    while coordinator.budget.offsets != count:
+        await asyncio.sleep(0)
+
+
+@scenario("group-fetch", f"OffsetFetch of all of {OFFSETS:,} offsets, in three versions")
+async def group_fetch(recorder: TurnRecorder) -> None:
+    """What an administrator's tool asks."""
+    world, coordinator = await _world()
+    await _commit_all(coordinator)
+    desk = Desk(GroupOffsetsHandlers(coordinator, world, world.clock).apis, {})
+    new: Message = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)])
+    old: Message = OffsetFetchRequest("g", topics=None)
+    few: Message = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("nobody", topics=None)])
+    for version in (8, 10):
+        await desk.ask(ApiKey.OFFSET_FETCH, version, few)  # the codecs are made at the first use
+    await desk.ask(ApiKey.OFFSET_FETCH, 7, OffsetFetchRequest("nobody", topics=None))
+    recorder.start_recording()
+    for version, request in ((7, old), (8, new), (10, new)):
+        assert await desk.ask(ApiKey.OFFSET_FETCH, version, request) > 30 * OFFSETS
+    recorder.stop_recording()
+    await coordinator.close()
+
+
+@scenario("group-expiry", f"{OFFSETS:,} offsets of a group expire")
+async def group_expiry(recorder: TurnRecorder) -> None:
+    """The group ends with them."""
+    world, coordinator = await _world()
+    await _commit_all(coordinator)
+    world.clock.wall_ahead_ms += 2 * RETENTION_MS
+    (shard,) = coordinator._loaded()
+    recorder.start_recording()
+    assert await shard.removal.expire() == OFFSETS
+    await _until_offsets(coordinator, 0)
+    recorder.stop_recording()
+    await asyncio.sleep(0)
+    assert not len(shard)
+    await coordinator.close()
+
+
+@scenario("group-deletion", f"a group with {OFFSETS:,} offsets is deleted")
+async def group_deletion(recorder: TurnRecorder) -> None:
+    """By an administrator."""
+    _, coordinator = await _world()
+    await _commit_all(coordinator)
+    recorder.start_recording()
+    assert await coordinator.delete_group("g") is ErrorCode.NONE
+    recorder.stop_recording()
+    assert coordinator.budget.groups == 0
+    await coordinator.close()
