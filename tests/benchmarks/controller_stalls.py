@@ -191,7 +191,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ponor-bench-") as directory:
-        cluster = LocalCluster(Path(directory), arguments=["--controllers", "3", "--gcs", "0"])
+        cluster = LocalCluster(
+            Path(directory), arguments=["--controllers", "3", "--gcs", "0", "--cluster-ordinal", "1"]
+        )
         with cluster:
             asyncio.run(run(cluster, options.rows, options.seconds))
             for number in range(CONTROLLERS):

@@ -161,7 +161,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ponor-bench-") as directory:
         root = Path(directory)
-        with LocalCluster(root / "ponor", arguments=["--controllers", "3", "--gcs", "0"]) as cluster:
+        with LocalCluster(
+            root / "ponor", arguments=["--controllers", "3", "--gcs", "0", "--cluster-ordinal", "1"]
+        ) as cluster:
             controllers = cluster.describe()["controllers"]
             if etcd_is_there():
                 with etcd_cluster(root / "etcd") as etcd:

@@ -40,28 +40,22 @@ def check_serves(cluster: LocalCluster, ordinal: int) -> None:
     assert read_all("librdkafka", cluster.bootstrap, "t", 1).count == RECORDS
 
 
-def drawn_ordinal(cluster: LocalCluster) -> int:
-    """Read the ordinal from the directory."""
-    recorded = json.loads((cluster.directory / "data" / "quorum.json").read_text())
-    return int(recorded["cluster_ordinal"])
-
-
 def test_second_cluster_shares_a_store_only_on_request(tmp_path: Path) -> None:
     shared = ["--object-store", f"file://{tmp_path / 'shared'}"]
     own = ["--object-store", f"file://{tmp_path / 'own'}"]
     first, second = tmp_path / "first", tmp_path / "second"
     with LocalCluster(first, arguments=shared) as cluster:
-        check_serves(cluster, drawn_ordinal(cluster))
+        check_serves(cluster, cluster.ordinal)
         assert (first / "data" / "broker-0" / "marker").exists()
 
         said = refusal(second / "data", *shared)
         assert "the object store holds cluster" in said
         assert "--share-store" in said
         with LocalCluster(second, arguments=own) as retried:
-            check_serves(retried, drawn_ordinal(retried))
+            check_serves(retried, retried.ordinal)
         assert "belongs to the object store" in refusal(second / "data", *shared)
         assert "was formatted with ordinal" in refusal(
-            second / "data", *own, "--cluster-ordinal", str(1 + drawn_ordinal(retried) % CLUSTER_ORDINAL_MAX)
+            second / "data", *own, "--cluster-ordinal", str(1 + retried.ordinal % CLUSTER_ORDINAL_MAX)
         )
 
         largest = ["--cluster-ordinal", str(CLUSTER_ORDINAL_MAX), "--brokers", "2", "--wal", "object"]

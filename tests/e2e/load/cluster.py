@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ponor_cli.main import app
+from ponor_runtime.identity import ClusterOrdinal
 from typer.testing import CliRunner
 
 from tests.ports import free_ports
@@ -104,6 +105,12 @@ class LocalCluster:
         """Read cluster.json."""
         content: dict[str, Any] = json.loads((self.directory / "data" / "cluster.json").read_text())
         return content
+
+    @property
+    def ordinal(self) -> ClusterOrdinal:
+        """Read the cluster's ordinal from its directory."""
+        recorded = json.loads((self.directory / "data" / "quorum.json").read_text())
+        return ClusterOrdinal(recorded["cluster_ordinal"])
 
     def process(self, role: str, number: int = 0) -> dict[str, Any]:
         """Return one entry of cluster.json."""

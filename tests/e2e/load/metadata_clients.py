@@ -30,6 +30,7 @@ from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.telemetry import Telemetry
 
 CLIENT_NUMBER_FIRST: Final = 1900
+FIRST_ORDINAL: Final = ClusterOrdinal(1)
 SLOTS_PER_S: Final = 5
 """Rate at which all clients switch to a new key. A key is written once, so only a new key is contended."""
 READ_S_MAX: Final = 20.0
@@ -65,6 +66,7 @@ class MetadataLoad:
     started_file: str
     pause_s: float = PAUSE_S
     """Pause of each client between two operations."""
+    cluster_ordinal: ClusterOrdinal = FIRST_ORDINAL
 
 
 def run_metadata_clients(load: MetadataLoad) -> list[Call]:
@@ -106,7 +108,9 @@ class _Client:
             randomness=randomness,
             telemetry=telemetry,
             identity=NodeIdentity(
-                compose_node_id(ClusterOrdinal(1), CLIENT_NUMBER_FIRST + number), NodeRole.GC, os.urandom(16)
+                compose_node_id(load.cluster_ordinal, CLIENT_NUMBER_FIRST + number),
+                NodeRole.GC,
+                os.urandom(16),
             ),
             addresses=addresses,
             applied_index=lambda: self._subscription.image.index,

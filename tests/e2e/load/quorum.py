@@ -126,7 +126,13 @@ def metadata_load(
     stop_file = cluster.directory / f"stop-metadata-{seed}"
     started_file = cluster.directory / f"metadata-started-{seed}"
     load = MetadataLoad(
-        cluster.describe()["controllers"], clients, seed, str(stop_file), str(started_file), pause_s
+        cluster.describe()["controllers"],
+        clients,
+        seed,
+        str(stop_file),
+        str(started_file),
+        pause_s,
+        cluster.ordinal,
     )
     history = MetadataHistory()
     with spawn_pool(1) as pool:
