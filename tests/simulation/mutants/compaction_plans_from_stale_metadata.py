@@ -22,4 +22,4 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         return granted(stale)
 
     monkeypatch.setattr(LeasedTask, "granted", staticmethod(granted_late))
-    monkeypatch.setattr(compaction, "_difference", lambda *_: None)
+    monkeypatch.setattr(compaction, "find_difference", lambda *_, **__: None)

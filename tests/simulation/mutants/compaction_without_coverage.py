@@ -18,6 +18,6 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         found = live_blocks(*args)
         return found[:-1] if len(found) > 4 else found
 
-    monkeypatch.setattr(compaction, "_difference", lambda *_: None)
+    monkeypatch.setattr(compaction, "find_difference", lambda *_, **__: None)
     monkeypatch.setattr(planning, "live_blocks", forgetful)
     monkeypatch.setattr(copy_planning, "live_blocks", forgetful)
