@@ -207,8 +207,9 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def all_in_one_piece(cluster: RunningCluster) -> bool:
-    totals, _ = await look(cluster)
-    return totals.pieces_per_stream_max == 1
+    # Meta streams get entries after the data, so a small object of theirs may still wait for others to be joined with.
+    maps = map_topic(await read_image([cluster.controller]), TOPIC)
+    return all(len(each.pieces) == 1 for each in maps if each.kind == "log")
 
 
 async def until_done(compactor: Compactor) -> None:
