@@ -1,7 +1,7 @@
-"""Work of the event loop in slices: long work gives everybody else a turn in between.
+"""Run long work in steps, so that other tasks of the event loop run in between.
 
-The ways to run a generator of steps. The author of a step keeps it at a millisecond at most; a request that arrives meanwhile waits for one slice, not
-for all of the work. Executors of Spark decode by `at_once` and have no loop: importing this brings no asyncio.
+Work is a generator that yields after each step of at most about a millisecond. A request that arrives meanwhile waits for
+one step, not for all of the work. Importing this module does not import asyncio: Spark executors use `at_once` without a loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 Steps: TypeAlias = Generator[None, None, _T]
 STEPS_PER_TURN: Final = 8
-"""Steps of a `TurnShare` that run before others get the loop."""
+"""Steps of a `TurnShare` that run in one turn of the loop."""
 
 
 def at_once(steps: Steps[_T]) -> _T:
@@ -32,7 +32,7 @@ def at_once(steps: Steps[_T]) -> _T:
 
 
 async def in_turns(steps: Steps[_T]) -> _T:
-    """Run the steps with a turn of the loop between any two."""
+    """Run one step in each turn of the loop."""
     while True:
         try:
             next(steps)
@@ -43,20 +43,20 @@ async def in_turns(steps: Steps[_T]) -> _T:
 
 
 class Turns:
-    """Sliced work of many, one piece at a time: however many readers decode, a turn of the loop has one slice of it."""
+    """Serialize the work of several callers: a turn of the loop runs at most one step, however many callers there are."""
 
     def __init__(self) -> None:
-        import asyncio  # 25 ms of a fresh process's CPU; whoever makes a Turns has a loop, and it already
+        import asyncio  # costs 25 ms of CPU in a new process; users of `Turns` have imported it already
 
         self._busy: asyncio.Lock = asyncio.Lock()
 
     async def run(self, steps: Steps[_T]) -> _T:
-        """Run the steps when those of earlier callers are done."""
+        """Run the steps after those of earlier callers."""
         async with self._busy:
             return await in_turns(steps)
 
     async def run_short(self, steps: Steps[_T]) -> _T:
-        """Run the first step at once: short work is done then, without a pause. Run the others as `run` does."""
+        """Run the first step immediately, so that short work never suspends. Run the others as `run` does."""
         try:
             next(steps)
         except StopIteration as done:
@@ -67,14 +67,14 @@ class Turns:
 
 
 class TurnShare:
-    """A share of each turn for one piece of work on many things, such as an open of many partitions: small pieces run together, a large one over several turns."""
+    """Run several steps per turn, for work on many small items such as opening many partitions."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._left = STEPS_PER_TURN
 
     async def run(self, steps: Steps[_T]) -> _T:
-        """Run all steps, and give others the loop whenever the share of a turn is used."""
+        """Run all steps, at most `STEPS_PER_TURN` in one turn."""
         while True:
             try:
                 next(steps)
@@ -84,7 +84,7 @@ class TurnShare:
             await self.step()
 
     async def step(self) -> None:
-        """A step was done."""
+        """Count one step; end the turn after `STEPS_PER_TURN`."""
         self._left -= 1
         if self._left <= 0:
             self._left = STEPS_PER_TURN
@@ -93,5 +93,5 @@ class TurnShare:
 
 @types.coroutine
 def turn() -> Generator[None, None, None]:
-    """Let everything else that is ready run first; no time passes."""
+    """Yield to the event loop once."""
     yield

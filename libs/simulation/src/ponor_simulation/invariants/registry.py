@@ -129,10 +129,10 @@ INVARIANTS: Final = (
         "histories",
     ),
     Invariant(45, "no living broker is fenced for the absence of another process", "run"),
-    Invariant(46, "whoever connects closes the connection, however the conversation ends", "judgement"),
+    Invariant(46, "the client of a connection closes it, also after an error", "judgement"),
     Invariant(
         47,
-        "a voter whose disk lost committed entries, and that heard a leader since, votes for nobody who lacks them",
+        "a voter that lost committed entries and has heard a leader since grants no vote to a candidate that lacks them",
         elsewhere=RAFT_SIMULATION,
     ),
 )

@@ -14,7 +14,7 @@ share nothing with the core's own asserts.
  9. Configurations change by one voter, and never before the one before, and an entry of the leader's term, are committed.
 10. Snapshots hold committed entries only, and every replica has the same digest at an index.
 11. A linearizable read waits for everything that was acknowledged before it was asked for.
-47. A voter whose disk lost committed entries, and that heard a leader since, votes for nobody who lacks them, itself included.
+47. A voter that lost committed entries and has heard a leader since grants no vote to a candidate that lacks them, including itself.
 """
 
 from __future__ import annotations

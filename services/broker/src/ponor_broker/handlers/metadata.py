@@ -261,7 +261,7 @@ class MetadataHandler:
 
 
 class _Pace:
-    """Counts rows, and says when a step has had its share."""
+    """Count rows; `is_due` returns True when a step has processed enough of them."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -287,7 +287,7 @@ def _describe_partition(row: PartitionRow, *, has_leader: bool) -> MetadataRespo
 
 
 def _refused(wanted: Sequence[MetadataRequestTopic], code: ErrorCode) -> MetadataResponse:
-    """Nothing is told but that the request makes no sense."""
+    """Answer an invalid request with an error for every topic."""
     return MetadataResponse(
         brokers=(),
         cluster_id=None,

@@ -40,7 +40,7 @@ class DurableState:
 
     def __init__(self, meta: MetaStream, log: PartitionLog, *, producers_max: int) -> None:
         self.checkpoint = PartitionCheckpoint()
-        # More would not fit into a record of the write-ahead log.
+        # The snapshot of all producers must fit into one record of the write-ahead log.
         producers_max = min(producers_max, meta.rows_bytes_max // ROW_BYTES_MAX)
         self.producers = ProducerStates(producers_max=producers_max)
         self.epochs = LeaderEpochs()

@@ -35,7 +35,7 @@ COMPACT_BYTES_MIN: Final = 64 << 10
 COMPACT_RATIO: Final = 4
 """Compacted when it holds this many times the bytes of the whole values."""
 ENTRY_HEAD_BYTES: Final = 4 << 10
-"""More than an entry has besides rows: its key, versions, and names of streams."""
+"""Upper bound of what an entry contains besides rows: its key, versions and stream names."""
 OWNED: Final = frozenset(
     (meta_entry.LOG, meta_entry.PARTITION, meta_entry.PRODUCER_SNAPSHOT, meta_entry.LEADER_EPOCHS)
 )
@@ -119,7 +119,7 @@ class MetaStream:
 
     @property
     def rows_bytes_max(self) -> int:
-        """Bytes of rows that the whole value of a key may have: it is written as one record of the stream."""
+        """Upper bound of the rows in a value, which is written as one record of the stream."""
         return self._stream.payload_bytes_max - ENTRY_HEAD_BYTES
 
     def put(self, key: MetaKey, value: bytes) -> asyncio.Future[None]:

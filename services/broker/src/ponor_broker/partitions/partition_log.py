@@ -29,9 +29,9 @@ from ponor_broker.partitions.time_index import TIME_ENTRY
 OnDurable: TypeAlias = Callable[[BaseException | None], None]
 TIME_MAX_MS: Final = (1 << 63) - 1
 SEGMENTS_MAX: Final = 10_000
-"""From so many segments on, the active one is only closed when it is large: small segments cost memory, and time at every open.
+"""A partition with this many segments closes the active one only when it is large: each segment costs memory, and time at every open.
 
-Fewer where a record of the write-ahead log does not hold the rows of so many."""
+The limit is lower if the rows of all segments do not fit into one record of the write-ahead log."""
 LARGE_SEGMENT_BYTES: Final = 1 << 30
 
 
