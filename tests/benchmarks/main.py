@@ -1,10 +1,12 @@
 """`make bench`: Ponor beside a real Apache Kafka 4.3.1 in one run: warmed, interleaved, medians, ratios, kept as JSON.
 
-    python -m tests.benchmarks.main [WORD ...] [--quick] [--no-kafka] [--rounds N] [--seconds S] [--warm-seconds S]
+    python -m tests.benchmarks.main [WORD ...] [--against CHECKOUT] [--no-kafka] [--rounds N] [--seconds S] ...
 
-Only cases whose name contains one of the words run. Every produce of Ponor is synced to the write-ahead log before it is answered, and
-uploaded to the directory store meanwhile; Kafka answers from the page cache, as it is configured by default. Both have one core, the load
-generator the other. Kafka needs Java, and Maven for its jars; without them Ponor is measured alone, and the run says so.
+Only cases whose name contains one of the words run. Ponor syncs every produce to the write-ahead log before it answers, and
+uploads to the directory store meanwhile. Kafka answers from the page cache, as its default configuration does. Both share one core;
+the load generator has the other. Kafka needs Java, and Maven for its jars; without them the run measures Ponor alone and says so.
+
+`--against CHECKOUT` adds another Ponor from a second working tree in which `make install` was run: the comparison of two commits.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.benchmarks.cases import cases
-from tests.benchmarks.report import Report, print_cases
+from tests.benchmarks.report import BASELINE, Report, print_cases
 from tests.benchmarks.rounds import run_rounds, warm
 from tests.benchmarks.subject import GENERATOR_CORE, Subject, kafka_subject, ponor_subject
 from tests.peers.artifacts import KAFKA, PeerMissingError, java
@@ -27,7 +29,7 @@ RESULTS: Final = Path("build/bench")
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the cases that the command line selects, and print and keep the report."""
     options = _options()
     chosen = [
         case for case in cases() if not options.words or any(word in case.name for word in options.words)
@@ -39,6 +41,9 @@ def main() -> None:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="ponor-bench-", dir=options.directory))
         )
         subjects: list[Subject] = [stack.enter_context(ponor_subject(directory / "ponor"))]
+        if options.against is not None:
+            baseline = ponor_subject(directory / BASELINE, name=BASELINE, checkout=options.against)
+            subjects.append(stack.enter_context(baseline))
         missing = "--no-kafka was given" if options.no_kafka else _why_no_kafka()
         if missing is None:
             subjects.append(stack.enter_context(kafka_subject(directory / "kafka")))
@@ -77,6 +82,7 @@ def _options() -> argparse.Namespace:
         "--quick", action="store_true", help="a look, no result: 10 s of warm-up, 2 rounds of 3 s"
     )
     parser.add_argument("--no-kafka", action="store_true", help="measure Ponor alone")
+    parser.add_argument("--against", type=Path, help="a second working tree of Ponor to compare with")
     parser.add_argument("--rounds", type=int, help="per case and subject (5)")
     parser.add_argument("--seconds", type=float, help="per round (6)")
     parser.add_argument("--warm-seconds", type=float, help="per subject (120)")

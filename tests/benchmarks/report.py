@@ -1,6 +1,6 @@
 """The results of a run: a table with ratios for people, JSON for machines.
 
-What lives here: presentation, and the comparison of figures with what is promised. Nothing is asserted: who reads decides.
+Nothing is asserted: the reader decides.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tests.benchmarks.rounds import Summary
 
 OURS: Final = "ponor"
 THEIRS: Final = "kafka"
+BASELINE: Final = "base"
+"""Another checkout of Ponor that the run compares with."""
 GENERATOR_LIMIT: Final = 0.95
 
 
@@ -88,6 +90,8 @@ def print_cases(report: Report, subjects: Sequence[str]) -> None:
         if verdict is not None:
             mark = "kept" if verdict["holds"] else "NOT KEPT"
             print(f"{'':42} {'':6} {verdict['promise']}: {verdict['value']:.2f}, {mark}")
+        if BASELINE in summaries:
+            print(f"{'':42} {'':6} {_baseline_ratios(summaries[OURS], summaries[BASELINE])}")
     limited = [
         name
         for name, summaries in report.cases.items()
@@ -95,6 +99,24 @@ def print_cases(report: Report, subjects: Sequence[str]) -> None:
     ]
     if limited:
         print("the generator's core was full, rates are lower bounds:", "; ".join(limited))
+
+
+def _baseline_ratios(ours: Summary, baseline: Summary) -> str:
+    """Ratios of the medians, and the spread of the ratios of CPU per request round by round."""
+    by_round = [
+        one.cpu_us_per_request / other.cpu_us_per_request
+        for one, other in zip(ours.rounds, baseline.rounds, strict=True)
+    ]
+    ratios = ", ".join(
+        f"{label} {getattr(ours.median, figure) / getattr(baseline.median, figure):.2f}x"
+        for label, figure in (
+            ("req/s", "requests_per_s"),
+            ("us/req", "cpu_us_per_request"),
+            ("p50", "p50_ms"),
+            ("p99", "p99_ms"),
+        )
+    )
+    return f"{OURS} / {BASELINE}: {ratios}; us/req by round {min(by_round):.2f}-{max(by_round):.2f}x"
 
 
 def _row(name: str, subject: str, summary: Summary) -> str:

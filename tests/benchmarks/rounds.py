@@ -1,6 +1,6 @@
-"""Rounds: every case against every subject in turn (A B A B), after a warm-up, each on a topic of its own.
+"""Rounds: every case against every subject after a warm-up, each round on its own topic.
 
-What lives here: the order of things and the arithmetic of one round. What is started is `subject`, what is shown is `report`.
+The order of the subjects alternates (A B B A), so that drift of the machine cancels out.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def warm(subject: Subject, cases: Sequence[Case], seconds: float, say: Say) -> N
 def run_rounds(
     subjects: Sequence[Subject], case: Case, *, rounds: int, seconds: float, say: Say
 ) -> dict[str, Summary]:
-    """A B A B: one case against all subjects, `rounds` times each."""
+    """Measure one case against all subjects, `rounds` times each, in alternating order."""
     measured: dict[str, list[Round]] = {subject.name: [] for subject in subjects}
     for number in range(rounds):
-        for subject in subjects:
+        for subject in subjects if number % 2 == 0 else reversed(subjects):
             say(f"{case.name}: round {number + 1} of {rounds}, {subject.name}")
             measured[subject.name].append(run_round(subject, case, seconds))
     return {name: Summary(_median(values), tuple(values)) for name, values in measured.items()}

@@ -1,7 +1,7 @@
-"""What is measured: Ponor and a real Apache Kafka behind one interface, each pinned to the same core.
+"""The systems under test: Ponor and a real Apache Kafka behind one interface, each pinned to the same core.
 
-What lives here: starting, stopping, and reading what a subject has used. CPU is that of all its processes: Kafka's one (broker and
-controller), Ponor's broker, controller, garbage collector and supervisor.
+CPU time is that of all processes of a subject: Kafka's one (broker and controller); Ponor's broker, controller,
+garbage collector and supervisor.
 """
 
 from __future__ import annotations
@@ -57,10 +57,9 @@ class Subject(Protocol):
 class PonorSubject:
     """`ponor up` on a directory, with the directory store."""
 
-    name = "ponor"
-
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: LocalCluster, name: str = "ponor") -> None:
         self._cluster = cluster
+        self.name = name
 
     @property
     def bootstrap(self) -> str:
@@ -124,14 +123,24 @@ def on_core(core: int) -> Iterator[None]:
 
 
 @contextmanager
-def ponor_subject(directory: Path, settings: Mapping[str, object] | None = None) -> Iterator[PonorSubject]:
-    """A fresh Ponor on the subjects' core."""
-    # Data of deleted topics is to leave the disk between two rounds, as Kafka's does.
-    cluster = LocalCluster(directory, settings={"destroy_delay_ms": 2_000, **(settings or {})})
+def ponor_subject(
+    directory: Path,
+    settings: Mapping[str, object] | None = None,
+    *,
+    name: str = "ponor",
+    checkout: Path | None = None,
+) -> Iterator[PonorSubject]:
+    """Start a fresh Ponor on the subjects' core, from another checkout's `.venv` if one is given."""
+    cluster = LocalCluster(
+        directory,
+        # Data of deleted topics leaves the disk between two rounds, as Kafka's does.
+        settings={"destroy_delay_ms": 2_000, **(settings or {})},
+        command=None if checkout is None else str(checkout / ".venv/bin/ponor"),
+    )
     with on_core(SUBJECT_CORE):
         cluster.start()
     try:
-        yield PonorSubject(cluster)
+        yield PonorSubject(cluster, name)
     finally:
         cluster.stop()
 

@@ -38,13 +38,16 @@ class LocalCluster:
         settings: Mapping[str, object] | None = None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        command: str | None = None,
     ) -> None:
+        """`command`: path of the `ponor` to start; the installed one by default."""
         self.directory = directory
         self.kafka_port = free_ports(_brokers(arguments) + BROKERS_ADDED_MAX)
         self._settings = dict(settings or {})
         # No background work that the test does not check: compaction must be requested.
         self._arguments = [*([] if "--compactors" in arguments else ["--compactors", "0"]), *arguments]
         self._environment = {**os.environ, **(environment or {})}
+        self._command = command or ponor()
         self._up: subprocess.Popen[bytes] | None = None
         self.output = directory / "up.out"
 
@@ -68,7 +71,7 @@ class LocalCluster:
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
         command = [
-            ponor(),
+            self._command,
             "up",
             "--data",
             str(self.directory / "data"),
