@@ -25,6 +25,9 @@ from services.controller.tests.test_reclaiming import test_orphans_are_found_and
 from services.controller.tests.test_refusals_are_confirmed import (
     test_a_deposed_leader_does_not_refuse_a_node_that_registered_with_the_new_one as deposed_leader,
 )
+from services.controller.tests.test_restored_copy import (
+    test_a_node_of_another_cluster_says_nothing_about_this_log as stranger,
+)
 from tests.scenarios import test_fenced_brokers as fenced_brokers
 from tests.scenarios.test_absent_observers import (
     test_a_controller_that_was_paused_does_not_take_the_source_of_a_move_for_stuck as move_under_pause,
@@ -106,6 +109,7 @@ def reclaim_orphans() -> None:
 STORIES: dict[str, Callable[[], object]] = {
     "move_appends_after_close": lambda: moves_under_load(WalKind.OBJECT),
     "compaction_keeps_uploads_open": lambda: asyncio.run(interrupted_compaction(Kind.NOT_APPLIED)),
+    "controller_believes_other_clusters": stranger,
     "permission_not_asked_by_groups": lambda: (
         fenced_brokers.test_a_broker_that_is_cut_off_and_replaced_answers_no_reader_and_no_group(14)
     ),
@@ -114,7 +118,7 @@ STORIES: dict[str, Callable[[], object]] = {
     "silence_counts_own_absence": lambda: move_under_pause(1),
     "refused_hello_not_confirmed": lambda: deposed_leader(7, isolated=False),
 }
-"""Bugs that the swarm meets too rarely: they need a group whose coordinator is cut off from the controllers alone, a sole controller that is paused at the right moment, a node that asks the wrong controller or a silent one, a store that fails for good while parts are uploaded, a key that its broker left behind when the topic was deleted, or a batch that arrives just while the streams of a moving partition are closed."""
+"""Bugs that the swarm meets too rarely: they need a group whose coordinator is cut off from the controllers alone, a sole controller that is paused at the right moment, a node that asks the wrong controller, a silent one or one of another cluster, a store that fails for good while parts are uploaded, a key that its broker left behind when the topic was deleted, or a batch that arrives just while the streams of a moving partition are closed."""
 
 
 @pytest.mark.parametrize("mutant", STORIES)

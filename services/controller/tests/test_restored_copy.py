@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
 from ponor_controller.sessions.lost_history import Reign, lost_history
 from ponor_metadata.rows import NodeRole
 from ponor_metadata.seen_history import SeenHistory, Witness, parse_key, read_seen
 from ponor_metadata.session import NodeIdentity, SessionClient
 from ponor_rpc.errors import OperationError
+from ponor_rpc.methods import SESSION
 from ponor_runtime.identity import NodeId, compose_node_id
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import wait_until
@@ -199,6 +201,44 @@ def test_a_directory_that_was_copied_after_the_last_commit_is_welcome() -> None:
         controller.start()
         worker.process.start()
         await worker.until_more(50)
+        assert not worker.refusals
+
+    with rig.watching():
+        rig.simulation.run(story())
+
+
+def test_a_node_of_another_cluster_says_nothing_about_this_log() -> None:
+    """A node of another cluster tries the address of a controller that is gone, and finds this cluster there."""
+    rig = QuorumRig(34, voters=1)
+    worker = Worker(rig)
+    answers: list[wire.SessionResponse] = []
+
+    async def stranger(runtime: Runtime) -> None:
+        hello = wire.Hello(
+            cluster_id="another",
+            node_id=NODE + 1,
+            role=records_pb2.NODE_ROLE_BROKER,
+            incarnation=bytes(16),
+            kafka_host="h",
+            kafka_port=1,
+            node_epoch=3,
+            seen=[SeenHistory(0, 1_000, 1_000_000, bytes(8)).message()],
+        )
+        connection = await runtime.network.connect("c0:7000", SESSION)
+        await connection.send(wire.SessionRequest(hello=hello).SerializeToString())
+        answers.append(wire.SessionResponse.FromString(await connection.receive()))
+        await connection.close()
+
+    async def story() -> None:
+        rig.start()
+        worker.process.start()
+        await worker.until_more(20)
+        rig.simulation.process("stranger", stranger).start()
+        await wait_until(lambda: bool(answers), timeout_s=60)
+        assert "not another" in answers[0].refused.message
+        worker.process.crash()
+        worker.process.start()
+        await worker.until_more(20)
         assert not worker.refusals
 
     with rig.watching():

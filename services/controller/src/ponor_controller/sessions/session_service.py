@@ -213,8 +213,8 @@ class SessionService:
 
     def _contradiction(self, hello: wire.Hello) -> str:
         reign, cluster = self._leading.reign, cluster_of(self._proposer.view)
-        if reign is None or cluster is None:
-            return ""
+        if reign is None or cluster is None or hello.cluster_id not in ("", cluster.cluster_id):
+            return ""  # what a node of another cluster saw is that cluster's log
         return lost_history(hello, reign, cluster.incarnation, self._leading.term_at)
 
     @property
