@@ -282,6 +282,38 @@ async def test_a_deletion_that_the_log_refuses_leaves_the_group_usable(world_typ
     await coordinator.close()
 
 
+async def test_a_deletion_ends_with_the_shard_that_began_it_when_a_move_is_called_off(
+    world_type: Any,
+) -> None:
+    """The next shard is loaded from the same log, and reads nothing that is appended to it by the former one later."""
+    world = await one_group_world(
+        world_type, coordinator_batch_bytes_max=4_096, offsets_rewrite_log_bytes_min=1 << 30
+    )
+    coordinator, partition = world.coordinator, world.open[0]
+    for index in range(600):
+        await coordinator.commit_offsets("g", NOBODY, {("t", index): CommittedOffset(1)})
+    partition.is_slow = True
+    deletion = asyncio.ensure_future(coordinator.delete_group("g"))
+    await world.clock.settle()
+    assert not deletion.done()
+    world.take_back(0)
+    partition.is_slow = False
+    partition.sync()
+    for _ in range(10):
+        await world.clock.pass_ms(20)
+    assert await deletion is ErrorCode.NOT_COORDINATOR
+    served = committed(world, "g")
+    assert 0 < len(served) < 600
+    later = {("t", 599): CommittedOffset(2)}
+    assert await coordinator.commit_offsets("g", NOBODY, later) is ErrorCode.NONE
+    await world.kill()
+    await world.start()
+    for _ in range(10):
+        await world.clock.pass_ms(20)
+    assert committed(world, "g") == served, "a restart shows what was served before it"
+    await world.coordinator.close()
+
+
 async def test_when_memory_is_full_new_things_are_refused_and_old_ones_go_on(
     world_type: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -66,6 +66,7 @@ class OffsetsLog:
         self._in_flight_max = in_flight_max
         self._load_bytes_max = load_bytes_max
         self._in_flight: deque[_Write] = deque()
+        self._is_closed = False
         self.size_bytes = 0
         """Batches between the log's start and its end, those under way included: what the next load reads."""
         self.failures = 0
@@ -77,6 +78,14 @@ class OffsetsLog:
     def name(self) -> str:
         """For messages."""
         return f"{OFFSETS_TOPIC}-{self._partition.index}"
+
+    def close(self) -> None:
+        """Refuse further entries with NOT_COORDINATOR. Writes under way end as usual.
+
+        When a move is cancelled, the same partition is opened again with another `OffsetsLog`, which does not
+        read what this one would append later.
+        """
+        self._is_closed = True
 
     def append(self, entries: Sequence[Entry], then: Callable[[ErrorCode], None]) -> None:
         """Write entries as one batch: all of them become durable, or none.
@@ -140,6 +149,8 @@ class OffsetsLog:
         self.size_bytes -= dropped_bytes
 
     def _submit(self, batch: bytearray, write: _Write) -> ErrorCode:
+        if self._is_closed:
+            return ErrorCode.NOT_COORDINATOR
         try:
             appended = self._partition.append_batch(batch)
         except S3StreamError as error:

@@ -142,6 +142,8 @@ class GroupShard:
 
     def close(self, error: ErrorCode) -> Steps[None]:
         """The partition is led elsewhere, or the broker stops: answer everybody who waits, and free memory. No request comes any more."""
+        # Timers and requests of this shard may still run between the steps.
+        self._log.close()
         self.rewrite.stop()
         done = 0
         for group in self.groups():
