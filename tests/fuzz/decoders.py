@@ -14,9 +14,9 @@ from functools import cache, partial
 from typing import Any, Final
 
 from crc32c import crc32c
-from ponor_broker.frame_receiver import FrameReceiver
 from ponor_broker.groups.record_codec import OffsetsRecordError
 from ponor_broker.groups.record_codec import decode_entry as decode_offsets_entry
+from ponor_broker.listener.frame_receiver import FrameReceiver
 from ponor_kafka.api import APIS, ApiKey
 from ponor_kafka.codec import decode, encode, request_class
 from ponor_kafka.compression import Codec, compress, decompress

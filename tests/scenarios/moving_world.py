@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from ponor_broker.partitions.departure import Departure, Stage
+from ponor_broker.partitions.handoff.handoff import Departure, Stage
 from ponor_broker.services import BrokerServices
 from ponor_broker.settings import BrokerSettings
 from ponor_controller.settings import ControllerSettings

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from ponor_broker.partitions.stream_trims import StreamTrims
+from ponor_broker.partitions.log.stream_trims import StreamTrims
 from ponor_partition import meta_entry
 from ponor_partition.log_meta import LogMeta
 from ponor_partition.meta_entry import MetaEntry, MetaKey, fold

@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from ponor_broker.connection import ConnectionContext
-from ponor_broker.handlers.api_versions import FEATURE_PREFIX
-from ponor_broker.handlers.describe_quorum import METADATA_TOPIC, DescribeQuorumHandler
-from ponor_broker.handlers.registry import RequestContext
-from ponor_broker.handlers.update_features import UpdateFeaturesHandler
+from ponor_broker.handlers.cluster.api_versions import FEATURE_PREFIX
+from ponor_broker.handlers.cluster.describe_quorum import METADATA_TOPIC, DescribeQuorumHandler
+from ponor_broker.handlers.cluster.update_features import UpdateFeaturesHandler
+from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.connection import ConnectionContext
 from ponor_kafka.codec import encode
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.message import ZERO_UUID

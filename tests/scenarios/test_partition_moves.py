@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from ponor_broker.partitions.departure import Stage
+from ponor_broker.partitions.handoff.handoff import Stage
 from ponor_broker.settings import BrokerSettings
 from ponor_controller.settings import ControllerSettings
 from ponor_kafka.errors import ErrorCode

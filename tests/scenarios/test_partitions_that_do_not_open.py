@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_broker.partitions.owned_streams import stream_tags
-from ponor_broker.partitions.stream_port import StreamSource
-from ponor_broker.partitions.topics import Topics
+from ponor_broker.partitions.handoff.owned_streams import stream_tags
+from ponor_broker.partitions.log.stream_port import StreamSource
+from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.settings import BrokerSettings
 from ponor_kafka.errors import ErrorCode
 from ponor_metadata.rows import StreamRow, WalKind

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_broker.partitions.departure import Stage
+from ponor_broker.partitions.handoff.handoff import Stage
 from ponor_controller.validation import dispatch
 from ponor_controller.validation.situation import Decision, Situation
 from ponor_kafka.errors import ErrorCode

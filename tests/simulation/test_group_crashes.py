@@ -24,13 +24,13 @@ from ponor_broker.groups.ports import OFFSETS_TOPIC
 from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.partitions.handoff.opening import Opening, OpenRequest
+from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
 from ponor_broker.partitions.identity import PartitionId
-from ponor_broker.partitions.opening import Opening, OpenRequest
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.partition_opener import PartitionOpener
-from ponor_broker.partitions.refused_sequences import RefusedSequences
-from ponor_broker.partitions.topic_config import TopicConfig
-from ponor_broker.partitions.topics import Topics
+from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.topics.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.serving import Serving
 from ponor_kafka.errors import ErrorCode
 from ponor_metadata.image import MetadataImage

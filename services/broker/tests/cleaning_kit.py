@@ -10,7 +10,7 @@ from ponor_broker.partitions.cleaning.cleaner import LogCleaner
 from ponor_broker.partitions.cleaning.cleaning_pass import CleaningLimits
 from ponor_broker.partitions.cleaning.pace import Pace
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import NewRecord, build_batch
 from ponor_partition.log_meta import LogMeta

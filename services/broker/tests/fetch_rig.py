@@ -9,26 +9,26 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from ponor_broker.answer_backlog import AnswerBacklog
-from ponor_broker.connection import Response
-from ponor_broker.dispatch import Reply
-from ponor_broker.handlers.cold_reads import ColdReadLimits, ColdReads
-from ponor_broker.handlers.fetch import FetchHandler
-from ponor_broker.handlers.fetch_parking import FetchParking
-from ponor_broker.handlers.fetch_session_cache import FetchSessionCache, SessionLimits
-from ponor_broker.partitions.arrival_release import ArrivalRelease
-from ponor_broker.partitions.arrivals import Arrivals
-from ponor_broker.partitions.departures import Departures
-from ponor_broker.partitions.move_operations import LeavingPartition, LedPartition, MoveOutcome
+from ponor_broker.handlers.fetch.cold_reads import ColdReadLimits, ColdReads
+from ponor_broker.handlers.fetch.fetch import FetchHandler
+from ponor_broker.handlers.fetch.fetch_parking import FetchParking
+from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache, SessionLimits
+from ponor_broker.partitions.handoff.handoff_source import Departures
+from ponor_broker.partitions.handoff.handoff_target import Arrivals
+from ponor_broker.partitions.handoff.move_operations import LeavingPartition, LedPartition, MoveOutcome
+from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
+from ponor_broker.partitions.handoff.target_release import ArrivalRelease
+from ponor_broker.partitions.handoff.transit_parking import TransitParking
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
-from ponor_broker.partitions.partition_opener import PartitionOpener
-from ponor_broker.partitions.refused_sequences import RefusedSequences
-from ponor_broker.partitions.topic_admin import TopicAdmin
-from ponor_broker.partitions.topic_config import TopicConfig
-from ponor_broker.partitions.topic_configs import TopicConfigs
-from ponor_broker.partitions.topics import Topics
-from ponor_broker.partitions.transit_parking import TransitParking
+from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.topics.topic_admin import TopicAdmin
+from ponor_broker.partitions.topics.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topic_configs import TopicConfigs
+from ponor_broker.partitions.topics.topics import Topics
+from ponor_broker.requests.answer_backlog import AnswerBacklog
+from ponor_broker.requests.connection import Response
+from ponor_broker.requests.dispatch import Reply
 from ponor_broker.settings import BrokerSettings
 from ponor_kafka.codec import decode_as, encode
 from ponor_kafka.headers import RequestHeader

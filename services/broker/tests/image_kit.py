@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from ponor_broker.connection import ConnectionContext
-from ponor_broker.handlers.registry import RequestContext
-from ponor_broker.partitions.topics import Topics, encode_stream_id, meta_stream_key
+from ponor_broker.partitions.topics.topics import Topics, encode_stream_id, meta_stream_key
+from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.connection import ConnectionContext
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import (
     BrokerConfigsRow,

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ponor_broker.partitions.handoff.opening import Opening, OpenRequest
+from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
+from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
 from ponor_broker.partitions.identity import PartitionId
-from ponor_broker.partitions.opening import Opening, OpenRequest
-from ponor_broker.partitions.owned_streams import OwnedStreams
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.partition_opener import PartitionOpener
-from ponor_broker.partitions.refused_sequences import RefusedSequences
-from ponor_broker.partitions.topic_config import TopicConfig
-from ponor_broker.partitions.topics import Topics
+from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.topics.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topics import Topics
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
 from ponor_metadata.image import MetadataImage

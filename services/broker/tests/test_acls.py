@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ponor_broker.connection import ConnectionContext
 from ponor_broker.handlers.acls import MESSAGE, acl_handlers
-from ponor_broker.handlers.registry import RequestContext
+from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.connection import ConnectionContext
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 from ponor_broker.partitions.batch_validation import RECORD_ERRORS_MAX, BatchValidator
 from ponor_broker.partitions.errors import PartitionError
-from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_kafka.compression import Codec, compress
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.record_batch import BatchView

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_broker.handlers.cold_reads import ColdReadLimits, ColdReads, FairSlots, ReadSpeed
+from ponor_broker.handlers.fetch.cold_reads import ColdReadLimits, ColdReads, FairSlots, ReadSpeed
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
 from ponor_kafka.errors import ErrorCode

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-from ponor_broker.connection import (
+from ponor_broker.requests.connection import (
     PIPELINED_PRODUCES_MAX,
     QUEUED_OVERHEAD_BYTES,
     QUEUED_REQUESTS_MAX,
@@ -17,7 +17,7 @@ from ponor_broker.connection import (
     PendingAnswer,
     Response,
 )
-from ponor_broker.request_flow import QUEUED_STARTS_PER_TURN_MAX, RequestFlow
+from ponor_broker.requests.request_flow import QUEUED_STARTS_PER_TURN_MAX, RequestFlow
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.disk import Buffer
 from ponor_runtime.system import SystemClock

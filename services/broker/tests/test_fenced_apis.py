@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from ponor_broker.connection import CloseConnectionError, ConnectionContext
-from ponor_broker.dispatch import Dispatcher
-from ponor_broker.requests_under_way import RequestUnderWay
+from ponor_broker.requests.connection import CloseConnectionError, ConnectionContext
+from ponor_broker.requests.dispatch import Dispatcher
+from ponor_broker.requests.running_requests import RequestUnderWay
 from ponor_kafka.api import ApiKey
 from ponor_kafka.codec import decode_response, encode, request_class
 from ponor_kafka.errors import ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ponor_broker.handlers.fetch_session import EPOCH_MAX, next_epoch
+from ponor_broker.handlers.fetch.fetch_session import EPOCH_MAX, next_epoch
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.fetch import FetchResponse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_broker.frame_receiver import FIRST_BUFFER_BYTES, FrameReceiver
+from ponor_broker.listener.frame_receiver import FIRST_BUFFER_BYTES, FrameReceiver
 
 
 class Client:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import uvloop
-from ponor_broker.answer_backlog import AnswerBacklog
-from ponor_broker.connection import Answer, ConnectionContext
-from ponor_broker.kafka_listener import KafkaListener, ListenerSettings
+from ponor_broker.listener.kafka_listener import KafkaListener, ListenerSettings
+from ponor_broker.requests.answer_backlog import AnswerBacklog
+from ponor_broker.requests.connection import Answer, ConnectionContext
 from ponor_runtime.system import SystemClock
 from ponor_runtime.telemetry import Telemetry
 

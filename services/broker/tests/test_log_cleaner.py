@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from ponor_broker.partitions import offset_lookup, partition_closing
+from ponor_broker.handlers.offsets import offset_lookup
 from ponor_broker.partitions.cleaning import cleaned_segment, cleaner
 from ponor_broker.partitions.cleaning.cleaned_segment import CleanedSegment
-from ponor_broker.partitions.maintenance import PartitionMaintenance
-from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
-from ponor_broker.partitions.producer_entry import ProducerBatch
+from ponor_broker.partitions.handoff import partition_closing
+from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
+from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
+from ponor_broker.partitions.state.producer_entry import ProducerBatch
 from ponor_kafka.compression import Codec
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import NewRecord, build_batch

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from ponor_broker.handlers.delete_records import DeleteRecordsHandler
-from ponor_broker.handlers.describe_log_dirs import LOG_DIR, DescribeLogDirsHandler
-from ponor_broker.handlers.describe_producers import DescribeProducersHandler
-from ponor_broker.handlers.list_offsets import ListOffsetsHandler
-from ponor_broker.handlers.registry import RequestContext
+from ponor_broker.handlers.cluster.describe_log_dirs import LOG_DIR, DescribeLogDirsHandler
+from ponor_broker.handlers.offsets.delete_records import DeleteRecordsHandler
+from ponor_broker.handlers.offsets.list_offsets import ListOffsetsHandler
+from ponor_broker.handlers.produce.describe_producers import DescribeProducersHandler
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
+from ponor_broker.requests.api_handler import RequestContext
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.delete_records import (
     DeleteRecordsPartition,

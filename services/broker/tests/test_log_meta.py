@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_broker.partitions.leader_epochs import LeaderEpochs
-from ponor_broker.partitions.meta_stream import MetaStream
-from ponor_broker.partitions.partition_log import PartitionLog, RollRules
-from ponor_broker.partitions.stream_port import PartitionStream
+from ponor_broker.partitions.log.meta_stream import MetaStream
+from ponor_broker.partitions.log.partition_log import PartitionLog, RollRules
+from ponor_broker.partitions.log.stream_port import PartitionStream
+from ponor_broker.partitions.state.leader_epochs import LeaderEpochs
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
 from ponor_partition.errors import PartitionCorruptError

@@ -9,12 +9,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_broker.partitions import maintenance, partition_log, retention
-from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
-from ponor_broker.partitions.meta_stream import CHANGES_BYTES_MAX, ENTRY_HEAD_BYTES
+from ponor_broker.partitions.log import partition_log
+from ponor_broker.partitions.log.meta_stream import CHANGES_BYTES_MAX, ENTRY_HEAD_BYTES
+from ponor_broker.partitions.maintenance import maintenance, retention
+from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.producer_entry import ROW_BYTES_MAX
-from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.state.producer_entry import ROW_BYTES_MAX
+from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_kafka.record_builder import build_batch
 from ponor_partition import log_meta, meta_entry
 from ponor_partition.errors import PartitionCorruptError

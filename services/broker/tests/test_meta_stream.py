@@ -8,7 +8,7 @@ import gc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ponor_broker.partitions.meta_stream import MetaStream
+from ponor_broker.partitions.log.meta_stream import MetaStream
 from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.meta_entry import MetaEntry, MetaKey, MetaValues, decode_entry, fold
 

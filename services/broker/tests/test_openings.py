@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ponor_broker.partitions.arrivals import RELEASES_IN_FLIGHT_MAX
+from ponor_broker.partitions.handoff.handoff_target import RELEASES_IN_FLIGHT_MAX
+from ponor_broker.partitions.handoff.opening import Opening, OpenRequest, Stage
 from ponor_broker.partitions.identity import PartitionId
-from ponor_broker.partitions.opening import Opening, OpenRequest, Stage
 from ponor_metadata.rows import MoveCause, MoveRow, PartitionRow, StreamRow
 from ponor_runtime.identity import NodeEpoch, StreamEpoch, StreamId
 from s3stream.errors import ReadTimeoutError, StreamFencedError

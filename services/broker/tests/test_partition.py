@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
-from ponor_broker.partitions import offset_lookup, partition_closing
+from ponor_broker.handlers.offsets import offset_lookup
 from ponor_broker.partitions.errors import PartitionError, storage_error
+from ponor_broker.partitions.handoff import partition_closing
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.record_batch import BatchView
 from ponor_partition.errors import PartitionCorruptError

@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 from crc32c import crc32c
-from ponor_broker.handlers.plain_produce import PlainPending, PlainProduceHandler
-from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.handlers.produce.plain_produce import PlainPending, PlainProduceHandler
+from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_kafka import plain_produce
 from ponor_kafka.record_batch import ATTRIBUTES_POSITION, CRC_POSITION
 from ponor_kafka.record_builder import NewRecord, build_batch

@@ -8,20 +8,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from ponor_broker.connection import ClientConnection, ConnectionContext
-from ponor_broker.dispatch import Dispatcher
-from ponor_broker.handlers.plain_produce import PlainProduceHandler
-from ponor_broker.handlers.produce import ProduceHandler
-from ponor_broker.handlers.produce_answer import PartitionOutcome, ProduceAnswers
-from ponor_broker.handlers.produce_deadlines import TIMEOUT_MS_MIN, ProduceDeadlines
+from ponor_broker.handlers.produce.plain_produce import PlainProduceHandler
+from ponor_broker.handlers.produce.produce import ProduceHandler
+from ponor_broker.handlers.produce.produce_answer import PartitionOutcome, ProduceAnswers
+from ponor_broker.handlers.produce.produce_deadlines import TIMEOUT_MS_MIN, ProduceDeadlines
 from ponor_broker.partitions.batch_validation import BatchValidator
 from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.handoff.transit_parking import TransitParking
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.producer_entry import ProducerBatch
-from ponor_broker.partitions.refused_sequences import RefusedSequences
-from ponor_broker.partitions.topics import Topics
-from ponor_broker.partitions.transit_parking import TransitParking
-from ponor_broker.request_flow import RequestFlow
+from ponor_broker.partitions.state.producer_entry import ProducerBatch
+from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.topics.topics import Topics
+from ponor_broker.requests.connection import ClientConnection, ConnectionContext
+from ponor_broker.requests.dispatch import Dispatcher
+from ponor_broker.requests.request_flow import RequestFlow
 from ponor_kafka.api import ApiKey
 from ponor_kafka.codec import decode_as, encode
 from ponor_kafka.errors import ErrorCode

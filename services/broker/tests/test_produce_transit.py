@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from ponor_broker.partitions import partition_closing, transit_parking
+from ponor_broker.partitions.handoff import partition_closing, transit_parking
 from ponor_broker.partitions.partition import Partition
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.telemetry_otlp import export_spans

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ponor_broker.partitions import producer_entry, producer_state
 from ponor_broker.partitions.errors import PartitionError
-from ponor_broker.partitions.producer_entry import SEQUENCE_MODULUS, ProducerBatch, ProducerEntry
-from ponor_broker.partitions.producer_state import ROWS_PER_STEP, ProducerStates
+from ponor_broker.partitions.state import producer_entry, producer_state
+from ponor_broker.partitions.state.producer_entry import SEQUENCE_MODULUS, ProducerBatch, ProducerEntry
+from ponor_broker.partitions.state.producer_state import ROWS_PER_STEP, ProducerStates
 from ponor_kafka.errors import ErrorCode
 from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.meta_entry import MetaValue

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from ponor_broker.takeover import recoverer as module
-from ponor_broker.takeover.recoverer import Recoverer
+from ponor_broker.storage import recoverer as module
+from ponor_broker.storage.recoverer import Recoverer
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import WalRow
 from ponor_runtime.identity import NodeEpoch, NodeId

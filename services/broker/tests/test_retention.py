@@ -6,13 +6,15 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from ponor_broker.partitions import offset_lookup, partition_closing, retention
+from ponor_broker.handlers.offsets import offset_lookup
 from ponor_broker.partitions.errors import PartitionError
-from ponor_broker.partitions.maintenance import PartitionMaintenance
-from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
+from ponor_broker.partitions.handoff import partition_closing
+from ponor_broker.partitions.maintenance import retention
+from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
+from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
+from ponor_broker.partitions.maintenance.retention import NEVER_MS, Extent
 from ponor_broker.partitions.partition import HIGH_WATERMARK, Partition
-from ponor_broker.partitions.retention import NEVER_MS, Extent
-from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch

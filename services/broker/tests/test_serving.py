@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import cast
 
 import pytest
-from ponor_broker.connection import ClientConnection, ConnectionContext
-from ponor_broker.dispatch import Dispatcher
-from ponor_broker.handlers.registry import ApiHandler, RequestContext, WhenFenced
 from ponor_broker.partitions.errors import PartitionError
-from ponor_broker.request_flow import RequestFlow
+from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.connection import ClientConnection, ConnectionContext
+from ponor_broker.requests.dispatch import Dispatcher
+from ponor_broker.requests.request_flow import RequestFlow
 from ponor_kafka.api import ApiKey
 from ponor_kafka.codec import decode_response, encode, request_class
 from ponor_kafka.errors import ErrorCode

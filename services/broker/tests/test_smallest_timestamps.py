@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_broker.partitions.batch_validation import BatchValidator
-from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_kafka.compression import Codec
 from ponor_kafka.plain_produce import walk_plain_batch
 from ponor_kafka.record_batch import BatchView

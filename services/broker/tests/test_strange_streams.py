@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from ponor.common.v1 import error_pb2
-from ponor_broker.partitions.move_operations import LeavingPartition, MoveOutcome
+from ponor_broker.partitions.handoff.move_operations import LeavingPartition, MoveOutcome
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import StreamRow
 from ponor_runtime.identity import NodeEpoch, NodeId, StreamEpoch, StreamId

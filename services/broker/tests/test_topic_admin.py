@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
-from ponor_broker.partitions.announcements import Announcements
-from ponor_broker.partitions.topic_admin import TopicAdmin
-from ponor_broker.partitions.topics import Topics
+from ponor_broker.partitions.topics.announcements import Announcements
+from ponor_broker.partitions.topics.topic_admin import TopicAdmin
+from ponor_broker.partitions.topics.topics import Topics
 from ponor_metadata.image import MetadataImage
 
 

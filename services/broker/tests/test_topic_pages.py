@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_broker.handlers.describe_topic_partitions import PARTITIONS_MAX, DescribeTopicPartitionsHandler
+from ponor_broker.handlers.metadata.describe_topic_partitions import (
+    PARTITIONS_MAX,
+    DescribeTopicPartitionsHandler,
+)
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from ponor_broker.partitions.transit_parking import (
+from ponor_broker.partitions.handoff.transit_parking import (
     CALLS_PER_TURN_MAX,
     REQUEST_BYTES,
     TransitParking,

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ponor_broker.__main__ import GC_THRESHOLDS
-from ponor_broker.connection import ClientConnection, ConnectionContext
-from ponor_broker.dispatch import Dispatcher, RawHandler
-from ponor_broker.handlers.describe_topic_partitions import PARTITIONS_MAX, DescribeTopicPartitionsHandler
-from ponor_broker.handlers.registry import ApiHandler
-from ponor_broker.request_flow import RequestFlow
+from ponor_broker.handlers.metadata.describe_topic_partitions import (
+    PARTITIONS_MAX,
+    DescribeTopicPartitionsHandler,
+)
+from ponor_broker.requests.api_handler import ApiHandler
+from ponor_broker.requests.connection import ClientConnection, ConnectionContext
+from ponor_broker.requests.dispatch import Dispatcher, RawHandler
+from ponor_broker.requests.request_flow import RequestFlow
 from ponor_kafka.api import ApiKey
 from ponor_kafka.codec import encode
 from ponor_kafka.headers import encode_request_header

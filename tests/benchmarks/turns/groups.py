@@ -10,7 +10,7 @@ from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
-from ponor_broker.handlers.group_offsets import GroupOffsetsHandlers
+from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.message import Message

@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from ponor_broker.partitions import offset_lookup
+from ponor_broker.handlers.offsets import offset_lookup
+from ponor_broker.partitions.handoff.opening import Opening, OpenRequest
+from ponor_broker.partitions.handoff.partition_opener import PartitionOpener
 from ponor_broker.partitions.identity import PartitionId
-from ponor_broker.partitions.maintenance import PartitionMaintenance
-from ponor_broker.partitions.maintenance_schedule import MaintenanceSchedule
-from ponor_broker.partitions.opening import Opening, OpenRequest
+from ponor_broker.partitions.maintenance.maintenance import PartitionMaintenance
+from ponor_broker.partitions.maintenance.maintenance_schedule import MaintenanceSchedule
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.partition_opener import PartitionOpener
-from ponor_broker.partitions.producer_entry import ProducerBatch
-from ponor_broker.partitions.refused_sequences import RefusedSequences
-from ponor_broker.partitions.topic_config import TopicConfig
-from ponor_broker.partitions.topics import Topics
+from ponor_broker.partitions.state.producer_entry import ProducerBatch
+from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.topics.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topics import Topics
 from ponor_kafka.record_builder import build_batch
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import KeyRow

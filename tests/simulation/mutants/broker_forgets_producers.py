@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_broker.partitions.producer_state import ProducerStates
+from ponor_broker.partitions.state.producer_state import ProducerStates
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_broker.partitions.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.refused_sequences import RefusedSequences
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ponor_broker.partitions.producer_entry import join_rows, split_rows
-from ponor_broker.partitions.producer_state import ProducerStates
+from ponor_broker.partitions.state.producer_entry import join_rows, split_rows
+from ponor_broker.partitions.state.producer_state import ProducerStates
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

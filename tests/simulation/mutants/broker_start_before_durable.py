@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ponor_broker.partitions.durable_state import DurableState
+from ponor_broker.partitions.state.durable_state import DurableState
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ponor_broker.partitions.arrivals import Arrivals
-from ponor_broker.partitions.opening import Opening
+from ponor_broker.partitions.handoff.handoff_target import Arrivals
+from ponor_broker.partitions.handoff.opening import Opening
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

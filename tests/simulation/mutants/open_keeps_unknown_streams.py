@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from ponor_broker.partitions.owned_streams import OwnedStreams
+from ponor_broker.partitions.handoff.owned_streams import OwnedStreams
 from ponor_broker.partitions.partition import Partition
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ponor_broker.handlers.fetch import FetchHandler
-from ponor_broker.handlers.fetch_session import FetchSession
+from ponor_broker.handlers.fetch.fetch import FetchHandler
+from ponor_broker.handlers.fetch.fetch_session import FetchSession
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.fetch_walk import FetchWalk
 

@@ -29,16 +29,16 @@ from ponor_runtime.tasks import BackgroundTasks
 from s3stream.client import StreamClient
 from s3stream.stores.probe.start_check import Condition
 
-from ponor_broker.answer_backlog import AnswerBacklog
 from ponor_broker.configs.static_values import static_values
 from ponor_broker.drain import Drain
-from ponor_broker.frontend import BindFrontend, Frontend, bind_listener
+from ponor_broker.listener.frontend import BindFrontend, Frontend, bind_listener
 from ponor_broker.node import Node, first_of
 from ponor_broker.options import BrokerOptions
+from ponor_broker.requests.answer_backlog import AnswerBacklog
 from ponor_broker.services import BrokerServices
 from ponor_broker.settings import BrokerSettings
+from ponor_broker.storage.recoverer import Recoverer
 from ponor_broker.storage.start import WAL_DIRECTORY, StoragePorts, start_on_file, start_on_store
-from ponor_broker.takeover.recoverer import Recoverer
 
 __all__ = ["BindFrontend", "BrokerOptions", "DirectoryInUseError", "Frontend", "bind_listener", "run"]
 

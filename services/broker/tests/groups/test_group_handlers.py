@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from ponor_broker.connection import ConnectionContext
 from ponor_broker.groups.ports import OFFSETS_TOPIC
-from ponor_broker.handlers.groups import group_handlers
-from ponor_broker.handlers.registry import RequestContext
+from ponor_broker.handlers.groups.groups import group_handlers
+from ponor_broker.requests.api_handler import RequestContext
+from ponor_broker.requests.connection import ConnectionContext
 from ponor_kafka.api import ApiKey, api_of
 from ponor_kafka.codec import decode, decode_response, encode
 from ponor_kafka.errors import ErrorCode

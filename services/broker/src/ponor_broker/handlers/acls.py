@@ -14,7 +14,7 @@ from ponor_kafka.messages.create_acls import AclCreationResult, CreateAclsReques
 from ponor_kafka.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 from ponor_kafka.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
-from ponor_broker.handlers.registry import ApiHandler, RequestContext
+from ponor_broker.requests.api_handler import ApiHandler, RequestContext
 
 DISABLED: Final = ErrorCode.SECURITY_DISABLED
 MESSAGE: Final = "No Authorizer is configured."

@@ -1,5 +1,8 @@
-"""Partitions on streams: log meta, producer state, leader epochs, and the manager that opens and closes them.
+"""Partitions on streams.
 
-A partition is a Meta stream (what must survive a move), a Data stream (Kafka's record batches), a Time stream (made when first needed)
-and, once transactions exist, a Txn stream. Kafka's wire is known here only as record batch headers; requests are handled elsewhere.
+A partition consists of a Meta stream (state that survives a move), a Data stream (Kafka's record
+batches), a Time stream (created when first needed) and, once transactions exist, a Txn stream.
+
+`partition_manager` follows the image; `handoff/` opens, moves and closes partitions; `partition` is
+one open partition, on `state/` and `log/`; `maintenance/` and `cleaning/` run in the background.
 """

@@ -30,7 +30,7 @@ from ponor_kafka.record_rules import INT64_MAX, INT64_MIN, RecordFault, RecordWa
 from ponor_kafka.record_walk import walk_records
 
 from ponor_broker.partitions.errors import NotOneBatchError, PartitionError, RecordError
-from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topic_config import TopicConfig
 
 ZSTD_PRODUCE_VERSION_MIN: Final = 7
 RECORD_ERRORS_MAX: Final = 1_000

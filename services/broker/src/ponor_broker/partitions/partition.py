@@ -18,22 +18,22 @@ from ponor_runtime.identity import StreamId
 from s3stream.errors import S3StreamError
 from s3stream.records import TIMESTAMP_MIN, StreamRecord
 
-from ponor_broker.partitions.durable_state import DurableState, producer_batch
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.identity import PartitionId
 from ponor_broker.partitions.in_flight import InFlightAppends, OnSettled
-from ponor_broker.partitions.leader_epochs import LeaderEpochs
-from ponor_broker.partitions.log_start import LogStart
-from ponor_broker.partitions.meta_stream import MetaStream
-from ponor_broker.partitions.partition_log import PartitionLog, RollRules
-from ponor_broker.partitions.producer_entry import ProducerBatch
-from ponor_broker.partitions.producer_state import ProducerStates
-from ponor_broker.partitions.refused_sequences import RefusedSequences
-from ponor_broker.partitions.sequence_order import SequenceOrder
+from ponor_broker.partitions.log.meta_stream import MetaStream
+from ponor_broker.partitions.log.partition_log import PartitionLog, RollRules
+from ponor_broker.partitions.log.stream_port import PartitionStream
 from ponor_broker.partitions.service_state import ServiceState
-from ponor_broker.partitions.stream_port import PartitionStream
-from ponor_broker.partitions.topic_config import TopicConfig
-from ponor_broker.partitions.topics import INTERNAL_TOPICS
+from ponor_broker.partitions.state.durable_state import DurableState, producer_batch
+from ponor_broker.partitions.state.leader_epochs import LeaderEpochs
+from ponor_broker.partitions.state.log_start import LogStart
+from ponor_broker.partitions.state.producer_entry import ProducerBatch
+from ponor_broker.partitions.state.producer_state import ProducerStates
+from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.state.sequence_order import SequenceOrder
+from ponor_broker.partitions.topics.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS
 
 ANY_EPOCH: Final = -1
 HIGH_WATERMARK: Final = -1  # as an offset of `delete_records`

@@ -18,18 +18,18 @@ from ponor_runtime.identity import NodeId
 from ponor_runtime.tasks import BackgroundTasks
 from s3stream.errors import S3StreamError
 
-from ponor_broker.partitions import partition_closing
-from ponor_broker.partitions.arrivals import Arrivals
-from ponor_broker.partitions.departures import Departures
 from ponor_broker.partitions.errors import BrokerFencedError, PartitionError, PartitionInTransitError
+from ponor_broker.partitions.handoff import partition_closing
+from ponor_broker.partitions.handoff.handoff_source import Departures
+from ponor_broker.partitions.handoff.handoff_target import Arrivals
+from ponor_broker.partitions.handoff.transit_parking import TransitParking
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.partition import Partition
-from ponor_broker.partitions.producer_entry import ProducerBatch
-from ponor_broker.partitions.refused_sequences import RefusedSequences
-from ponor_broker.partitions.topic_admin import TopicAdmin
-from ponor_broker.partitions.topic_configs import TopicConfigs
-from ponor_broker.partitions.topics import INTERNAL_TOPICS, Topics
-from ponor_broker.partitions.transit_parking import TransitParking
+from ponor_broker.partitions.state.producer_entry import ProducerBatch
+from ponor_broker.partitions.state.refused_sequences import RefusedSequences
+from ponor_broker.partitions.topics.topic_admin import TopicAdmin
+from ponor_broker.partitions.topics.topic_configs import TopicConfigs
+from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS, Topics
 from ponor_broker.serving import Serving
 
 LOG: Final = logging.getLogger("ponor.broker.partitions")

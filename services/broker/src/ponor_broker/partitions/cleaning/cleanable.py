@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from ponor_partition.log_meta import LogMeta
 from ponor_partition.segment import Segment
 
-from ponor_broker.partitions.topic_config import TopicConfig
+from ponor_broker.partitions.topics.topic_config import TopicConfig
 
 NEVER_MS: Final = (1 << 63) - 1
 

@@ -17,9 +17,9 @@ from s3stream.errors import AppendBackpressureError, S3StreamError
 from s3stream.records import RECORD_COUNT_MAX
 
 from ponor_broker.partitions.cleaning.rewriting import padding
-from ponor_broker.partitions.partition_log import PartitionLog
-from ponor_broker.partitions.stream_port import PartitionStream, observe
-from ponor_broker.partitions.time_index import TIME_ENTRY
+from ponor_broker.partitions.log.partition_log import PartitionLog
+from ponor_broker.partitions.log.stream_port import PartitionStream, observe
+from ponor_broker.partitions.log.time_index import TIME_ENTRY
 
 IN_FLIGHT_BYTES_MAX: Final = 1 << 20
 """Bytes that are given to the write-ahead log before the cleaner waits for it: producers wait for no more of it than that."""

@@ -1,0 +1,1 @@
+"""ApiVersions, features, and descriptions of brokers, controllers and log directories."""

@@ -1,0 +1,109 @@
+"""ApiVersions: which APIs and versions a client may use (KIP-35, KIP-511, KIP-584, KIP-1242).
+
+What lives here: the answer, and the checks of the client's name and of whom the client takes this broker for. No feature of Kafka is finalized
+whose APIs are missing: clients read from `transaction.version` and `group.version` that they may use them. What is told are the cluster's own features,
+under names that no client takes for Kafka's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+from ponor_broker.partitions.topics.topics import Topics
+from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.dispatch import AdvertisedApi
+from ponor_broker.serving import Serving
+
+VERSION_MIN: Final = 0
+VERSION_MAX: Final = 5
+CLIENT_NAME_VERSION_MIN: Final = 3
+IDENTITY_VERSION_MIN: Final = 5
+ANY_NODE: Final = -1
+FEATURE_PREFIX: Final = "ponor."
+SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class ApiVersionsHandler:
+    """Answers with `advertised`, which is known only once all handlers are built."""
+
+    def __init__(
+        self,
+        advertised: Callable[[], Sequence[AdvertisedApi]],
+        topics: Topics,
+        serving: Serving,
+        *,
+        node_id: int,
+    ) -> None:
+        self._advertised = advertised
+        self._topics = topics
+        self._serving = serving
+        self._node_id = node_id
+        self._answered: tuple[int, ApiVersionsResponse] | None = None
+
+    @property
+    def api(self) -> ApiHandler:
+        """For the dispatcher."""
+        return ApiHandler(ApiKey.API_VERSIONS, VERSION_MIN, VERSION_MAX, self.handle, WhenFenced.REFUSES)
+
+    async def handle(
+        self, request: ApiVersionsRequest | None, context: RequestContext
+    ) -> ApiVersionsResponse:
+        """`request` is None for a version that is not known: then the answer is version 0 and holds only our own range."""
+        if request is None:
+            own = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=VERSION_MIN, max_version=VERSION_MAX)
+            return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+        if context.api_version >= CLIENT_NAME_VERSION_MIN:
+            name, version = request.client_software_name, request.client_software_version
+            if SOFTWARE_NAME.fullmatch(name) is None or SOFTWARE_NAME.fullmatch(version) is None:
+                return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+            context.connection.client_software_name = name
+            context.connection.client_software_version = version
+        if context.api_version >= IDENTITY_VERSION_MIN and not self._is_meant(request):
+            return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+        return self._answer()
+
+    def _is_meant(self, request: ApiVersionsRequest) -> bool:
+        """Whether the client talks to whom it believes: an address may have gone to another broker, or to another cluster."""
+        if request.cluster_id is not None and request.cluster_id != self._topics.cluster_id:
+            return False
+        return request.node_id in {ANY_NODE, self._node_id}
+
+    def _answer(self) -> ApiVersionsResponse:
+        """The same object until the metadata changes: every new connection asks, and building it was two thirds of the cost."""
+        if self._serving.refusal is not None:
+            # Which requests this process understands is true without permission; which features the cluster has is not known.
+            return ApiVersionsResponse(api_keys=self._api_keys())
+        index = self._topics.image.index
+        if self._answered is None or self._answered[0] != index:
+            self._answered = index, self._build_answer()
+        return self._answered[1]
+
+    def _build_answer(self) -> ApiVersionsResponse:
+        features = list(self._topics.image.features)
+        names = [FEATURE_PREFIX + feature.name.removeprefix(FEATURE_PREFIX) for feature in features]
+        levels = [feature.level for feature in features]
+        rows = list(zip(names, levels, strict=True))
+        return ApiVersionsResponse(
+            api_keys=self._api_keys(),
+            supported_features=[SupportedFeatureKey(name, 1, level) for name, level in rows],
+            finalized_features_epoch=self._topics.image.index if rows else -1,
+            finalized_features=[FinalizedFeatureKey(name, level, level) for name, level in rows],
+        )
+
+    def _api_keys(self) -> list[ApiVersion]:
+        return [
+            ApiVersion(api_key=row.key, min_version=row.version_min, max_version=row.version_max)
+            for row in self._advertised()
+        ]

@@ -1,0 +1,92 @@
+"""UpdateFeatures: levels of the cluster's features rise (KIP-584, KIP-1022).
+
+What lives here: Kafka's words for it, and what can be refused without asking. Levels never fall here, so neither safe nor unsafe downgrades exist; whether
+every controller and node can run a level is the controllers' leader to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import quorum_service_pb2 as wire
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from ponor_metadata.quorum_client import NoControllerError, QuorumClient
+from ponor_rpc.errors import OperationError
+
+from ponor_broker.handlers.cluster.api_versions import FEATURE_PREFIX
+from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+
+UPGRADE: Final = 1
+LAST_VERSION_WITH_RESULTS: Final = 1
+TIMEOUT_MS_MAX: Final = 60_000
+
+
+class UpdateFeaturesHandler:
+    """Translates and asks. All updates of a request happen, or none (as Kafka does since version 2)."""
+
+    def __init__(self, quorum: QuorumClient) -> None:
+        self._quorum = quorum
+
+    @property
+    def api(self) -> ApiHandler:
+        """For the dispatcher."""
+        return ApiHandler(ApiKey.UPDATE_FEATURES, 0, 2, self.handle)
+
+    async def handle(self, request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
+        """Refused for one reason, the first that is found. No updates are no error, as in Kafka."""
+        if not request.feature_updates:
+            return _answer(request, context, ErrorCode.NONE, None)
+        for update in request.feature_updates:
+            refusal = _refusal(update)
+            if refusal is not None:
+                return _answer(request, context, ErrorCode.INVALID_UPDATE_VERSION, refusal)
+        updates = [
+            wire.FeatureUpdate(
+                name=update.feature.removeprefix(FEATURE_PREFIX), level=update.max_version_level
+            )
+            for update in request.feature_updates
+        ]
+        body = wire.UpdateFeatures(updates=updates, validate_only=request.validate_only)
+        timeout_s = min(max(request.timeout_ms, 1), TIMEOUT_MS_MAX) / 1000
+        try:
+            await self._quorum.ask(wire.QuorumRequest(update_features=body), timeout_s=timeout_s)
+        except NoControllerError as error:
+            return _answer(request, context, ErrorCode.REQUEST_TIMED_OUT, str(error))
+        except OperationError as error:
+            return _answer(
+                request, context, _CODES.get(error.code, ErrorCode.FEATURE_UPDATE_FAILED), error.message
+            )
+        return _answer(request, context, ErrorCode.NONE, None)
+
+
+_CODES: Final[Mapping[int, ErrorCode]] = {
+    error_pb2.ERROR_CODE_INVALID_REQUEST: ErrorCode.INVALID_UPDATE_VERSION,
+}
+
+
+def _refusal(update: FeatureUpdateKey) -> str | None:
+    if not update.feature.startswith(FEATURE_PREFIX):
+        return (
+            f"the feature {update.feature} is not known; this cluster's features begin with {FEATURE_PREFIX}"
+        )
+    if update.allow_downgrade or update.upgrade_type != UPGRADE or update.max_version_level < 1:
+        return f"{update.feature}: levels only rise, because records of the higher level may be in the log"
+    return None
+
+
+def _answer(
+    request: UpdateFeaturesRequest, context: RequestContext, code: ErrorCode, message: str | None
+) -> UpdateFeaturesResponse:
+    results = []
+    if context.api_version <= LAST_VERSION_WITH_RESULTS and code is ErrorCode.NONE:
+        results = [UpdatableFeatureResult(update.feature) for update in request.feature_updates]
+    return UpdateFeaturesResponse(error_code=code, error_message=message, results=results)

@@ -1,0 +1,159 @@
+"""AlterConfigs and IncrementalAlterConfigs: settings of topics and brokers change while they run (KIP-133, KIP-226, KIP-339).
+
+What lives here: the form of requests and answers, and which resource is meant. What a change makes of the settings is decided by the controller, one
+operation per resource: a refused resource does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.configs.changes import ChangeKind, ConfigChange
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages import alter_configs, incremental_alter_configs
+from ponor_metadata.rows import ALL_BROKERS
+
+from ponor_broker.handlers.configs.config_resources import ResourceType, require_broker, require_topic_name
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.topics.topic_admin import TopicAdmin
+from ponor_broker.partitions.topics.topics import Topics
+from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+
+CHANGE_KINDS: Final = frozenset(int(kind) for kind in ChangeKind)
+
+
+class _Outcome(NamedTuple):
+    code: ErrorCode
+    message: str | None
+
+
+class AlterConfigsHandler:
+    """Asks the controller. `apis` are both of Kafka's ways to say it."""
+
+    def __init__(self, topics: Topics, admin: TopicAdmin, *, node_id: int) -> None:
+        self._topics = topics
+        self._admin = admin
+        self._node_id = node_id
+
+    @property
+    def apis(self) -> list[ApiHandler]:
+        """For the dispatcher."""
+        return [
+            ApiHandler(ApiKey.ALTER_CONFIGS, 0, 2, self.replace),
+            ApiHandler(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, self.change),
+        ]
+
+    async def replace(
+        self, request: alter_configs.AlterConfigsRequest, context: RequestContext
+    ) -> alter_configs.AlterConfigsResponse:
+        """All settings of a resource at once; those that are not named fall back to their defaults."""
+        del context
+        rows = [(resource.resource_type, resource.resource_name) for resource in request.resources]
+        sets = [
+            [(config.name, ChangeKind.SET, config.value) for config in resource.configs]
+            for resource in request.resources
+        ]
+        outcomes = await self._alter_all(rows, sets, replace=True, validate_only=request.validate_only)
+        return alter_configs.AlterConfigsResponse(
+            responses=[
+                alter_configs.AlterConfigsResourceResponse(code, message, *row)
+                for row, (code, message) in zip(rows, outcomes, strict=True)
+            ]
+        )
+
+    async def change(
+        self, request: incremental_alter_configs.IncrementalAlterConfigsRequest, context: RequestContext
+    ) -> incremental_alter_configs.IncrementalAlterConfigsResponse:
+        """Setting by setting; those that are not named stay."""
+        del context
+        rows = [(resource.resource_type, resource.resource_name) for resource in request.resources]
+        changes = [
+            [(config.name, config.config_operation, config.value) for config in resource.configs]
+            for resource in request.resources
+        ]
+        outcomes = await self._alter_all(rows, changes, replace=False, validate_only=request.validate_only)
+        return incremental_alter_configs.IncrementalAlterConfigsResponse(
+            responses=[
+                incremental_alter_configs.AlterConfigsResourceResponse(code, message, *row)
+                for row, (code, message) in zip(rows, outcomes, strict=True)
+            ]
+        )
+
+    async def _alter_all(
+        self,
+        rows: Sequence[tuple[int, str]],
+        changes: Sequence[Sequence[tuple[str, int, str | None]]],
+        *,
+        replace: bool,
+        validate_only: bool,
+    ) -> list[_Outcome]:
+        times = Counter(rows)
+        return await asyncio.gather(
+            *(
+                self._outcome(row, each, times[row], replace=replace, validate_only=validate_only)
+                for row, each in zip(rows, changes, strict=True)
+            )
+        )
+
+    async def _outcome(
+        self,
+        row: tuple[int, str],
+        changes: Sequence[tuple[str, int, str | None]],
+        times: int,
+        *,
+        replace: bool,
+        validate_only: bool,
+    ) -> _Outcome:
+        try:
+            if times > 1:
+                raise PartitionError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            await self._alter(*row, _checked(changes), replace=replace, validate_only=validate_only)
+        except PartitionError as error:
+            return _Outcome(error.code, str(error))
+        return _Outcome(ErrorCode.NONE, None)
+
+    async def _alter(
+        self, kind: int, name: str, changes: list[ConfigChange], *, replace: bool, validate_only: bool
+    ) -> None:
+        if kind == ResourceType.TOPIC:
+            if name == "":
+                raise PartitionError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+            require_topic_name(name)
+            topic = self._topics.by_name(name)
+            if topic is None:
+                raise PartitionError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+                )
+            await self._admin.alter_topic_configs(
+                topic.topic_id, changes, replace=replace, validate_only=validate_only
+            )
+        elif kind == ResourceType.BROKER:
+            if name != "":
+                require_broker(name, self._node_id)
+            await self._admin.alter_broker_configs(
+                self._node_id if name else ALL_BROKERS, changes, replace=replace, validate_only=validate_only
+            )
+        else:
+            raise PartitionError(
+                ErrorCode.INVALID_REQUEST, f"settings of resource type {kind} are not kept here"
+            )
+
+
+def _checked(changes: Sequence[tuple[str, int, str | None]]) -> list[ConfigChange]:
+    """Raises PartitionError with Kafka's words for what no setting can have."""
+    times = Counter(name for name, _, _ in changes)
+    if any(count > 1 for count in times.values()):
+        raise PartitionError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    unknown = [name for name, kind, _ in changes if kind not in CHANGE_KINDS]
+    if unknown:
+        raise PartitionError(
+            ErrorCode.INVALID_REQUEST, f"Unknown operation on config keys: {','.join(unknown)}"
+        )
+    null = [name for name, kind, value in changes if value is None and kind != ChangeKind.DELETE]
+    if null:
+        raise PartitionError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(null)}")
+    return [ConfigChange(name, ChangeKind(kind), value or "") for name, kind, value in changes]

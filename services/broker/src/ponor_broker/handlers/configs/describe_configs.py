@@ -1,0 +1,97 @@
+"""DescribeConfigs: every setting of a topic or of this broker, where its value comes from, and what it is for (KIP-133, KIP-226, KIP-569).
+
+What lives here: which resource is meant, and the form of the answer. Tools that were given only a bootstrap address learn here where the cluster's
+controllers and its object store are (`ponor.controllers`, `ponor.object.store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+from ponor_broker.configs.description import ConfigDescription, ConfigDescriptions
+from ponor_broker.handlers.configs.config_resources import ResourceType, require_broker, require_topic_name
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.topics.topics import Topics
+from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+
+
+class DescribeConfigsHandler:
+    """Answers from the descriptions and the image."""
+
+    def __init__(self, topics: Topics, descriptions: ConfigDescriptions, *, node_id: int) -> None:
+        self._topics = topics
+        self._descriptions = descriptions
+        self._node_id = node_id
+
+    @property
+    def api(self) -> ApiHandler:
+        """For the dispatcher."""
+        return ApiHandler(ApiKey.DESCRIBE_CONFIGS, 1, 4, self.handle)
+
+    async def handle(
+        self, request: DescribeConfigsRequest, context: RequestContext
+    ) -> DescribeConfigsResponse:
+        """One result per resource asked for."""
+        del context
+        return DescribeConfigsResponse(
+            results=[self._result(resource, request) for resource in request.resources]
+        )
+
+    def _result(
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+        )
+        try:
+            described = self._describe(resource)
+        except PartitionError as error:
+            result.error_code, result.error_message = error.code, str(error) or None
+            return result
+        keys = frozenset(resource.configuration_keys or ())
+        result.configs = [_entry(each, request) for each in described if not keys or each.name in keys]
+        return result
+
+    def _describe(self, resource: DescribeConfigsResource) -> Iterable[ConfigDescription]:
+        """Raises PartitionError: there is no such resource, or none of this broker's."""
+        name = resource.resource_name
+        if resource.resource_type == ResourceType.TOPIC:
+            require_topic_name(name)
+            topic = self._topics.by_name(name)
+            if topic is None:
+                raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+            return self._descriptions.of_topic(topic.configs)
+        if resource.resource_type == ResourceType.BROKER:
+            if name == "":
+                return self._descriptions.of_all_brokers()
+            require_broker(name, self._node_id, or_what=" or empty string")
+            return self._descriptions.of_broker()
+        raise PartitionError(
+            ErrorCode.INVALID_REQUEST, f"settings of resource type {resource.resource_type} are not kept here"
+        )
+
+
+def _entry(described: ConfigDescription, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=described.name,
+        value=described.value,
+        read_only=described.read_only,
+        config_source=described.source,
+        is_sensitive=described.is_sensitive,
+        synonyms=[DescribeConfigsSynonym(*each) for each in described.synonyms]
+        if request.include_synonyms
+        else [],
+        config_type=described.type,
+        documentation=described.doc if request.include_documentation else None,
+    )

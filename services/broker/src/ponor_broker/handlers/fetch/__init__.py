@@ -1,0 +1,1 @@
+"""Fetch: reads from memory and from objects, long polls, fetch sessions."""

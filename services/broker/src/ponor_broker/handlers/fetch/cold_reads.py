@@ -1,0 +1,188 @@
+"""Reads of old data on behalf of Fetch: so many at a time, so large, so fast, each so long, and everybody's turn comes.
+
+What lives here: the bounds that keep readers of objects from starving producers and those who read at the end of the log. Slots go round over the
+fetches that want one, so that a fetch of a thousand old partitions does not hold up a fetch of one. Nothing here knows objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from ponor_kafka.errors import ErrorCode
+from ponor_runtime.clock import Clock
+from ponor_runtime.telemetry import Telemetry
+from s3stream.errors import ObjectCorruptError, S3StreamError
+from s3stream.records import StreamRecord
+
+from ponor_broker.partitions.errors import PartitionError, storage_error
+from ponor_broker.partitions.log.stream_reading import StreamUnreadableError
+from ponor_broker.partitions.partition import Partition
+
+LOG: Final = logging.getLogger("ponor.broker.fetch")
+REPORTED_MAX: Final = 256
+"""Distinct lines about unreadable objects that are remembered, so that each is said once."""
+BURST_MS: Final = 250
+"""How far a quiet time may be made up for at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdReadLimits:
+    """Bounds; see `BrokerSettings`. `bytes_per_s_max` 0: any speed."""
+
+    in_flight_max: int
+    waiting_max: int
+    read_bytes_max: int
+    bytes_per_s_max: int
+    ms_max: int
+
+
+class FairSlots:
+    """A semaphore whose slots go round over the owners that wait; first come, first served within one owner."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiters: OrderedDict[object, deque[asyncio.Future[None]]] = OrderedDict()
+        self.waiting = 0
+
+    @asynccontextmanager
+    async def slot(self, owner: object) -> AsyncIterator[None]:
+        """Hold one slot."""
+        await self._acquire(owner)
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _acquire(self, owner: object) -> None:
+        if self._free > 0:
+            assert not self._waiters, "nobody waits beside a free slot"
+            self._free -= 1
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(owner, deque()).append(granted)
+        self.waiting += 1
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self._release()  # granted and cancelled in the same turn of the loop
+            else:
+                self._leave(owner, granted)
+            raise
+
+    def _leave(self, owner: object, granted: asyncio.Future[None]) -> None:
+        queue = self._waiters.get(owner, deque())
+        if granted in queue:  # else a release met it first, and went on to the next
+            queue.remove(granted)
+            self.waiting -= 1
+            if not queue:
+                del self._waiters[owner]
+
+    def _release(self) -> None:
+        while self._waiters:
+            owner, queue = self._waiters.popitem(last=False)
+            granted = queue.popleft()
+            self.waiting -= 1
+            if queue:
+                self._waiters[owner] = queue  # to the end: the others come first
+            if not granted.done():
+                granted.set_result(None)
+                return
+        self._free += 1
+
+
+class ReadSpeed:
+    """Bytes per second, granted as points in time; what was granted and not read is given back."""
+
+    def __init__(self, bytes_per_s_max: int, clock: Clock) -> None:
+        self._bytes_per_s_max = bytes_per_s_max
+        self._clock = clock
+        self._free_at_s = 0.0
+
+    async def wait_for(self, size_bytes: int) -> None:
+        """Return when so many bytes may be read."""
+        if self._bytes_per_s_max == 0:
+            return
+        now_s = self._clock.monotonic_ns() / 1e9
+        begin_s = max(self._free_at_s, now_s - BURST_MS / 1000)
+        self._free_at_s = begin_s + size_bytes / self._bytes_per_s_max
+        if begin_s > now_s:
+            await self._clock.sleep(begin_s - now_s)
+
+    def give_back(self, size_bytes: int) -> None:
+        """These bytes were not read."""
+        if self._bytes_per_s_max:
+            self._free_at_s -= size_bytes / self._bytes_per_s_max
+
+
+class ColdReads:
+    """See the module's docstring."""
+
+    def __init__(self, limits: ColdReadLimits, *, clock: Clock, telemetry: Telemetry) -> None:
+        self._limits = limits
+        self._slots = FairSlots(limits.in_flight_max)
+        self._speed = ReadSpeed(limits.bytes_per_s_max, clock)
+        self._reported: dict[str, None] = {}
+        self._begun = 0
+        self._refused = telemetry.counter("ponor_cold_reads_refused_total")
+        self._bytes = telemetry.counter("ponor_cold_read_bytes_total")
+        telemetry.gauge("ponor_cold_reads", lambda: self._begun - self._slots.waiting, state="reading")
+        telemetry.gauge("ponor_cold_reads", lambda: self._slots.waiting, state="waiting")
+
+    async def read(
+        self, owner: object, partition: Partition, offset: int, bytes_max: int, *, ms_max: int | None
+    ) -> list[StreamRecord] | PartitionError:
+        """Whole batches from the one that contains `offset` on, or why there are none.
+
+        Args:
+            owner: the fetch that asks; slots go round over owners.
+            partition: what to read.
+            offset: where.
+            bytes_max: how much, at most `read_bytes_max` of the limits.
+            ms_max: there is something to answer without them: not in time then means none. What a read that was given up has asked of the
+                object store still arrives in the block cache, so the next one gets further.
+        """
+        if self._slots.waiting >= self._limits.waiting_max:
+            self._refused.add()
+            return PartitionError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self._slots.waiting} reads of old data wait already"
+            )
+        self._begun += 1
+        limit_ms = self._limits.ms_max if ms_max is None else min(ms_max, self._limits.ms_max)
+        try:
+            async with asyncio.timeout(limit_ms / 1000), self._slots.slot(owner):
+                return await self._read(partition, offset, min(bytes_max, self._limits.read_bytes_max))
+        except TimeoutError as error:
+            return storage_error(error) if ms_max is None else []
+        except (PartitionError, S3StreamError) as error:
+            self._report(error)
+            return storage_error(error)
+        finally:
+            self._begun -= 1
+
+    async def _read(self, partition: Partition, offset: int, bytes_max: int) -> list[StreamRecord]:
+        await self._speed.wait_for(bytes_max)
+        read_bytes = 0
+        try:
+            records = await partition.read(offset, bytes_max)
+            read_bytes = sum(len(record.payload) for record in records)
+        finally:
+            self._speed.give_back(max(bytes_max - read_bytes, 0))
+        self._bytes.add(read_bytes)
+        return records
+
+    def _report(self, error: Exception) -> None:
+        """Damage and absence are for a person to mend: one line each, not one per retry of a consumer."""
+        line = str(error)
+        if not isinstance(error, ObjectCorruptError | StreamUnreadableError) or line in self._reported:
+            return
+        if len(self._reported) >= REPORTED_MAX:
+            self._reported.clear()
+        self._reported[line] = None
+        LOG.error("a fetch cannot be served: %s; `ponor object verify` checks the objects", line)

@@ -1,0 +1,333 @@
+"""Fetch: long poll over partitions, hot from memory, cold from the object store, whole or in a session.
+
+What lives here: when an answer is due, and whom it is for. A pass over the partitions (`fetch_reading`) finds what memory has; enough of it, an
+error, or no time left: answered at once. Otherwise the request is parked (`fetch_parking`) until appends bring enough or its time is over.
+Data that is in objects only is read under bounds of its own (`cold_reads`), so that readers of old data never hold up those at the end.
+
+A request stands for itself, or is part of a fetch session (`fetch_session`): then the session says which partitions have to be looked at, and
+the answer tells only what changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.fetch_response import build_fetch_response
+from ponor_kafka.fetch_walk import FINAL_EPOCH, SESSION_MIN, TOPIC_ID_MIN, FetchWalk, walk_fetch
+from ponor_kafka.headers import RequestHeader
+from ponor_runtime.disk import Buffer
+
+from ponor_broker.handlers.fetch.cold_reads import ColdReads
+from ponor_broker.handlers.fetch.fetch_parking import FetchParking, Listen, copy_outcome, listen_to
+from ponor_broker.handlers.fetch.fetch_reading import FetchPass, FetchReader
+from ponor_broker.handlers.fetch.fetch_session import INITIAL_EPOCH, NO_SESSION, FetchSession
+from ponor_broker.handlers.fetch.fetch_session_cache import FetchSessionCache
+from ponor_broker.handlers.fetch.fetch_transit import TransitWait
+from ponor_broker.handlers.fetch.partition_fetch import READ_COMMITTED, READ_UNCOMMITTED, PartitionFetch
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.partition_manager import PartitionManager
+from ponor_broker.requests.answer_backlog import AnswerBacklog
+from ponor_broker.requests.api_handler import WhenFenced
+from ponor_broker.requests.connection import Response
+from ponor_broker.requests.dispatch import Reply
+from ponor_broker.serving import Serving
+from ponor_broker.settings import BrokerSettings
+
+COLD_BESIDE_HOT_MS: Final = 100
+ISOLATION_LEVELS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
+NEVER_ENOUGH_BYTES: Final = 1 << 62
+FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)
+"""Session epochs of a request that is complete in itself."""
+
+
+class _Job:
+    """One request on its way to its answer; `plain` are its partitions where no session has them."""
+
+    __slots__ = ("context", "epoch", "is_full", "plain", "reply", "session", "version", "walk")
+
+    def __init__(self, walk: FetchWalk, version: int, reply: Reply, session: FetchSession | None) -> None:
+        self.walk = walk
+        self.version = version
+        self.reply = reply
+        self.session = session
+        self.is_full = walk.session_epoch in FULL_EPOCHS
+        self.epoch = 0 if session is None else session.epoch
+        self.plain = _partitions(walk) if session is None else []
+        self.context: contextvars.Context | None = None
+        """The request's own, kept while it is parked: whoever wakes it may be in the middle of another request's trace."""
+
+    @property
+    def partitions(self) -> int:
+        """How many are asked for."""
+        return len(self.plain) if self.session is None else len(self.session)
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether partitions may be left out of the answer; the others have to be in it."""
+        return self.session is not None and not self.is_full
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether somebody went on with the session while this request waited: its partitions are not this request's any more."""
+        return self.session is not None and self.session.epoch != self.epoch
+
+
+class FetchHandler:
+    """Fulfils `dispatch.RawHandler`."""
+
+    version_min = 4
+    version_max = 18
+    when_fenced = WhenFenced.REFUSES
+
+    def __init__(
+        self,
+        partitions: PartitionManager,
+        backlog: AnswerBacklog,
+        cold_reads: ColdReads,
+        sessions: FetchSessionCache,
+        parking: FetchParking,
+        serving: Serving,
+        settings: BrokerSettings,
+    ) -> None:
+        self._reader = FetchReader(partitions)
+        self._transit = partitions.parking
+        self._backlog = backlog
+        self._cold_reads = cold_reads
+        self._sessions = sessions
+        self._parking = parking
+        self._serving = serving
+        self._settings = settings
+
+    def start(
+        self, frame: bytearray, header: RequestHeader, reply: Reply
+    ) -> Response | asyncio.Future[Response]:
+        """Answer at once if an answer is due.
+
+        Raises:
+            KafkaWireError: malformed, or more partitions than `fetch_partitions_max`.
+        """
+        version = header.api_version
+        walk, _ = walk_fetch(
+            version, frame, header.body_position, partitions_max=self._settings.fetch_partitions_max
+        )
+        if walk.isolation_level not in ISOLATION_LEVELS:
+            return reply(_refused(walk, version))
+        session: FetchSession | None = None
+        if walk.session_epoch not in FULL_EPOCHS:
+            outcome = self._resume(walk, version)
+            if isinstance(outcome, ErrorCode):
+                return reply(build_fetch_response(version, (), error_code=outcome))
+            session = outcome
+        elif walk.session_id != NO_SESSION or walk.session_epoch == INITIAL_EPOCH:
+            session = self._begin(walk, version)
+        job = _Job(walk, version, reply, session)
+        return self._go_on(job, self._pass(job))
+
+    def _go_on(self, job: _Job, found: FetchPass) -> Response | asyncio.Future[Response]:
+        """Answer what a pass found, or let the request wait."""
+        if found.held and not (job.is_incremental and (found.cold or self._is_due(job, found))):
+            wait = TransitWait()
+            transits = [transit for _, transit in found.held]
+            if not self._parking.is_full and wait.take_places(self._transit, transits):
+                return self._park(job, found, wait)
+            self._reader.refuse_held(found, version=job.version)
+        if found.cold:
+            return self._in_task(job, found)
+        if self._is_due(job, found):
+            return self._answer(job, found)
+        return self._park(job, found)
+
+    # Sessions
+
+    def _resume(self, walk: FetchWalk, version: int) -> FetchSession | ErrorCode | None:
+        """The session of an incremental request, changed as it says; None when nothing is left in it, which ends it."""
+        session = self._sessions.find(walk.session_id)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if session.serving_epoch != self._serving.epoch:
+            # Its partitions may be led elsewhere since. A full request asks for each of them anew.
+            self._sessions.remove(session)
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if session.epoch != walk.session_epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if session.uses_topic_ids != (version >= TOPIC_ID_MIN):
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        session.update(walk)
+        if len(session) == 0:
+            self._sessions.remove(session)
+            return None
+        if not self._sessions.used(session):
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        return session
+
+    def _begin(self, walk: FetchWalk, version: int) -> FetchSession | None:
+        """A full request ends the session it names, and may be the first of a new one."""
+        if (named := self._sessions.find(walk.session_id)) is not None:
+            self._sessions.remove(named)
+        if walk.session_epoch == FINAL_EPOCH or version < SESSION_MIN:
+            return None
+        session = FetchSession(
+            walk, uses_topic_ids=version >= TOPIC_ID_MIN, serving_epoch=self._serving.epoch
+        )
+        return session if self._sessions.may_remember(session) else None
+
+    # Passes and answers
+
+    def _pass(self, job: _Job) -> FetchPass:
+        walk, session = job.walk, job.session
+        wanted: Sequence[PartitionFetch] = job.plain if session is None else session.due
+        found = self._reader.read(
+            wanted,
+            min(walk.bytes_max, 1 if self._backlog.is_full else self._settings.fetch_bytes_max),
+            version=job.version,
+            isolation_level=walk.isolation_level,
+            whole=job.is_full,
+        )
+        if session is not None and not job.is_full:
+            session.looked_at(found.parts)
+        return found
+
+    def _is_due(self, job: _Job, found: FetchPass) -> bool:
+        walk = job.walk
+        return (
+            found.bytes_found >= walk.min_bytes
+            or found.is_urgent
+            or walk.max_wait_ms <= 0
+            or found.unknown == job.partitions  # nobody can bring anything; also where nothing was asked for
+            or found.bytes_left <= 0
+            or self._parking.is_full
+        )
+
+    def _answer(self, job: _Job, found: FetchPass) -> Response:
+        session = job.session
+        if session is None:
+            return job.reply(self._body(job, found, found.parts, NO_SESSION))
+        if job.is_overtaken:
+            code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            return job.reply(build_fetch_response(job.version, (), error_code=code))
+        parts = found.parts
+        if not job.is_full:
+            parts = [one for one in parts if one.is_news]
+        elif not self._sessions.admit(session):
+            session.close()
+        body = self._body(job, found, parts, session.session_id)
+        session.answered(parts)
+        return job.reply(body)
+
+    def _body(
+        self, job: _Job, found: FetchPass, parts: Sequence[PartitionFetch], session_id: int
+    ) -> Sequence[Buffer]:
+        for one in parts:
+            if one.records_bytes and one.partition is not None:
+                one.partition.bytes_out += one.records_bytes
+        return build_fetch_response(
+            job.version, parts, session_id=session_id, node_endpoints=self._reader.endpoints(found)
+        )
+
+    # Parked
+
+    def _park(self, job: _Job, found: FetchPass, wait: TransitWait | None = None) -> asyncio.Future[Response]:
+        """Wait for data, or, with `wait`, for partitions on the move: those that must be in the answer, however much the others have."""
+        if job.context is None:
+            job.context = contextvars.copy_context()
+        listen: Listen = partial(listen_to, found.parts)
+        if job.session is not None and not job.is_full:
+            listen = job.session.wait  # a session that is not admitted yet watches nothing
+        for one in found.parts:
+            one.drop_records()  # a fetch that waits must not keep batches in memory; it looks again anyway
+        missing_bytes = job.walk.min_bytes - found.bytes_found
+        wait_ms = min(job.walk.max_wait_ms, self._settings.fetch_wait_ms_max)
+        if wait is not None:
+            listen = wait.beside(listen)
+            if not job.is_incremental:
+                missing_bytes, wait_ms = NEVER_ENOUGH_BYTES, max(wait_ms, self._settings.park_ms_max)
+        return self._parking.park(
+            missing_bytes=missing_bytes,
+            wait_ms=wait_ms,
+            listen=listen,
+            finish=partial(self._finish_parked, job, wait),
+        )
+
+    def _finish_parked(self, job: _Job, wait: TransitWait | None, answer: asyncio.Future[Response]) -> None:
+        found = self._pass(job)
+        if found.held and wait is None and not job.is_incremental:
+            # Its time was over just when a partition is on the move: it waits for that.
+            outcome = self._go_on(job, found)
+            if isinstance(outcome, asyncio.Future):
+                copy_outcome(outcome, answer)
+            else:
+                answer.set_result(outcome)
+            return
+        if found.held and (not job.is_incremental or (wait is not None and wait.is_over)):
+            self._reader.refuse_held(found, version=job.version)
+        if not found.cold or found.bytes_found:
+            answer.set_result(self._answer(job, found))
+            return
+        # What came has left memory again already: a slow turn, answered from objects.
+        copy_outcome(self._in_task(job, found), answer)
+
+    # Cold
+
+    def _in_task(self, job: _Job, found: FetchPass) -> asyncio.Task[Response]:
+        loop = asyncio.get_running_loop()
+        return loop.create_task(self._answer_cold(job, found), name="cold fetch", context=job.context)
+
+    async def _answer_cold(self, job: _Job, found: FetchPass) -> Response:
+        walk = job.walk
+        chosen = _choose(found)
+        # Hot data that was found is not kept back for long.
+        ms_max = max(walk.max_wait_ms, COLD_BESIDE_HOT_MS) if found.bytes_found else None
+        outcomes = await asyncio.gather(
+            *(
+                self._cold_reads.read(job, partition, one.fetch_offset, room, ms_max=ms_max)
+                for one, partition, room in chosen
+            )
+        )
+        if job.is_overtaken:
+            return self._answer(job, found)
+        for (one, partition, _), outcome in zip(chosen, outcomes, strict=True):
+            if isinstance(outcome, PartitionError):
+                found.refuse(one, outcome)
+                continue
+            if not partition.is_serving:  # it took its time: another broker may know more by now
+                absent = PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.identity} moved")
+                self._reader.refuse(found, one, absent, version=job.version)
+                continue
+            one.begin(partition, walk.isolation_level)
+            found.add_records(one, outcome)
+        return self._answer(job, found)
+
+
+def _partitions(walk: FetchWalk) -> list[PartitionFetch]:
+    """What a request asks for; a partition named twice is one, with what is said of it last, as in Kafka."""
+    wanted = {(topic, row[0]): row for topic, rows in walk.topics for row in rows}
+    return [PartitionFetch(topic, row) for (topic, _), row in wanted.items()]
+
+
+def _refused(walk: FetchWalk, version: int) -> Sequence[Buffer]:
+    """The answer to an isolation level that is none. Clients take it for final."""
+    parts = _partitions(walk)
+    for one in parts:
+        one.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+        one.aborted_transactions = ()
+    return build_fetch_response(version, parts, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _choose(found: FetchPass) -> list[tuple[PartitionFetch, Partition, int]]:
+    """Which cold partitions are read, and with how much room each: in the request's order, as far as the answer has room."""
+    chosen: list[tuple[PartitionFetch, Partition, int]] = []
+    left = found.bytes_left
+    for one in found.cold:
+        if left <= 0 and (chosen or found.bytes_found):
+            break
+        room = max(min(one.bytes_max, left), 1)
+        assert one.partition is not None
+        chosen.append((one, one.partition, room))
+        left -= room
+    return chosen

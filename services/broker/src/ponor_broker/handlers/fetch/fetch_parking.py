@@ -1,0 +1,111 @@
+"""Fetches that wait for data: so many, each until enough came, something broke, or its time is over.
+
+What lives here: the waiting alone. Where news comes from (`Partition.watch` for a request that stands for itself, its session otherwise) and
+what is answered is the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+from ponor_runtime.telemetry import Telemetry
+
+from ponor_broker.handlers.fetch.fetch_session import News
+from ponor_broker.handlers.fetch.partition_fetch import PartitionFetch
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.requests.connection import Response
+
+Listen: TypeAlias = Callable[[News], Callable[[], None]]
+"""Sends news to a callback until the function that it returns is called."""
+Finish: TypeAlias = Callable[[asyncio.Future[Response]], None]
+"""Fulfils the answer: the wait is over."""
+
+
+class FetchParking:
+    """The place where fetches wait; at its bound nobody waits and everybody is answered at once."""
+
+    def __init__(self, parked_max: int, telemetry: Telemetry) -> None:
+        self._parked_max = parked_max
+        self._parked = 0
+        telemetry.gauge("ponor_fetches_parked", lambda: self._parked)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more fetch may wait."""
+        return self._parked >= self._parked_max
+
+    def park(
+        self, *, missing_bytes: int, wait_ms: int, listen: Listen, finish: Finish
+    ) -> asyncio.Future[Response]:
+        """The answer to come: `finish` is called with it, at the latest after `wait_ms`, unless it was cancelled."""
+        assert not self.is_full
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Response] = loop.create_future()
+        missing = missing_bytes
+        is_waiting = True
+
+        def news(size_bytes: int, must_answer: bool) -> None:
+            nonlocal missing
+            missing -= size_bytes
+            if missing <= 0 or must_answer:
+                end()
+
+        def end() -> None:
+            if is_waiting:
+                leave()
+                if not answer.done():
+                    finish(answer)
+
+        def leave() -> None:
+            nonlocal is_waiting
+            if is_waiting:
+                is_waiting = False
+                timer.cancel()
+                stop_listening()
+
+        def ended(_: asyncio.Future[Response]) -> None:
+            self._parked -= 1
+            leave()
+
+        timer = loop.call_later(wait_ms / 1000, end)
+        self._parked += 1
+        stop_listening = listen(news)
+        answer.add_done_callback(ended)
+        return answer
+
+
+def listen_to(parts: list[PartitionFetch], news: News) -> Callable[[], None]:
+    """News of partitions that no session watches."""
+
+    def advanced(partition: Partition, size_bytes: int) -> None:
+        news(size_bytes, not partition.is_serving)
+
+    watched = [one.partition for one in parts if one.partition is not None]
+    for partition in watched:
+        partition.watch(advanced)
+
+    def leave() -> None:
+        for partition in watched:
+            partition.unwatch(advanced)
+
+    return leave
+
+
+def copy_outcome(work: asyncio.Future[Response], answer: asyncio.Future[Response]) -> None:
+    """Let `answer` end as `work` does, and end `work` when nobody wants the answer any more."""
+    work.add_done_callback(partial(_copy, answer))
+    answer.add_done_callback(lambda ended: work.cancel() if ended.cancelled() else None)
+
+
+def _copy(answer: asyncio.Future[Response], work: asyncio.Future[Response]) -> None:
+    if answer.done():
+        return
+    if work.cancelled():
+        answer.cancel()
+    elif (error := work.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(work.result())

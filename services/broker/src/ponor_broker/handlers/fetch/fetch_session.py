@@ -1,0 +1,179 @@
+"""One incremental fetch session (KIP-227): the partitions a reader is interested in, and which of them have to be looked at.
+
+What lives here: the state of one session. A thousand partitions at rest must cost nothing, so nobody ever walks over all of them: a partition is
+`due` when the request changed it, when it had something to say that the answer had no room for, or when it called (`Partition.watch`). Once a
+look finds nothing, it is watched and leaves `due`. A partition that called is not watched any more until it was looked at, unless a fetch
+waits: a busy partition pays for a sleeping reader once.
+
+Who gets a session at all is `fetch_session_cache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+from ponor_kafka.fetch_walk import FetchWalk, TopicKey, WantedPartition
+
+from ponor_broker.handlers.fetch.partition_fetch import PartitionFetch
+from ponor_broker.partitions.partition import Partition
+
+INITIAL_EPOCH: Final = 0
+FIRST_INCREMENTAL_EPOCH: Final = 1
+EPOCH_MAX: Final = (1 << 31) - 1
+NO_SESSION: Final = 0
+
+SESSION_BYTES: Final = 1_000
+PARTITION_BYTES: Final = 640
+"""What one remembered partition costs, its topic's name not counted: measured 560 to 640 bytes with its watcher."""
+
+News: TypeAlias = Callable[[int, bool], None]
+"""Called while a fetch waits: by how many bytes a partition grew, and whether the fetch must be answered now whatever it waits for."""
+
+
+class SessionPartition(PartitionFetch):
+    """A partition that a session remembers."""
+
+    __slots__ = ("_session", "_watched")
+
+    def __init__(self, session: FetchSession, topic: TopicKey, wanted: WantedPartition) -> None:
+        super().__init__(topic, wanted)
+        self._session = session
+        self._watched: Partition | None = None
+
+    def watch(self) -> None:
+        """Be called when the partition changes."""
+        if self._watched is not self.partition:
+            self.unwatch()
+            if self.partition is not None:
+                self._watched = self.partition
+                self.partition.watch(self._changed)
+
+    def unwatch(self) -> None:
+        """Not any more."""
+        if self._watched is not None:
+            self._watched.unwatch(self._changed)
+            self._watched = None
+
+    def _changed(self, partition: Partition, size_bytes: int) -> None:
+        self._session.changed(self, size_bytes, must_answer=not partition.is_serving)
+
+
+class FetchSession:
+    """See the module's docstring. `epoch` is the one that the next request must carry, `serving_epoch` that of `Serving` when it began."""
+
+    def __init__(self, walk: FetchWalk, *, uses_topic_ids: bool, serving_epoch: int = 0) -> None:
+        self.session_id = NO_SESSION
+        self.epoch = FIRST_INCREMENTAL_EPOCH
+        self.uses_topic_ids = uses_topic_ids
+        self.serving_epoch = serving_epoch
+        self.created_ms = 0
+        self.used_ms = 0
+        self._partitions: dict[tuple[TopicKey, int], SessionPartition] = {}
+        self._due: dict[SessionPartition, None] = {}
+        self._topic_bytes = 0
+        self._waiting: News | None = None
+        self._closed = False
+        self._want(walk)
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    @property
+    def size_bytes(self) -> int:
+        """What remembering it costs."""
+        return SESSION_BYTES + len(self._partitions) * PARTITION_BYTES + self._topic_bytes
+
+    @property
+    def due(self) -> list[SessionPartition]:
+        """The partitions to look at: those that were answered with data longest ago first, so that none starves."""
+        return list(self._due)
+
+    def update(self, walk: FetchWalk) -> None:
+        """Take an incremental request's changes; whoever waits with the epoch before must be answered now."""
+        self.epoch = next_epoch(self.epoch)
+        self._tell(0, must_answer=True)
+        self._want(walk)
+        for topic, indexes in walk.forgotten:
+            for index in indexes:
+                self._forget((topic, index))
+
+    def _want(self, walk: FetchWalk) -> None:
+        for topic, rows in walk.topics:
+            for wanted in rows:
+                key = (topic, wanted[0])
+                known = self._partitions.get(key)
+                if known is None:
+                    known = self._partitions[key] = SessionPartition(self, topic, wanted)
+                    self._topic_bytes += len(topic)
+                else:
+                    known.want(wanted)
+                self._due[known] = None
+
+    def _forget(self, key: tuple[TopicKey, int]) -> None:
+        known = self._partitions.pop(key, None)
+        if known is not None:
+            known.unwatch()
+            self._due.pop(known, None)
+            self._topic_bytes -= len(key[0])
+
+    def looked_at(self, parts: Iterable[PartitionFetch]) -> None:
+        """A pass, or an answer, is over: what has nothing to say any more is left to its watcher."""
+        if self._closed:
+            return
+        for one in parts:
+            assert isinstance(one, SessionPartition)
+            if one.is_settled and one in self._due:
+                del self._due[one]
+                one.watch()
+
+    def answered(self, parts: Iterable[PartitionFetch]) -> None:
+        """These answers were sent. A partition that brought data goes to the end of the queue."""
+        for one in parts:
+            assert isinstance(one, SessionPartition)
+            one.told()
+            if one.records_bytes:
+                if one in self._due:
+                    del self._due[one]
+                    self._due[one] = None
+                one.drop_records()  # the answer has them; a sleeping session must not keep batches in memory
+        self.looked_at(parts)
+
+    # Waiting
+
+    def wait(self, news: News) -> Callable[[], None]:
+        """Tell `news` of every change until the function that is returned is called."""
+        assert self._waiting is None, "one fetch of a session waits at a time"
+        self._waiting = news
+        for one in self._due:
+            one.watch()
+
+        def leave() -> None:
+            if self._waiting is news:
+                self._waiting = None
+
+        return leave
+
+    def changed(self, one: SessionPartition, size_bytes: int, *, must_answer: bool) -> None:
+        """A partition called."""
+        self._due.setdefault(one)
+        if self._waiting is None:
+            one.unwatch()
+        else:
+            self._tell(size_bytes, must_answer=must_answer)
+
+    def _tell(self, size_bytes: int, *, must_answer: bool) -> None:
+        if self._waiting is not None:
+            self._waiting(size_bytes, must_answer)
+
+    def close(self) -> None:
+        """The session is over; a fetch that waits is answered."""
+        self._closed = True
+        for one in self._partitions.values():
+            one.unwatch()
+        self._tell(0, must_answer=True)
+
+
+def next_epoch(epoch: int) -> int:
+    """The session epoch after this one: 0 is for requests that begin a session, so it wraps to 1."""
+    return FIRST_INCREMENTAL_EPOCH if epoch >= EPOCH_MAX else epoch + 1

@@ -1,0 +1,1 @@
+"""The APIs of consumer groups, translated for `ponor_broker.groups`."""

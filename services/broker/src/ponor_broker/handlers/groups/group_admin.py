@@ -1,0 +1,131 @@
+"""DescribeGroups, ListGroups, DeleteGroups: groups as tools see them.
+
+What lives here: translation, filters, and the sentences that say why a group could not be deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from ponor_kafka.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from ponor_kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.groups.group import GroupDescription
+from ponor_broker.groups.member import Member
+from ponor_broker.groups.rebalance import GroupState
+from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+
+NOT_FOUND_FROM: Final = 6
+"""Below it, DescribeGroups tells a missing group by the state Dead and no error (KIP-1043)."""
+GROUP_TYPE: Final = "classic"
+OPERATIONS_UNKNOWN: Final = -(1 << 31)
+_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
+GROUP_OPERATIONS: Final = sum(
+    1 << bit for bit in (_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+)
+"""Codes of `AclOperation` that a group can be subject to: without authorization everything is allowed."""
+
+
+class GroupAdminHandlers:
+    """See the module's docstring."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    @property
+    def apis(self) -> Sequence[ApiHandler]:
+        """For the dispatcher."""
+        return (
+            ApiHandler(ApiKey.DESCRIBE_GROUPS, 0, 6, self.describe, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.LIST_GROUPS, 0, 5, self.list_groups, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.DELETE_GROUPS, 0, 3, self.delete, WhenFenced.REFUSES),
+        )
+
+    async def describe(
+        self, request: DescribeGroupsRequest, context: RequestContext
+    ) -> DescribeGroupsResponse:
+        """DescribeGroups."""
+        operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_UNKNOWN
+        await self._coordinator.decided(request.groups)
+        return DescribeGroupsResponse(
+            groups=[
+                _described(
+                    group_id, self._coordinator.describe_group(group_id), operations, context.api_version
+                )
+                for group_id in request.groups
+            ]
+        )
+
+    async def list_groups(self, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+        """ListGroups; empty filters let everything pass, and case does not matter."""
+        del context
+        states = {state.lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+        error, groups = self._coordinator.list_groups()
+        listed = [
+            ListedGroup(group.group_id, group.protocol_type, str(group.state), GROUP_TYPE)
+            for group in groups
+            if (not states or group.state.lower() in states) and (not types or GROUP_TYPE in types)
+        ]
+        return ListGroupsResponse(error_code=error, groups=listed)
+
+    async def delete(self, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+        """DeleteGroups."""
+        del context
+        names = list(dict.fromkeys(request.groups_names))
+        errors = await asyncio.gather(*map(self._coordinator.delete_group, names))
+        return DeleteGroupsResponse(
+            results=[
+                DeletableGroupResult(name, error, None if error is ErrorCode.NONE else error.meaning)
+                for name, error in zip(names, errors, strict=True)
+            ]
+        )
+
+
+def _described(group_id: str, group: GroupDescription, operations: int, version: int) -> DescribedGroup:
+    if group.error is ErrorCode.GROUP_ID_NOT_FOUND:
+        is_error = version >= NOT_FOUND_FROM
+        return DescribedGroup(
+            error_code=group.error if is_error else ErrorCode.NONE,
+            error_message=f"Group {group_id} not found." if is_error else None,
+            group_id=group_id,
+            group_state=str(GroupState.DEAD),
+            authorized_operations=operations,
+        )
+    if group.error is not ErrorCode.NONE:
+        return DescribedGroup(error_code=group.error, group_id=group_id)
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=str(group.state),
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_name or "",
+        members=[_described_member(member, group.protocol_name) for member in group.members],
+        authorized_operations=operations,
+    )
+
+
+def _described_member(member: Member, protocol_name: str | None) -> DescribedGroupMember:
+    """Subscriptions only of a stable group (Kafka's rule): before that it is not decided under which protocol they are to be read."""
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=b"" if protocol_name is None else member.metadata_for(protocol_name),
+        member_assignment=member.assignment,
+    )

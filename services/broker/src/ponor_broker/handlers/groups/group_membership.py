@@ -1,0 +1,130 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: members of classic groups.
+
+What lives here: translation, and what changed over the versions of these APIs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ponor_kafka.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from ponor_kafka.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from ponor_kafka.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
+from ponor_broker.groups.instructions import JoinAnswer
+from ponor_broker.groups.member import JoinProtocol
+from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+
+REBALANCE_TIMEOUT_FROM: Final = 1
+KNOWN_MEMBER_ID_FROM: Final = 4
+"""KIP-394: a member takes its id in a first round, so that a client that retries leaves no ghosts behind."""
+PROTOCOL_NAMED_FROM: Final = 5
+NULL_PROTOCOL_FROM: Final = 7
+SKIP_ASSIGNMENT_FROM: Final = 9
+LEAVE_BATCHED_FROM: Final = 3
+
+
+class GroupMembershipHandlers:
+    """JoinGroup and SyncGroup are answered when the rebalance is: their connection waits, as in Kafka."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    @property
+    def apis(self) -> Sequence[ApiHandler]:
+        """For the dispatcher."""
+        return (
+            ApiHandler(ApiKey.JOIN_GROUP, 0, 9, self.join, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.SYNC_GROUP, 0, 5, self.sync, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.HEARTBEAT, 0, 4, self.heartbeat, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.LEAVE_GROUP, 0, 5, self.leave, WhenFenced.REFUSES),
+        )
+
+    async def join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
+        """JoinGroup."""
+        version = context.api_version
+        has_rebalance_timeout = version >= REBALANCE_TIMEOUT_FROM
+        answer = await self._coordinator.join_group(
+            request.group_id,
+            JoinRequest(
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                client_id=context.client_id or "",
+                client_host=f"/{context.client_host}",
+                session_timeout_ms=request.session_timeout_ms,
+                rebalance_timeout_ms=(
+                    request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms
+                ),
+                protocol_type=request.protocol_type,
+                protocols=tuple(JoinProtocol(offer.name, offer.metadata) for offer in request.protocols),
+                requires_known_member_id=version >= KNOWN_MEMBER_ID_FROM,
+                supports_skipping_assignment=version >= SKIP_ASSIGNMENT_FROM,
+            ),
+        )
+        return _join_response(answer, version)
+
+    async def sync(self, request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
+        """SyncGroup. From version 5 on the protocol must be named (KIP-559)."""
+        is_named = request.protocol_type is not None and request.protocol_name is not None
+        if context.api_version >= PROTOCOL_NAMED_FROM and not is_named:
+            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        answer = await self._coordinator.sync_group(
+            request.group_id,
+            SyncRequest(
+                claim=MemberClaim(request.member_id, request.group_instance_id, request.generation_id),
+                protocol_type=request.protocol_type,
+                protocol_name=request.protocol_name,
+                assignments={share.member_id: share.assignment for share in request.assignments},
+            ),
+        )
+        return SyncGroupResponse(
+            error_code=answer.error,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol_name,
+            assignment=answer.assignment,
+        )
+
+    async def heartbeat(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
+        """Heartbeat."""
+        del context
+        claim = MemberClaim(request.member_id, request.group_instance_id, request.generation_id)
+        return HeartbeatResponse(error_code=await self._coordinator.heartbeat(request.group_id, claim))
+
+    async def leave(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
+        """LeaveGroup: one member, from version 3 on many with a result each."""
+        is_batched = context.api_version >= LEAVE_BATCHED_FROM
+        if is_batched:
+            leaving = tuple(MemberClaim(m.member_id, m.group_instance_id) for m in request.members)
+        else:
+            leaving = (MemberClaim(request.member_id),)
+        answer = await self._coordinator.leave_group(request.group_id, leaving)
+        if isinstance(answer, ErrorCode):
+            return LeaveGroupResponse(error_code=answer)
+        if not is_batched:
+            return LeaveGroupResponse(error_code=answer.results[0][1])
+        members = [
+            MemberResponse(claim.member_id, claim.instance_id, error) for claim, error in answer.results
+        ]
+        return LeaveGroupResponse(error_code=ErrorCode.NONE, members=members)
+
+
+def _join_response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
+    protocol_name = answer.protocol_name
+    if protocol_name is None and version < NULL_PROTOCOL_FROM:
+        protocol_name = ""
+    return JoinGroupResponse(
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=protocol_name,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[JoinGroupResponseMember(m.member_id, m.instance_id, m.metadata) for m in answer.members],
+    )

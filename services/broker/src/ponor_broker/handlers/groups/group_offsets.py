@@ -1,0 +1,253 @@
+"""OffsetCommit and OffsetFetch: where a group goes on reading.
+
+Requests are translated for the coordinator. The image says which partitions exist, and gives topic ids: version 10 names topics by them, and they keep the
+offsets of a deleted topic from being taken for those of a new one with the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
+from uuid import UUID
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.message import ZERO_UUID
+from ponor_kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ponor_kafka.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from ponor_runtime.clock import Clock
+from ponor_runtime.turns import Steps, Turns
+
+from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.groups.events import MemberClaim
+from ponor_broker.groups.offsets import TopicPartition
+from ponor_broker.groups.ports import TopicDirectory
+from ponor_broker.groups.records import NO_TIMESTAMP, CommittedOffset
+from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+
+TOPIC_IDS_FROM: Final = 10
+GROUPS_FROM: Final = 8
+GROUP_ERROR_FROM: Final = 2
+GROUP_NOT_FOUND_FROM: Final = 9
+"""Below it, a commit by a member of a group that does not exist has an ILLEGAL_GENERATION."""
+NOTHING: Final = CommittedOffset(offset=-1)
+"""What a partition without a commit is answered with: no error."""
+
+ROWS_PER_STEP: Final = 1_000
+"""Rows of an OffsetFetch answer that are made in one step."""
+R = TypeVar("R")
+_EXISTS: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE})
+
+Found: TypeAlias = tuple[TopicPartition, CommittedOffset | None]
+
+
+class GroupOffsetsHandlers:
+    """Commits are answered when they are durable."""
+
+    def __init__(self, coordinator: GroupCoordinator, topics: TopicDirectory, clock: Clock) -> None:
+        self._coordinator = coordinator
+        self._topics = topics
+        self._clock = clock
+        self._turns = Turns()
+
+    @property
+    def apis(self) -> Sequence[ApiHandler]:
+        """For the dispatcher."""
+        return (
+            ApiHandler(ApiKey.OFFSET_COMMIT, 2, 10, self.commit, WhenFenced.REFUSES),
+            ApiHandler(ApiKey.OFFSET_FETCH, 1, 10, self.fetch, WhenFenced.REFUSES),
+        )
+
+    # --- OffsetCommit
+
+    async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+        """OffsetCommit. Partitions that do not exist are refused one by one, the others are committed together.
+
+        As in Kafka the group's verdict on the client goes before that on a partition's metadata, and the group is not asked, nor made, for
+        partitions none of which exist.
+        """
+        by_id = context.api_version >= TOPIC_IDS_FROM
+        commits: dict[TopicPartition, CommittedOffset] = {}
+        answers: list[OffsetCommitResponseTopic] = []
+        existing: list[OffsetCommitResponsePartition] = []
+        for topic in request.topics:
+            name = self._name_of(topic.topic_id) if by_id else topic.name
+            answer = OffsetCommitResponseTopic(topic.name, topic.topic_id, partitions=[])
+            rows: list[OffsetCommitResponsePartition] = []
+            for partition in topic.partitions:
+                error = self._refusal_of(name, partition)
+                row = OffsetCommitResponsePartition(partition.partition_index, error)
+                rows.append(row)
+                if error in _EXISTS:
+                    existing.append(row)
+                if error is ErrorCode.NONE:
+                    assert name is not None
+                    commits[name, partition.partition_index] = self._committed(
+                        name, partition, request.retention_time_ms
+                    )
+            answer.partitions = rows
+            answers.append(answer)
+        if existing:
+            error = await self._commit(request, commits, context.api_version)
+            if error is not ErrorCode.NONE:
+                for row in existing:
+                    row.error_code = error
+        return OffsetCommitResponse(topics=answers)
+
+    async def _commit(
+        self, request: OffsetCommitRequest, commits: Mapping[TopicPartition, CommittedOffset], version: int
+    ) -> ErrorCode:
+        claim = MemberClaim(
+            request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+        )
+        error = await self._coordinator.commit_offsets(request.group_id, claim, commits)
+        if error is ErrorCode.GROUP_ID_NOT_FOUND and version < GROUP_NOT_FOUND_FROM:
+            return ErrorCode.ILLEGAL_GENERATION
+        return error
+
+    def _refusal_of(self, name: str | None, partition: OffsetCommitRequestPartition) -> ErrorCode:
+        if self._coordinator.refusal is not None:
+            return self._coordinator.refusal
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        count = self._topics.partition_count(name)
+        if count is None or not 0 <= partition.partition_index < count:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        metadata = partition.committed_metadata or ""
+        if _utf16_units(metadata) > self._coordinator.settings.offset_metadata_bytes_max:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    def _committed(
+        self, name: str, partition: OffsetCommitRequestPartition, retention_ms: int
+    ) -> CommittedOffset:
+        now_ms = self._clock.wall_ms()
+        topic_id = self._topics.topic_id(name)
+        return CommittedOffset(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
+            commit_timestamp_ms=now_ms,
+            expire_timestamp_ms=NO_TIMESTAMP if retention_ms < 0 else now_ms + retention_ms,
+            topic_id=None if topic_id is None else topic_id.bytes,
+        )
+
+    def _name_of(self, topic_id: bytes) -> str | None:
+        return self._topics.topic_name(UUID(bytes=topic_id))
+
+    # --- OffsetFetch
+
+    async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+        """OffsetFetch. `require_stable` needs nothing more here: there are no transactions that could hold a commit back."""
+        version = context.api_version
+        await self._coordinator.decided([group.group_id for group in request.groups] or [request.group_id])
+        if version >= GROUPS_FROM:
+            groups = [await self._fetch_group(group, version) for group in request.groups]
+            return OffsetFetchResponse(groups=groups)
+        wanted = (
+            None
+            if request.topics is None
+            else [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
+        )
+        found = self._coordinator.fetch_offsets(request.group_id, wanted)
+        error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
+        if isinstance(found, ErrorCode):
+            found = [] if version >= GROUP_ERROR_FROM else [(partition, None) for partition in wanted or ()]
+
+        def row(index: int, committed: CommittedOffset) -> OffsetFetchResponsePartition:
+            return OffsetFetchResponsePartition(
+                index, committed.offset, committed.leader_epoch, committed.metadata, error
+            )
+
+        by_topic = await self._turns.run_short(self._by_topic(found, row))
+        topics = [OffsetFetchResponseTopic(name, rows) for name, rows in by_topic.items()]
+        return OffsetFetchResponse(topics=topics, error_code=error)
+
+    async def _fetch_group(self, group: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponseGroup:
+        by_id = version >= TOPIC_IDS_FROM
+        unknown: list[OffsetFetchResponseTopics] = []
+        wanted: list[TopicPartition] | None = None
+        if group.topics is not None:
+            wanted = []
+            for topic in group.topics:
+                name = self._name_of(topic.topic_id) if by_id else topic.name
+                if name is None:
+                    unknown.append(_unknown_topic(topic.topic_id, topic.partition_indexes))
+                else:
+                    wanted.extend((name, index) for index in topic.partition_indexes)
+        found = self._coordinator.fetch_offsets(group.group_id, wanted)
+        if isinstance(found, ErrorCode):
+            return OffsetFetchResponseGroup(group.group_id, error_code=found)
+        by_topic = await self._turns.run_short(self._by_topic(found, _row))
+        topics = [
+            OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=rows)
+            for name, rows in by_topic.items()
+            for topic_id in (self._id_of(name),)
+            if topic_id != ZERO_UUID or not by_id  # a deleted topic cannot be named by its id
+        ]
+        return OffsetFetchResponseGroup(group.group_id, topics=topics + unknown)
+
+    def _by_topic(
+        self, found: Sequence[Found], row: Callable[[int, CommittedOffset], R]
+    ) -> Steps[dict[str, list[R]]]:
+        """Rows of the answer by topic, in the order in which topics and rows came first.
+
+        An offset is hidden if it was committed to a deleted topic whose name another topic bears now.
+        """
+        by_topic: dict[str, tuple[list[R], UUID | None]] = {}
+        for number, ((name, index), committed) in enumerate(found, 1):
+            known = by_topic.get(name)
+            if known is None:
+                known = by_topic[name] = [], self._topics.topic_id(name)
+            rows, topic_id = known
+            is_hidden = committed is None or (
+                committed.topic_id is not None
+                and topic_id is not None
+                and topic_id.bytes != committed.topic_id
+            )
+            rows.append(row(index, NOTHING if committed is None or is_hidden else committed))
+            if number % ROWS_PER_STEP == 0:
+                yield
+        return {name: rows for name, (rows, _) in by_topic.items()}
+
+    def _id_of(self, name: str) -> bytes:
+        topic_id = self._topics.topic_id(name)
+        return ZERO_UUID if topic_id is None else topic_id.bytes
+
+
+def _utf16_units(text: str) -> int:
+    """Length as Java counts it, which is how Kafka applies its bound."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _row(index: int, committed: CommittedOffset) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        index, committed.offset, committed.leader_epoch, committed.metadata, ErrorCode.NONE
+    )
+
+
+def _unknown_topic(topic_id: bytes, indexes: Iterable[int]) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        topic_id=topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                index, NOTHING.offset, NOTHING.leader_epoch, NOTHING.metadata, ErrorCode.UNKNOWN_TOPIC_ID
+            )
+            for index in indexes
+        ],
+    )

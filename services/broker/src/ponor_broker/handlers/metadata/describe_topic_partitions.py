@@ -1,0 +1,124 @@
+"""DescribeTopicPartitions: topics by pages (KIP-966).
+
+The order of topics, the cursor, and how much one page holds; partitions come from the image. `kafka-topics --describe` asks this first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.configs.catalogue import BROKER_CONFIGS
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseCursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from ponor_metadata.rows import NO_LEADER, PartitionRow, TopicRow
+from ponor_runtime.turns import turn
+
+from ponor_broker.handlers.authorized_operations import TOPIC_OPERATIONS
+from ponor_broker.partitions.topics.topic_names import is_valid_name
+from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS, Topics, shown_replicas
+from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+
+PARTITIONS_MAX: Final = int(BROKER_CONFIGS["max.request.partition.size.limit"].default or 0)
+PARTITIONS_PER_TURN: Final = 500
+"""Partitions after which others get the loop; one topic may exceed it."""
+
+
+class DescribeTopicPartitionsHandler:
+    """Answers from the image."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    @property
+    def api(self) -> ApiHandler:
+        """For the dispatcher."""
+        return ApiHandler(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, self.handle)
+
+    async def handle(
+        self, request: DescribeTopicPartitionsRequest, context: RequestContext
+    ) -> DescribeTopicPartitionsResponse:
+        """Topics by name, from the cursor on, until the page is full. Topics in error take no room in it."""
+        del context
+        names = sorted({topic.name for topic in request.topics})
+        cursor = request.cursor
+        if cursor is not None and (cursor.partition_index < 0 or (names and cursor.topic_name not in names)):
+            # The cursor was made up, or belongs to another list of topics.
+            return DescribeTopicPartitionsResponse(
+                topics=[
+                    DescribeTopicPartitionsResponseTopic(ErrorCode.INVALID_REQUEST, name=topic.name)
+                    for topic in request.topics
+                ]
+            )
+        start = "" if cursor is None else cursor.topic_name
+        wanted = [name for name in names or [row.name for row in self._topics.all()] if name >= start]
+        response = DescribeTopicPartitionsResponse(topics=[])
+        described = 0
+        left = max(min(request.response_partition_limit, PARTITIONS_MAX), 1)
+        for name in wanted:
+            first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+            if left == 0:
+                response.next_cursor = DescribeTopicPartitionsResponseCursor(name, 0)
+                break
+            topic, following = self._page(name, first, left)
+            response.topics.append(topic)  # type: ignore[attr-defined]  # the list that was made above
+            left -= len(topic.partitions)
+            described += len(topic.partitions)
+            if described >= PARTITIONS_PER_TURN:
+                described = 0
+                await turn()
+            if following is not None:
+                response.next_cursor = DescribeTopicPartitionsResponseCursor(name, following)
+                break
+        return response
+
+    def _page(
+        self, name: str, first: int, limit: int
+    ) -> tuple[DescribeTopicPartitionsResponseTopic, int | None]:
+        """A topic with at most `limit` partitions from `first` on, and the next one where there are more."""
+        row = self._topics.by_name(name)
+        if row is None:
+            code = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if is_valid_name(name)
+                else ErrorCode.INVALID_TOPIC_EXCEPTION
+            )
+            return DescribeTopicPartitionsResponseTopic(
+                code, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+            ), None
+        partitions = self._topics.partitions(row.topic_id)
+        end = first + limit
+        return self._topic(row, partitions[first:end]), end if end < len(partitions) else None
+
+    def _topic(
+        self, row: TopicRow, partitions: Sequence[PartitionRow]
+    ) -> DescribeTopicPartitionsResponseTopic:
+        return DescribeTopicPartitionsResponseTopic(
+            ErrorCode.NONE,
+            name=row.name,
+            topic_id=row.topic_id,
+            is_internal=row.name in INTERNAL_TOPICS,
+            partitions=[self._partition(partition) for partition in partitions],
+            topic_authorized_operations=TOPIC_OPERATIONS,
+        )
+
+    def _partition(self, row: PartitionRow) -> DescribeTopicPartitionsResponsePartition:
+        has_leader = self._topics.announced_leader(row) is not None
+        return DescribeTopicPartitionsResponsePartition(
+            ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+            row.partition,
+            row.leader_id if has_leader else NO_LEADER,
+            row.leader_epoch,
+            replica_nodes=shown_replicas(row),
+            isr_nodes=shown_replicas(row),
+            eligible_leader_replicas=(),
+            last_known_elr=(),
+            offline_replicas=() if has_leader else shown_replicas(row),
+        )

@@ -1,0 +1,1 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""

@@ -1,0 +1,1 @@
+"""Produce, InitProducerId and DescribeProducers."""

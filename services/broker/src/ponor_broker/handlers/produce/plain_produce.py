@@ -1,0 +1,170 @@
+"""Produce as nearly every request is: one batch of one partition, uncompressed and flawless. The short way from frame to answer.
+
+What lives here: the way of requests that `ponor_kafka.plain_produce` reads in two compiled steps, and of which nothing is left to be refused or
+changed. Whatever is not so (a topic with a codec of its own, a timestamp out of bounds, a repeated batch) is left untouched to
+`handlers.produce`, which decides and words the answer; so there are no rules here that are not there.
+
+Per request there is one object, its place among the connection's answers (docs/design/kafka-protocol-and-produce-path.md#plain-requests).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.headers import encode_response_frame
+from ponor_kafka.plain_produce import read_plain_produce, walk_plain_batch
+from ponor_kafka.record_batch import NO_PRODUCER_ID
+from ponor_runtime.clock import Clock
+from s3stream.errors import S3StreamError
+
+from ponor_broker.handlers.produce.produce_answer import NO_TIMESTAMP, PartitionOutcome, ProduceAnswers
+from ponor_broker.handlers.produce.produce_deadlines import ProduceDeadlines
+from ponor_broker.partitions.errors import PartitionError, storage_error
+from ponor_broker.partitions.partition_manager import PartitionManager
+from ponor_broker.partitions.state.producer_entry import ProducerBatch
+from ponor_broker.requests.connection import PendingAnswer, Response
+from ponor_broker.requests.dispatch import Measured
+
+NOT_IN_TIME: Final = "the batch was appended and is not durable yet"
+
+
+class PlainPending(PendingAnswer):
+    """A plain request whose append is on its way to the disk."""
+
+    __slots__ = (
+        "_answers",
+        "_measured",
+        "base_offset",
+        "correlation_id",
+        "index",
+        "log_start_offset",
+        "received_ns",
+        "topic",
+        "version",
+    )
+
+    base_offset: int
+    log_start_offset: int
+
+    def __init__(
+        self,
+        answers: ProduceAnswers,
+        measured: Measured,
+        version: int,
+        correlation_id: int,
+        topic: str | bytes,
+        index: int,
+        received_ns: int,
+    ) -> None:
+        self.connection = None
+        self.is_answered = False
+        self._answers = answers
+        self._measured = measured
+        self.version = version
+        self.correlation_id = correlation_id
+        self.topic = topic
+        self.index = index
+        self.received_ns = received_ns
+
+    def settled(self, error: BaseException | None) -> None:
+        """The append is durable, or failed."""
+        if self.is_answered:
+            return  # its time was over
+        self._measured.answered(self.received_ns)
+        if error is None:
+            template = self._answers.template(self.version, self.topic)
+            self.response = (
+                template(
+                    self.correlation_id, self.index, self.base_offset, NO_TIMESTAMP, self.log_start_offset
+                ),
+            )
+        else:
+            self.response = self._refusal(storage_error(error))
+        self.is_answered = True
+        if self.connection is not None:
+            self.connection.answered(self)
+
+    def expire(self) -> None:
+        """Not durable in time. The append stays, as Kafka's do."""
+        self._measured.answered(self.received_ns)
+        self.answer(self._refusal(PartitionError(ErrorCode.REQUEST_TIMED_OUT, NOT_IN_TIME)))
+
+    def _refusal(self, error: PartitionError) -> Response:
+        outcome = PartitionOutcome(self.topic, self.index)
+        outcome.error = error
+        body = self._answers.body(self.version, [outcome])
+        return encode_response_frame(ApiKey.PRODUCE, self.version, self.correlation_id, body)
+
+
+class PlainProduceHandler:
+    """Fulfils `dispatch.PlainHandler`. `batch_bytes_max`: larger batches take the long way, which bounds what they decompress to."""
+
+    def __init__(self, partitions: PartitionManager, clock: Clock, *, batch_bytes_max: int) -> None:
+        self._partitions = partitions
+        self._clock = clock
+        self._batch_bytes_max = batch_bytes_max
+        self._answers = ProduceAnswers(partitions.topics)
+        self._deadlines = ProduceDeadlines(clock)
+
+    def start(self, frame: bytearray, measured: Measured, received_ns: int) -> PlainPending | None:
+        """Append the batch of a plain request, now; None, and nothing is done, for every other request."""
+        plain = read_plain_produce(frame)
+        if plain is None:
+            return None
+        (
+            version,
+            correlation_id,
+            timeout_ms,
+            topic,
+            index,
+            position,
+            size_bytes,
+            count,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+        ) = plain
+        partition = self._partitions.get(topic, index)
+        if partition is None or size_bytes > partition.plain_bytes_max or size_bytes > self._batch_bytes_max:
+            return None
+        records = walk_plain_batch(frame, position, size_bytes)
+        if records is None or self._partitions.parking.is_calling:  # then it may have to park
+            return None
+        max_timestamp, min_timestamp, lacks_key = records
+        config = partition.config
+        now_ms = self._clock.wall_ms()
+        if (
+            (lacks_key and config.is_compacted)
+            or min_timestamp < now_ms - config.timestamp_before_ms_max  # -1 (none) too: see the long way
+            or max_timestamp > now_ms + config.timestamp_after_ms_max
+        ):
+            return None
+        producer = (
+            None
+            if producer_id == NO_PRODUCER_ID
+            else ProducerBatch(producer_id, producer_epoch, base_sequence, count)
+        )
+        request = PlainPending(self._answers, measured, version, correlation_id, topic, index, received_ns)
+        try:
+            base_offset = partition.append_plain(
+                frame,
+                position,
+                size_bytes,
+                count,
+                max_timestamp,
+                min_timestamp,
+                producer,
+                now_ms,
+                request.settled,
+            )
+        except (PartitionError, S3StreamError) as error:
+            request.settled(error)
+            return request
+        if base_offset is None:
+            return None
+        request.base_offset = base_offset
+        request.log_start_offset = partition.log_start_offset
+        self._deadlines.add(request, timeout_ms)
+        return request

@@ -1,0 +1,55 @@
+"""Producer ids: blocks from the controller, handed out one by one.
+
+What lives here: the block in hand and the next one. An id is never given twice: what a process did not use of its block is lost with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ponor.controller.v1.session_service_pb2 import AllocateProducerIds, Operation
+from ponor_kafka.errors import ErrorCode
+from ponor_metadata.errors import OperationTimeoutError, SessionClosedError
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import ProducerId
+
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.topics.topic_admin import Session
+
+
+class ProducerIds:
+    """Hands out ids."""
+
+    def __init__(self, session: Session, *, per_block: int, deadline_ms: int) -> None:
+        self._session = session
+        self._per_block = per_block
+        self._deadline_ms = deadline_ms
+        self._next = 0
+        self._end = 0
+        self._refill = asyncio.Lock()
+
+    async def take(self) -> ProducerId:
+        """A new id.
+
+        Raises:
+            PartitionError: COORDINATOR_LOAD_IN_PROGRESS, as Kafka answers when the controller gives no block in time.
+        """
+        if self._next >= self._end:
+            async with self._refill:
+                if self._next >= self._end:
+                    await self._take_block()
+        taken = ProducerId(self._next)
+        self._next += 1
+        return taken
+
+    async def _take_block(self) -> None:
+        operation = Operation(allocate_producer_ids=AllocateProducerIds(count=self._per_block))
+        try:
+            result = await self._session.submit(operation, deadline_ms=self._deadline_ms)
+        except (OperationError, OperationTimeoutError, SessionClosedError) as error:
+            raise PartitionError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the controller gave no producer ids: {error}"
+            ) from error
+        granted = result.producer_ids_granted
+        self._next = granted.first_producer_id
+        self._end = granted.first_producer_id + granted.count

@@ -1,0 +1,1 @@
+"""The Kafka port: sockets, frames, connection limits."""

@@ -1,0 +1,68 @@
+"""Where Kafka requests come from: the sockets of a real broker, or the simulator.
+
+What lives here: the one port between a broker and its clients. It is bound before the broker registers, because its number goes to the controllers, and lets
+clients in when everything else is ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+from ponor_runtime.runtime import Runtime
+
+from ponor_broker.listener.kafka_listener import KafkaListener, ListenerSettings
+from ponor_broker.options import BrokerOptions
+from ponor_broker.requests.answer_backlog import AnswerBacklog
+from ponor_broker.requests.connection import RequestDispatcher
+from ponor_broker.settings import BrokerSettings
+
+
+class Frontend(Protocol):
+    """What lets clients in."""
+
+    @property
+    def port(self) -> int:
+        """The port that clients are told."""
+        ...
+
+    async def serve(self, dispatcher: RequestDispatcher) -> None:
+        """Let clients in."""
+        ...
+
+    async def close(self) -> None:
+        """Let nobody in any more and end every connection. Idempotent."""
+        ...
+
+
+BindFrontend: TypeAlias = Callable[
+    [Runtime, BrokerSettings, BrokerOptions, AnswerBacklog], Awaitable[Frontend]
+]
+
+
+async def bind_listener(
+    runtime: Runtime, settings: BrokerSettings, options: BrokerOptions, backlog: AnswerBacklog
+) -> Frontend:
+    """The frontend of a real broker: sockets.
+
+    Raises:
+        OSError: the address cannot be bound; the message names it.
+    """
+    return await KafkaListener.bind(
+        options.kafka_host,
+        options.kafka_port,
+        ListenerSettings(
+            connections_max=settings.connections_max,
+            connections_per_address_max=settings.connections_per_address_max,
+            request_bytes_max=settings.request_bytes_max,
+            control_request_bytes_max=settings.control_request_bytes_max,
+            receive_bytes_max=settings.receive_bytes_max,
+            in_flight_bytes_max=settings.in_flight_bytes_max,
+            idle_ms_max=settings.connection_idle_ms_max,
+            stall_ms_max=settings.request_stall_ms_max,
+        ),
+        backlog=backlog,
+        clock=runtime.clock,
+        telemetry=runtime.telemetry,
+        fail_stop=runtime.fail_stop,
+    )

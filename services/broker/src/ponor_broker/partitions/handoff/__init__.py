@@ -1,0 +1,1 @@
+"""Partitions that change their broker: the source, the target, opening, and requests that wait meanwhile."""

@@ -1,0 +1,124 @@
+"""One partition on its way out of this broker: how far it is, and what is recorded of it.
+
+What lives here: the state of one departure, its span and its steps. What is done in which order is `departures`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from ponor_metadata.rows import MoveRow
+from ponor_runtime.clock import Clock
+from ponor_runtime.identity import StreamId
+from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.tracing import Span, TraceContext
+
+from ponor_broker.partitions.handoff.move_operations import LedPartition
+from ponor_broker.partitions.partition import Partition
+
+SEALED_MS_MAX: Final = 3_000
+"""Longer than any upload of a tail takes while the store answers; clients try again all the while."""
+MARGIN_MS: Final = 1_000
+
+
+class Stage(Enum):
+    """How far a departure is."""
+
+    WAITING = "waiting"
+    """Nothing was done yet, or its residue is being uploaded: it serves."""
+    SEALED = "sealed"
+    """No appends. Can be taken back."""
+    CLOSING = "closing"
+    """CloseStreams may be on its way: only the image tells how it ends."""
+    OVER = "over"
+    """Ended, or taken back."""
+
+
+class Departure:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "_began_ns",
+        "_clock",
+        "_seen_ns",
+        "_span",
+        "_telemetry",
+        "partition",
+        "row",
+        "stage",
+        "strangers",
+        "took_ms",
+        "was_refused",
+    )
+
+    def __init__(self, partition: Partition, row: MoveRow, clock: Clock, telemetry: Telemetry) -> None:
+        self.partition = partition
+        self.row = row
+        self.stage = Stage.WAITING
+        self.took_ms: dict[str, int] = {}
+        """Of the steps that are over."""
+        self.was_refused = False
+        """Whether an election was asked for in vain."""
+        self.strangers: dict[StreamId, None] = {}
+        """Streams that the partition does not know and that are closed with it."""
+        self._clock = clock
+        self._telemetry = telemetry
+        self._seen_ns = self._began_ns = clock.monotonic_ns()
+        self._span: Span | None = None
+        context = TraceContext.parse(row.traceparent)
+        if telemetry.tracing is not None and context is not None:
+            identity = partition.identity
+            about = {
+                "messaging.destination.name": identity.topic,
+                "messaging.destination.partition.id": str(identity.index),
+            }
+            self._span = telemetry.tracing.begin("ponor.move.depart", about, parent=context)
+
+    @property
+    def name(self) -> LedPartition:
+        """As the controller is told."""
+        return LedPartition(self.partition.identity.key, self.partition.leader_epoch)
+
+    def residue_ms_left(self, now_ns: int) -> int:
+        """How long the residue may still be uploaded: until it is time to close before the controller takes this broker for stuck.
+
+        That is after twice the re-election timeout (`ponor_controller.moves.overdue`).
+        """
+        timeout_ms = self._timeout_ms
+        all_ms = max(2 * timeout_ms - SEALED_MS_MAX - MARGIN_MS, timeout_ms // 2)
+        return max(all_ms - (now_ns - self._seen_ns) // 1_000_000, 1)
+
+    @property
+    def sealed_ms_max(self) -> int:
+        """How long it may take no appends before it is taken back."""
+        return max(min(SEALED_MS_MAX, self._timeout_ms // 2), 1)
+
+    @property
+    def _timeout_ms(self) -> int:
+        return self.row.elect_at_ms - self.row.begun_at_ms
+
+    def begin_step(self) -> None:
+        """A step begins now."""
+        self._began_ns = self._clock.monotonic_ns()
+
+    def end_step(self, step: str) -> None:
+        """The step that began last is over, and the next one begins."""
+        now_ns = self._clock.monotonic_ns()
+        self._telemetry.histogram("ponor_partition_move_seconds", step=step).record(
+            (now_ns - self._began_ns) // 1000
+        )
+        self.took_ms[step] = (now_ns - self._began_ns) // 1_000_000
+        if self._span is not None:
+            self._span.step(f"ponor.move.{step}", self._began_ns, ended_ns=now_ns)
+        self._began_ns = now_ns
+
+    def over(self, result: str) -> None:
+        """It ended: moved, cancelled or failed."""
+        assert self.stage is not Stage.OVER
+        if self.stage is Stage.CLOSING:
+            self.end_step("close")
+        self.stage = Stage.OVER
+        self._telemetry.counter("ponor_partition_moves_total", result=result).add()
+        if self._span is not None:
+            self._span.end(error=None if result == "moved" else result)

@@ -1,0 +1,390 @@
+"""Partitions that come to this broker: from their election in the image to their service here.
+
+Decides who has to wait for streams that another process still holds, batches the opens, tries again after a pause where one failed, and gives up a
+partition that is to move again before it serves. The steps of one batch are `partition_opener`'s, those of giving up `arrival_release`'s, and which
+partitions come is `partition_manager`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from ponor.metadata.v1.records_pb2 import PartitionChanged, RecordBatch
+from ponor_metadata.rows import MoveRow, PartitionRow
+from ponor_partition.errors import PartitionCorruptError
+from ponor_runtime.clock import Clock
+from ponor_runtime.identity import NodeId
+from ponor_runtime.tasks import BackgroundTasks
+from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.tracing import TraceContext
+from s3stream.errors import S3StreamError, StreamFencedError, StreamNotFoundError
+
+from ponor_broker.partitions.handoff.awaited_streams import AwaitedStreams
+from ponor_broker.partitions.handoff.move_operations import LedPartition
+from ponor_broker.partitions.handoff.opening import Opening, OpenRequest, Stage
+from ponor_broker.partitions.handoff.partition_opener import PartitionOpener, Refusal
+from ponor_broker.partitions.handoff.target_release import ArrivalRelease
+from ponor_broker.partitions.identity import PartitionId, PartitionKey
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.topics.topics import Topics
+
+LOG: Final = logging.getLogger("ponor.broker.partitions")
+
+OPEN_BATCH_MAX: Final = 500
+"""Partitions that are opened together: two streams each, as many as one operation takes."""
+OPENS_IN_FLIGHT_MAX: Final = 4
+RETRY_S: Final = 0.2
+RETRY_S_MAX: Final = 5.0
+FENCED_TRIES_MAX: Final = 2
+"""After so many refusals because of an older epoch a new one is asked for: the first may only mean that the image is behind."""
+RELEASES_IN_FLIGHT_MAX: Final = 64
+WATCH_S: Final = 0.5
+"""How late a move of a partition that waits for its streams may be cancelled."""
+STOP_S_MAX: Final = 5.0
+STOP_LOOK_S: Final = 0.05
+
+
+class _Election(NamedTuple):
+    """When this broker heard that it leads a partition, and whose trace that belongs to."""
+
+    heard_ns: int
+    origin: TraceContext | None
+
+
+class _WatchedMove(NamedTuple):
+    """A move of a partition that waits for its streams, and until when it may wait."""
+
+    move: MoveRow
+    until_ns: int
+
+
+class Arrivals:
+    """See the module's docstring. `on_opened` gets partitions that serve from now on, `on_undecided` what the image has to be asked about again."""
+
+    def __init__(
+        self,
+        opener: PartitionOpener,
+        release: ArrivalRelease,
+        topics: Topics,
+        *,
+        node_id: NodeId,
+        clock: Clock,
+        tasks: BackgroundTasks,
+        telemetry: Telemetry,
+    ) -> None:
+        self._opener = opener
+        self._release = release
+        self._topics = topics
+        self._node_id = node_id
+        self._clock = clock
+        self._tasks = tasks
+        self._telemetry = telemetry
+        self._openings: dict[PartitionKey, Opening] = {}
+        self._awaited = AwaitedStreams(topics, node_id)
+        self._watched_moves: dict[PartitionKey, _WatchedMove] = {}
+        self._watcher: asyncio.Task[None] | None = None
+        self._again: dict[Opening, None] = {}
+        self._leaving: deque[Opening] = deque()
+        self._releases = 0
+        self._elections: dict[PartitionKey, _Election] = {}
+        self._slots = asyncio.Semaphore(OPENS_IN_FLIGHT_MAX)
+        self._settled = asyncio.Event()
+        self._stopping = False
+        self.on_opened: Callable[[Sequence[Partition]], None] = _ignore
+        self.on_undecided: Callable[[PartitionKey], None] = _ignore
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._openings
+
+    @property
+    def waiting(self) -> Iterable[PartitionKey]:
+        """Partitions that wait for their streams, or are being opened."""
+        return [*self._awaited.partitions, *self._openings]
+
+    # What the image says
+
+    def begin(self, rows: Sequence[PartitionRow]) -> None:
+        """Open partitions that this broker leads, but those whose streams are not closed yet: `freed_by` tells when to ask again."""
+        openings: list[Opening] = []
+        for row in rows:
+            if self._awaited.holds_back(row):
+                self._watch_move((row.topic_id, row.partition))
+                continue
+            if (request := self._request(row)) is None:
+                continue
+            opening = self._openings[request.identity.key] = Opening(request, self._interrupted)
+            if self._must_leave(opening):
+                self._begin_release(opening)
+            else:
+                openings.append(opening)
+        for at in range(0, len(openings), OPEN_BATCH_MAX):
+            self._tasks.spawn(self._open_batch(openings[at : at + OPEN_BATCH_MAX]), "open partitions")
+        self._note_settled()
+
+    def look_again(self, key: PartitionKey) -> None:
+        """The image says something new of a partition that may be on its way here: it may have to leave, or not be wanted any more."""
+        opening = self._openings.get(key)
+        if opening is None or opening.stage is Stage.LEAVING:
+            return
+        if opening.stage is Stage.OPENING:
+            if not self._is_wanted(opening) or self._must_leave(opening):
+                opening.interrupt()
+        else:
+            self._goes_on(opening)
+
+    def elected(self, changed: PartitionChanged) -> None:
+        """The image shows a new leader: the time of this broker's arrivals counts from here."""
+        key = (changed.topic_id, changed.partition)
+        if changed.leader_id != self._node_id:
+            self._elections.pop(key, None)
+        elif changed.leader_epoch > 0:  # else it is new, and comes from nowhere
+            context = TraceContext.parse(changed.traceparent)
+            self._elections[key] = _Election(self._clock.monotonic_ns(), context)
+
+    def freed_by(self, batch: RecordBatch) -> Iterator[PartitionKey]:
+        """Partitions that wait for streams of which the batch closed one."""
+        return self._awaited.closed_by(batch) if self._awaited else iter(())
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition is not for this broker any more."""
+        self._awaited.forget(key)
+        self._elections.pop(key, None)
+
+    async def wait_settled(self) -> None:
+        """Until every partition that the image gives this broker has been opened, or refused, once."""
+        await self._settled.wait()
+
+    async def close(self) -> None:
+        """Open nothing any more. What attempts opened is closed with the other streams: none is opened after this returned."""
+        self._stopping = True
+        for opening in self._openings.values():
+            opening.interrupt()
+        deadline_ns = self._clock.monotonic_ns() + int(STOP_S_MAX * 1e9)
+        while any(opening.stage is Stage.OPENING for opening in self._openings.values()):
+            if self._clock.monotonic_ns() > deadline_ns:
+                LOG.warning("some attempts to open partitions did not end in %g s", STOP_S_MAX)
+                return
+            await self._clock.sleep(STOP_LOOK_S)
+
+    def _request(self, row: PartitionRow) -> OpenRequest | None:
+        topic = self._topics.image.topics.get(row.topic_id)
+        if topic is None or topic.tenant_id != self._topics.tenant_id:
+            return None
+        return OpenRequest(
+            PartitionId(row.topic_id, topic.name, row.partition), row.leader_epoch, topic.configs
+        )
+
+    def _is_wanted(self, opening: Opening) -> bool:
+        row = self._topics.partition(*opening.key)
+        return (
+            row is not None
+            and row.leader_id == self._node_id
+            and row.leader_epoch == opening.request.leader_epoch
+        )
+
+    def _must_leave(self, opening: Opening) -> bool:
+        """Whether the partition moves away before it serves, or was refused for good at this epoch."""
+        is_refused = isinstance(opening.error, StreamFencedError) and opening.failures >= FENCED_TRIES_MAX
+        return is_refused or opening.key in self._topics.image.moves
+
+    def _note_settled(self) -> None:
+        if not self._awaited and all(_was_refused(opening) for opening in self._openings.values()):
+            self._settled.set()
+
+    # Opening
+
+    async def _open_batch(self, openings: list[Opening]) -> None:
+        batch, pause_s = object(), RETRY_S
+        for opening in openings:
+            opening.batch = batch
+        while openings and not self._stopping:
+            async with self._slots:
+                # The image may have moved on while the batch waited for its turn.
+                openings = [one for one in openings if one.batch is batch and self._goes_on(one)]
+                for opening in openings:
+                    opening.begin_attempt()
+                refusals = await self._attempt(openings) if openings and not self._stopping else []
+            openings = [one for one in openings if one.batch is batch and one.stage is Stage.OPENING]
+            for opening in openings:
+                opening.stage = Stage.WAITING
+            openings = [opening for opening in openings if self._goes_on(opening)]
+            _log_refusals(refusals, openings)
+            self._note_settled()
+            if openings:
+                await self._clock.sleep(pause_s)
+                pause_s = min(pause_s * 2, RETRY_S_MAX)
+        self._note_settled()
+
+    def _open_again(self, opening: Opening) -> None:
+        """Begin a batch anew, with all that ask for it meanwhile: one task for each of ten thousand would be too many."""
+        if not self._again:
+            self._tasks.spawn(self._open_those_again(), "open partitions")
+        self._again[opening] = None
+
+    async def _open_those_again(self) -> None:
+        await self._clock.sleep(RETRY_S)
+        again, self._again = list(self._again), {}
+        for at in range(OPEN_BATCH_MAX, len(again), OPEN_BATCH_MAX):
+            self._tasks.spawn(self._open_batch(again[at : at + OPEN_BATCH_MAX]), "open partitions")
+        await self._open_batch(again[:OPEN_BATCH_MAX])
+
+    async def _attempt(self, openings: Sequence[Opening]) -> list[Refusal]:
+        """One try for all. Where an operation for several was refused, each half is tried by itself, so that a bad partition holds up no other."""
+        final: list[Refusal] = []
+        for refusal in await self._opener.open(openings, self._opened):
+            refused = refusal.openings
+            if len(refused) == 1:
+                refused[0].failures += 1
+                refused[0].error = refusal.error
+                final.append(refusal)
+                continue
+            middle = len(refused) // 2
+            for half in (refused[:middle], refused[middle:]):
+                wanted = [opening for opening in half if self._is_wanted(opening)]
+                if wanted and not self._stopping:
+                    final += await self._attempt(wanted)
+        return final
+
+    def _interrupted(self, opening: Opening) -> None:
+        """Its attempt goes on without it."""
+        if not self._stopping and self._goes_on(opening):
+            self._open_again(opening)  # there is no reason any more
+
+    def _goes_on(self, opening: Opening) -> bool:
+        """Whether to try again. Where not, the partition serves, or it is dropped or given up here."""
+        if opening.stage is not Stage.WAITING:
+            return False
+        if not self._is_wanted(opening):
+            self._drop(opening)
+            return False
+        if self._must_leave(opening):
+            self._begin_release(opening)
+            return False
+        return True
+
+    def _drop(self, opening: Opening) -> None:
+        """The image shows that the partition is deleted, or led at another epoch: the streams are deleted, or closed by somebody."""
+        opening.stage = Stage.OVER
+        del self._openings[opening.key]
+        self._release.abandon(opening)
+        self.on_undecided(opening.key)
+
+    def _opened(self, opened: Sequence[tuple[Opening, Partition]]) -> None:
+        now_ns = self._clock.monotonic_ns()
+        duration = self._telemetry.histogram("ponor_partition_move_seconds", step="open")
+        tracing = self._telemetry.tracing
+        longest_ns = 0
+        for opening, partition in opened:
+            opening.stage = Stage.OVER
+            del self._openings[opening.key]
+            election = self._elections.pop(opening.key, None)
+            if election is None:
+                continue
+            longest_ns = max(longest_ns, now_ns - election.heard_ns)
+            duration.record((now_ns - election.heard_ns) // 1000)
+            if tracing is not None and election.origin is not None:
+                about = {
+                    "messaging.destination.name": partition.identity.topic,
+                    "messaging.destination.partition.id": str(partition.index),
+                }
+                span = tracing.begin(
+                    "ponor.move.open", about, parent=election.origin, started_ns=election.heard_ns
+                )
+                if span is not None:
+                    span.end()
+        if longest_ns:
+            LOG.info(
+                "%d partitions serve, at most %d ms after they were elected",
+                len(opened),
+                longest_ns // 1_000_000,
+            )
+        self.on_opened([partition for _, partition in opened])
+
+    # Giving up
+
+    def _watch_move(self, key: PartitionKey) -> None:
+        """A partition that waits for its streams is to move again: it leaves as soon as they are closed, and stays if that takes long."""
+        move, watched = self._topics.image.moves.get(key), self._watched_moves.get(key)
+        if move is None or (watched is not None and watched.move == move):
+            return
+        until_ns = self._clock.monotonic_ns() + (move.elect_at_ms - move.begun_at_ms) * 1_000_000
+        self._watched_moves[key] = _WatchedMove(move, until_ns)
+        if self._watcher is None or self._watcher.done():
+            self._watcher = self._tasks.spawn(self._cancel_long_moves(), "cancel moves of awaited partitions")
+
+    async def _cancel_long_moves(self) -> None:
+        while self._watched_moves and not self._stopping:
+            await self._clock.sleep(WATCH_S)
+            if staying := list(self._take_long_moves()):
+                reason = (
+                    "its streams are still open at a broker whose log is being recovered; try again later"
+                )
+                await self._release.cancel_moves(staying, reason)
+
+    def _take_long_moves(self) -> Iterator[LedPartition]:
+        """Partitions that still wait for their streams although the time of their move is over."""
+        now_ns = self._clock.monotonic_ns()
+        for key, (move, until_ns) in list(self._watched_moves.items()):
+            if now_ns < until_ns:
+                continue
+            del self._watched_moves[key]
+            is_same = self._topics.image.moves.get(key) == move and key in self._awaited.partitions
+            row = self._topics.partition(*key)
+            if is_same and row is not None:
+                yield LedPartition(key, row.leader_epoch)
+
+    def _begin_release(self, opening: Opening) -> None:
+        opening.stage = Stage.LEAVING
+        self._leaving.append(opening)
+        if self._releases < RELEASES_IN_FLIGHT_MAX:
+            self._releases += 1
+            self._tasks.spawn(self._give_up_leaving(), "give up partitions")
+
+    async def _give_up_leaving(self) -> None:
+        try:
+            while self._leaving and not self._stopping:
+                await self._give_up(self._leaving.popleft())
+        finally:
+            self._releases -= 1
+
+    async def _give_up(self, opening: Opening) -> None:
+        try:
+            await self._release.upload(opening)
+        except (TimeoutError, S3StreamError) as error:
+            reason = str(error) or "the object store does not take what has to be uploaded before a move"
+            LOG.warning("%s is not given up: %s", opening.request.identity, reason)
+            await self._release.cancel_moves([opening.name], reason)
+            opening.stage, opening.failures = Stage.WAITING, 0
+            self._open_again(opening)
+            return
+        await self._release.close_and_elect(opening, lambda: self._stopping or not self._is_wanted(opening))
+        if not self._stopping:
+            self._drop(opening)
+
+
+def _was_refused(opening: Opening) -> bool:
+    """Whether an attempt found what a moment later will not be otherwise: another owner, a deletion, or damage that only a person can mend."""
+    return isinstance(opening.error, StreamFencedError | StreamNotFoundError | PartitionCorruptError)
+
+
+def _log_refusals(refusals: Sequence[Refusal], left: Sequence[Opening]) -> None:
+    """One line for an attempt; partitions that are not wanted here any more are not spoken of."""
+    still = set(map(id, left))
+    told = [refusal for refusal in refusals if id(refusal.openings[0]) in still]
+    if told:
+        request = told[0].openings[0].request
+        LOG.warning(
+            "%d partitions cannot be opened and will be tried again, %s at epoch %d among them: %s",
+            len(told),
+            request.identity,
+            request.leader_epoch,
+            told[0].error,
+        )
+
+
+def _ignore(_: object) -> None:
+    """Before a listener is set."""

@@ -1,0 +1,146 @@
+"""Streams that a partition gets or loses while it serves: Time streams and `.cleaned` twins are added, streams that it does not know are deleted.
+
+A stream that carries the tags of a partition and is named neither by its key nor by its log meta was made or opened for it by an attempt that did not
+end: a crash, a refusal or a lost answer came in between. Nobody reads it or appends to it, so the leader deletes it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from ponor_partition.segment import CLEANED, DATA, TIME, StreamName
+from ponor_runtime.identity import NodeId, StreamEpoch, StreamId
+from s3stream.errors import S3StreamError
+
+from ponor_broker.partitions.identity import PartitionId, PartitionKey
+from ponor_broker.partitions.log.stream_port import PartitionStream, StreamSource
+from ponor_broker.partitions.partition import Partition
+from ponor_broker.partitions.topics.topics import Topics
+
+LOG: Final = logging.getLogger("ponor.broker.partitions")
+DELETED_TOGETHER_MAX: Final = 1_000
+"""Unknown streams that one round deletes; the next round deletes the others."""
+
+
+class OwnedStreams:
+    """Of all partitions that are open here."""
+
+    def __init__(
+        self,
+        streams: StreamSource,
+        topics: Topics,
+        node_id: NodeId,
+        *,
+        attend: Callable[[Partition], None],
+    ) -> None:
+        """See the class. `attend` is called for partitions of which an addition failed: they may have a stream now that they do not know."""
+        self._streams = streams
+        self._topics = topics
+        self._node_id = node_id
+        self._attend = attend
+        self._adding: Counter[PartitionKey] = Counter()
+        """Partitions for which streams are being made: some of their streams are not in their log metas yet."""
+
+    async def add_time_streams(self, partitions: Sequence[Partition]) -> None:
+        """Make and open the Time stream of partitions that need one by now.
+
+        Raises:
+            s3stream.errors.S3StreamError: to be tried again; `delete_unknown` removes what was made for nothing.
+        """
+        await self._add([(partition, TIME) for partition in partitions])
+
+    async def add_cleaned_streams(self, partition: Partition) -> None:
+        """Make and open the `.cleaned` twins of a partition's streams, as far as it has none: before it is cleaned for the first time.
+
+        Raises:
+            s3stream.errors.S3StreamError: as `add_time_streams`.
+        """
+        names = [name + CLEANED for name in (DATA, TIME) if name + CLEANED not in partition.log.streams]
+        if names:
+            await self._add([(partition, name) for name in names])
+
+    async def delete_unknown(self, partitions: Sequence[Partition]) -> Sequence[Partition]:
+        """Delete the streams of open partitions that they do not know: nearly always none. Returns the partitions to look at again."""
+        found = [(partition, unknown) for partition in partitions if (unknown := self._unknown(partition))]
+        stream_ids = [stream_id for _, unknown in found for stream_id in unknown]
+        if not stream_ids:
+            return []
+        try:
+            await self._streams.delete_streams(stream_ids[:DELETED_TOGETHER_MAX])
+        except S3StreamError as error:
+            LOG.warning("%d unknown streams will be deleted later: %s", len(stream_ids), error)
+        else:
+            LOG.info("deleted %d streams that their partitions do not know", len(stream_ids))
+        return [partition for partition, _ in found]
+
+    def _unknown(self, partition: Partition) -> list[StreamId]:
+        key = partition.identity.key
+        if key in self._adding or not partition.is_writable:
+            return []
+        rows = self._topics.streams(key)
+        if len(rows) == len(partition.log.streams) + 1:
+            return []  # its own and the Meta stream
+        known = {stream.stream_id for stream in partition.streams}
+        # A stream that is open elsewhere went through a log that is still to be recovered: only its recoverer closes it.
+        free = (row for row in rows if not row.open or row.node_id == self._node_id)
+        return [row.stream_id for row in free if row.stream_id not in known]
+
+    async def _add(self, wanted: Sequence[tuple[Partition, StreamName]]) -> None:
+        with self._marked([partition for partition, _ in wanted]):
+            stream_ids = await self._streams.create_streams(
+                [stream_tags(partition.identity, name) for partition, name in wanted]
+            )
+            opened = await self._streams.open_streams(
+                [
+                    (stream_id, StreamEpoch(partition.leader_epoch))
+                    for stream_id, (partition, _) in zip(stream_ids, wanted, strict=True)
+                ]
+            )
+            await _give(
+                [(partition, name, stream) for (partition, name), stream in zip(wanted, opened, strict=True)]
+            )
+
+    @contextmanager
+    def _marked(self, partitions: Sequence[Partition]) -> Iterator[None]:
+        keys = [partition.identity.key for partition in partitions]
+        self._adding.update(keys)
+        try:
+            yield
+        except S3StreamError:
+            for partition in partitions:
+                self._attend(partition)
+            raise
+        finally:
+            self._adding.subtract(keys)
+            for key in keys:
+                if not self._adding[key]:
+                    del self._adding[key]
+
+
+async def _give(opened: Sequence[tuple[Partition, StreamName, PartitionStream]]) -> None:
+    """Give partitions streams that were opened for them. What a partition does not take is closed: an open stream that nobody knows
+    would keep the partition from ever being led elsewhere.
+
+    Raises:
+        s3stream.errors.S3StreamError: the first refusal, after all of them were dealt with.
+    """
+    refusal: S3StreamError | None = None
+    for partition, name, stream in opened:
+        try:
+            if partition.is_writable:
+                partition.log.add_stream(name, stream)
+                continue
+        except S3StreamError as error:
+            refusal = refusal or error
+        await stream.close()
+    if refusal is not None:
+        raise refusal
+
+
+def stream_tags(identity: PartitionId, kind: str) -> Mapping[str, str]:
+    """Labels by which the controller finds the streams of a partition."""
+    return {"topic": identity.topic_id.hex(), "partition": str(identity.index), "kind": kind}

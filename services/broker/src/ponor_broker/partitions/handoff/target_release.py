@@ -1,0 +1,133 @@
+"""How a broker gives up a partition that it leads and did not open: it closes what attempts opened, and asks for the election.
+
+Reasons to do so: the partition is to move again before it serves here, or one of its streams was closed at the present epoch already and only a new
+epoch opens it again. Without a move the controllers elect this broker again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from ponor.common.v1 import error_pb2
+from ponor_metadata.errors import MetadataLagError, SessionClosedError
+from ponor_metadata.rows import StreamRow
+from ponor_metadata.session import NodeFencedError
+from ponor_rpc.errors import OperationError
+from ponor_runtime.clock import Clock
+from s3stream.ports import StreamState
+
+from ponor_broker.partitions.handoff.move_operations import LeavingPartition, LedPartition, MoveOutcome
+from ponor_broker.partitions.handoff.opening import Opening
+from ponor_broker.partitions.identity import PartitionKey
+from ponor_broker.partitions.log.stream_port import PartitionStream, StreamSource
+
+LOG: Final = logging.getLogger("ponor.broker.partitions")
+UPLOAD_S_MAX: Final = 3.0
+"""How long the store may take for what attempts appended; much less than the time after which the controllers take this broker for stuck."""
+ASK_RETRY_S: Final = 0.05
+ASK_RETRY_S_MAX: Final = 2.0
+
+
+class ReleaseController(Protocol):
+    """`MoveOperations`, as far as it is needed here."""
+
+    async def leave(self, leaving: Sequence[LeavingPartition]) -> list[MoveOutcome]: ...
+
+    async def cancel(self, partitions: Sequence[LedPartition], reason: str) -> list[MoveOutcome]: ...
+
+
+class ArrivalRelease:
+    """Used by `arrivals`, which decides what is given up."""
+
+    def __init__(
+        self,
+        streams: StreamSource,
+        controller: ReleaseController,
+        clock: Clock,
+        *,
+        open_here: Callable[[PartitionKey], Sequence[StreamRow]],
+    ) -> None:
+        """See the class. `open_here` tells which streams of a partition are open at this broker as the image shows it."""
+        self._streams = streams
+        self._controller = controller
+        self._clock = clock
+        self._open_here = open_here
+
+    async def upload(self, opening: Opening) -> None:
+        """Upload what attempts appended. Until this returns the partition may still be opened here.
+
+        Raises:
+            TimeoutError, s3stream.errors.S3StreamError: the store does not take it.
+        """
+        held = self._held(opening)
+        async with asyncio.timeout(UPLOAD_S_MAX):
+            while any(stream.committed_offset < stream.next_offset for stream in held):
+                await self._streams.force_upload(at_once=True)
+
+    async def close_and_elect(self, opening: Opening, is_over: Callable[[], bool]) -> None:
+        """Ask until the image shows the end, which `is_over` tells.
+
+        It ends earlier where nothing is held here and only another owner's stream is in the way; and where the move was cancelled and the controller
+        refused to close the streams: then they are open here as before, and can be opened again.
+        """
+        pause_s = ASK_RETRY_S
+        while not is_over():
+            leaving = self._leaving(opening)
+            try:
+                (outcome,) = await self._controller.leave([leaving])
+            except (SessionClosedError, NodeFencedError):
+                return
+            except (OperationError, MetadataLagError) as error:
+                LOG.warning("%s was not given up, asking again: %s", opening.request.identity, error)
+            else:
+                if not outcome.is_done:
+                    LOG.info("%s was not given up: %s", opening.request.identity, outcome.message)
+                    if not leaving.ends or (
+                        outcome.code == error_pb2.ERROR_CODE_NO_MOVE
+                        and self._is_open_here(opening, leaving.ends)
+                    ):
+                        return
+            await self._clock.sleep(pause_s)
+            pause_s = min(pause_s * 2, ASK_RETRY_S_MAX)
+
+    def _is_open_here(self, opening: Opening, told: Sequence[StreamState]) -> bool:
+        """Whether the image shows all of these streams open here: no CloseStreams is under way, and none had effect."""
+        shown = {row.stream_id: (row.stream_epoch, row.end_offset) for row in self._open_here(opening.key)}
+        return all(shown.get(state.stream_id) == (state.epoch, state.end_offset) for state in told)
+
+    async def cancel_moves(self, partitions: Sequence[LedPartition], reason: str) -> None:
+        """The partitions stay: their streams cannot be closed now."""
+        try:
+            await self._controller.cancel(partitions, reason)
+        except (OperationError, SessionClosedError, NodeFencedError, MetadataLagError) as error:
+            (topic_id, index), _ = partitions[0]
+            LOG.warning(
+                "moves of %d partitions, the first is %d of topic %s, were not cancelled: %s",
+                len(partitions),
+                index,
+                topic_id.hex(),
+                error,
+            )
+
+    def abandon(self, opening: Opening) -> None:
+        """Forget the streams that attempts opened: they were closed or deleted, or are another's."""
+        for stream in self._held(opening):
+            stream.abandon()
+
+    def _held(self, opening: Opening) -> list[PartitionStream]:
+        held = map(self._streams.held, opening.stream_ids)
+        return [stream for stream in held if stream is not None]
+
+    def _leaving(self, opening: Opening) -> LeavingPartition:
+        """Where the streams end: those that are held here by what they know, others that the image shows open here as it shows them."""
+        ends = [stream.end() for stream in self._held(opening)]
+        known = {end.stream_id for end in ends}
+        ends += [
+            StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset)
+            for row in self._open_here(opening.key)
+            if row.stream_id not in known
+        ]
+        return LeavingPartition(opening.name, ends, [])

@@ -1,0 +1,1 @@
+"""The log of one partition: streams, segments, Meta stream, time index."""

@@ -1,0 +1,338 @@
+"""A partition's log: segments that are slices of streams, read and appended by Kafka offset.
+
+What lives here: the mapping between Kafka offsets and stream offsets, rolls, the time index. No producers, no epochs, no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from ponor_kafka.errors import ErrorCode
+from ponor_partition.log_meta import LogMeta
+from ponor_partition.segment import DATA, OPEN_END, ROW_BYTES, TIME, Content, Segment, StreamName
+from ponor_runtime.identity import StreamId
+from s3stream.errors import OffsetOutOfRangeError, S3StreamError
+from s3stream.records import StreamRecord
+
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.log import time_index
+from ponor_broker.partitions.log.meta_stream import MetaStream
+from ponor_broker.partitions.log.stream_port import PartitionStream, observe
+from ponor_broker.partitions.log.stream_reading import fetch
+from ponor_broker.partitions.log.stream_trims import StreamTrims
+from ponor_broker.partitions.log.time_index import TIME_ENTRY
+
+OnDurable: TypeAlias = Callable[[BaseException | None], None]
+TIME_MAX_MS: Final = (1 << 63) - 1
+SEGMENTS_MAX: Final = 10_000
+"""A partition with this many segments closes the active one only when it is large: each segment costs memory, and time at every open.
+
+The limit is lower if the rows of all segments do not fit into one record of the write-ahead log."""
+LARGE_SEGMENT_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class RollRules:
+    """When the active segment is closed: Kafka's segment.bytes and segment.ms."""
+
+    segment_bytes: int
+    segment_ms: int
+
+
+class PartitionLog:
+    """Open streams of one partition under its log meta."""
+
+    def __init__(
+        self,
+        meta: MetaStream,
+        log_meta: LogMeta,
+        streams: dict[StreamName, PartitionStream],
+        rules: RollRules,
+    ) -> None:
+        self.log_meta = log_meta
+        self._meta = meta
+        self._segments_that_fit = meta.rows_bytes_max // ROW_BYTES
+        self._streams = streams
+        self._rules = rules
+        self._data = streams[log_meta.active.data_stream]
+        self._shift = log_meta.active.kafka_offset(
+            0
+        )  # Kafka offset minus stream offset in the active segment
+        self.active_bytes = 0
+        """Bytes of the active segment."""
+        self.active_max_timestamp = -1
+        self.active_max_timestamp_offset = -1
+        self._roll_due_ms = self._age_limit_ms()
+        self.trims = StreamTrims(log_meta, streams, meta.stream)
+        """How far the streams may be trimmed."""
+
+    @property
+    def streams(self) -> dict[StreamName, PartitionStream]:
+        """Open streams by name."""
+        return self._streams
+
+    @property
+    def end_offset(self) -> int:
+        """The Kafka offset that the next batch gets."""
+        return self._data.next_offset + self._shift
+
+    @property
+    def confirmed_offset(self) -> int:
+        """Every Kafka offset below is durable and readable."""
+        return self._data.confirmed_offset + self._shift
+
+    def apply_rules(self, rules: RollRules) -> None:
+        """When to roll from now on."""
+        self._rules = rules
+        self._roll_due_ms = self._age_limit_ms()
+
+    def _age_limit_ms(self) -> int:
+        """When the active segment is too old to grow; the end of time for one that was made before segments had a birthday."""
+        created_ms = self.log_meta.active.created_ms
+        return created_ms + self._rules.segment_ms if created_ms > 0 else TIME_MAX_MS
+
+    # Appends
+
+    def append(
+        self,
+        batch: memoryview | bytes,
+        base_offset: int,
+        count: int,
+        max_timestamp: int,
+        min_timestamp: int,
+        on_durable: OnDurable,
+    ) -> None:
+        """Append a batch that carries `end_offset` as its `base_offset`; `min_timestamp` and `on_durable` as in `s3stream.stream.Stream.append_nowait`.
+
+        Raises:
+            s3stream.errors.S3StreamError: it was not taken.
+            PartitionError: MESSAGE_TOO_LARGE: it will never be taken, the log cache is smaller.
+        """
+        try:
+            self._data.append_nowait(
+                batch,
+                count=count,
+                max_timestamp=max_timestamp,
+                min_timestamp=min_timestamp,
+                on_durable=on_durable,
+            )
+        except ValueError as error:
+            raise PartitionError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
+        self.active_bytes += len(batch)  # `note_content`, without a call
+        if max_timestamp > self.active_max_timestamp:
+            self.active_max_timestamp = max_timestamp
+            self.active_max_timestamp_offset = base_offset
+
+    def roll_if_due(self, batch_bytes: int, now_ms: int) -> None:
+        """Start a new segment if the next batch would overfill the active one, or if that is too old.
+
+        The change travels through the same write-ahead log as the data and before it, so nobody waits for it.
+
+        Raises:
+            s3stream.errors.S3StreamError: the Meta stream took no change; nothing was rolled.
+        """
+        if self.active_bytes + batch_bytes <= self._rules.segment_bytes and now_ms < self._roll_due_ms:
+            return
+        if self.end_offset == self.log_meta.active.base_offset:
+            return  # it is empty: after a roll whose batch was refused, or lost with the power
+        is_large = self.active_bytes + batch_bytes > LARGE_SEGMENT_BYTES
+        segments = len(self.log_meta.segments)
+        if segments >= self._segments_that_fit or (segments >= SEGMENTS_MAX and not is_large):
+            return
+        self.roll(now_ms)
+
+    def roll(self, now_ms: int) -> None:
+        """Start a new segment at the log's end; the active one is not empty.
+
+        Raises:
+            s3stream.errors.S3StreamError: as `roll_if_due`.
+        """
+        assert self.end_offset > self.log_meta.active.base_offset, "an empty segment is not rolled"
+        ends = {name: stream.next_offset for name, stream in self._streams.items() if name in {DATA, TIME}}
+        observe(self._change(LogMeta.roll_change(self.end_offset, ends, now_ms, self.active_content)))
+        self._shift = self.log_meta.active.kafka_offset(0)
+        self.set_active_content(Content())
+        self._roll_due_ms = self._age_limit_ms()
+
+    # What the segments hold
+
+    @property
+    def active_content(self) -> Content:
+        """Of the active segment, appends in flight included."""
+        return Content(self.active_bytes, self.active_max_timestamp, self.active_max_timestamp_offset)
+
+    def set_active_content(self, content: Content) -> None:
+        """The active segment holds this: after a roll, and after an open."""
+        self.active_bytes, self.active_max_timestamp, self.active_max_timestamp_offset = content
+
+    def note_content(self, size_bytes: int, max_timestamp: int, base_offset: int) -> None:
+        """The active segment has a batch more."""
+        self.active_bytes += size_bytes
+        if max_timestamp > self.active_max_timestamp:
+            self.active_max_timestamp = max_timestamp
+            self.active_max_timestamp_offset = base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments. A segment that lies in part below the log start counts whole, as in Kafka."""
+        return self.active_bytes + self.log_meta.closed_bytes
+
+    # The start of the log
+
+    def drop_before(self, offset: int) -> None:
+        """Forget the segments that lie wholly below an offset, if there are any.
+
+        Raises:
+            s3stream.errors.S3StreamError: the Meta stream took no change.
+        """
+        if self.log_meta.segment_of(offset) is not self.log_meta.segments[0]:
+            observe(self._change(LogMeta.drop_change(offset)))
+
+    def is_trimmed(self, start_offset: int) -> bool:
+        """Whether segments and Data stream begin at the log start."""
+        if self.log_meta.segment_of(start_offset) is not self.log_meta.segments[0]:
+            return False
+        return not self.trims.due(start_offset)
+
+    async def trim(self, start_offset: int) -> None:
+        """Give up what segments and streams hold below the log start, so that objects become garbage.
+
+        Raises:
+            s3stream.errors.S3StreamError: to be tried again.
+        """
+        self.drop_before(start_offset)
+        for stream, offset in self.trims.due(start_offset):
+            await stream.trim(offset)
+
+    # Reads
+
+    def read_cached(self, offset: int, max_bytes: int) -> list[StreamRecord] | None:
+        """Batches from the one that contains `offset` on, if memory has them; at least one however big, none at the end.
+
+        None: some of it has to come from objects (`read`).
+        """
+        segments = self.log_meta.segments
+        if offset >= segments[-1].base_offset:  # nearly always: the active segment, which nothing bounds
+            return self._data.fetch_cached(offset - self._shift, max_bytes)
+        segment = self.log_meta.segment_of(offset)
+        stream = self._streams[segment.data_stream]
+        records = stream.fetch_cached(segment.stream_offset(offset), max_bytes)
+        return None if records is None else self._within(segment, records)
+
+    async def read(self, offset: int, max_bytes: int) -> list[StreamRecord]:
+        """The same from wherever it lies.
+
+        Raises:
+            s3stream.errors.S3StreamError: out of range, unreadable, or too slow.
+        """
+        segment = self.log_meta.segment_of(offset)
+        stream = self._streams[segment.data_stream]
+        try:
+            return self._within(segment, await fetch(stream, segment.stream_offset(offset), max_bytes))
+        except OffsetOutOfRangeError:
+            if self.log_meta.segment_of(offset) is segment:
+                raise
+        return await self.read(offset, max_bytes)  # a cleaned one took its place, and its slice was trimmed
+
+    def place_of(self, offset: int) -> tuple[StreamId, int]:
+        """Stream and offset within it where the record of a Kafka offset lies."""
+        segment = self.log_meta.segment_of(offset)
+        return self._streams[segment.data_stream].stream_id, segment.stream_offset(offset)
+
+    def kafka_offset(self, near_offset: int, record: StreamRecord) -> int:
+        """Kafka's base offset of a record that a read at `near_offset` returned."""
+        segment = self.log_meta.segment_of(near_offset)
+        return segment.kafka_offset(record.base_offset)
+
+    def _within(self, segment: Segment, records: list[StreamRecord]) -> list[StreamRecord]:
+        """Only what belongs to the segment, or to segments that go on in the same stream at the same distance."""
+        if not records:
+            return records
+        records_end, end = records[-1].end_offset, segment.data.end
+        shift = segment.kafka_offset(0)
+        for after in self.log_meta.segments_after(segment):
+            if end == OPEN_END or end >= records_end:
+                break
+            part = after.data
+            if after.suffix != segment.suffix or part.start != end or after.base_offset != shift + end:
+                break
+            end = part.end
+        if end == OPEN_END or records_end <= end:
+            return records
+        return [record for record in records if record.base_offset < end]
+
+    # The time index
+
+    def note_time(self, max_timestamp: int, offset: int) -> bool:
+        """Append a Time entry; False while the partition has no Time stream yet."""
+        stream = self._streams.get(TIME)
+        if stream is None:
+            return False
+        observe(stream.append(TIME_ENTRY.pack(max_timestamp, offset), count=1, max_timestamp=max_timestamp))
+        return True
+
+    @property
+    def has_time_stream(self) -> bool:
+        """Whether the Time stream was made."""
+        return TIME in self._streams
+
+    def add_stream(self, name: StreamName, stream: PartitionStream) -> None:
+        """One of the partition's streams that come later was made and opened."""
+        observe(self._change(LogMeta.stream_change(name, stream.stream_id)))
+        self._streams[name] = stream
+
+    async def offset_before_time(self, timestamp: int) -> int:
+        """A Kafka offset at or below the first record whose timestamp is not below `timestamp`.
+
+        Raises:
+            s3stream.errors.S3StreamError: to be tried again.
+        """
+        return await time_index.offset_before(self.log_meta, self._streams, timestamp)
+
+    # Compaction
+
+    def clean(self, cleaned: Segment) -> asyncio.Future[None]:
+        """Let a cleaned segment, whose data is durable, take the place of those of the same offsets; the future resolves when that is durable too.
+
+        What they lay in is not trimmed before: a crash in between finds the old list, and has to find what it names.
+
+        Raises:
+            s3stream.errors.S3StreamError: the Meta stream took no change.
+        """
+        durable = self._change(LogMeta.clean_change(cleaned))
+        self.trims.hold_until(durable)
+        return durable
+
+    def note_cleaned_to(self, offset: int) -> None:
+        """A pass of the cleaner ended there.
+
+        Raises:
+            s3stream.errors.S3StreamError: the Meta stream took no change.
+        """
+        observe(self._change(LogMeta.cleaned_to_change(offset)))
+
+    def _change(self, change: bytes) -> asyncio.Future[None]:
+        """Write a change of the log meta and apply it; the future resolves when it is durable.
+
+        Raises:
+            s3stream.errors.S3StreamError: the Meta stream did not take it; nothing changed.
+        """
+        durable = self._meta.change(self.log_meta.key, change)
+        self.log_meta.apply_change(change)
+        self.fold_meta()
+        return durable
+
+    def fold_meta(self) -> None:
+        """Write the log meta whole where a replay would apply too many changes otherwise."""
+        if self._meta.wants_whole(self.log_meta.key):
+            # Not taken (the cache is full): the changes stay, and the next one tries again.
+            with contextlib.suppress(S3StreamError):
+                observe(self._meta.put(self.log_meta.key, self.log_meta.snapshot()))
+
+    async def close(self) -> None:
+        """Close the streams of the log; the Meta stream stays open."""
+        await asyncio.gather(*(stream.close() for stream in self._streams.values()))

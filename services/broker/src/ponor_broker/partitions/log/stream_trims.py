@@ -1,0 +1,87 @@
+"""How far a partition's streams may be trimmed: to the first offset that a segment, or a cleaning under way, still needs.
+
+What lives here: the bounds; the trims are `partition_log`'s. A stream is trimmed from its front alone, so of each stream the lowest slice counts. Slices that a
+cleaner replaced stay until the new list of segments lies in committed objects, and what a cleaner writes stays although no segment names it yet. In committed objects and
+not only in the log: who reads objects alone finds the old list until then, and what it names must be there (docs/design/spark.md#snapshots).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+from ponor_partition.log_meta import LogMeta
+from ponor_partition.segment import CLEANED, DATA, TIME, StreamName
+
+from ponor_broker.partitions.log.stream_port import PartitionStream
+
+
+class StreamTrims:
+    """Of one partition."""
+
+    def __init__(
+        self, log_meta: LogMeta, streams: Mapping[StreamName, PartitionStream], meta: PartitionStream
+    ) -> None:
+        self._log_meta = log_meta
+        self._streams = streams
+        self._meta = meta
+        self._meta_needed_to = 0  # the Meta stream has to be committed up to here before anything is trimmed
+        self._changes: list[asyncio.Future[None]] = []  # lists of segments that are on their way to the disk
+        self._lowest_known: dict[StreamName, tuple[int, int, int]] = {}
+        self.is_cleaning = False
+        """A cleaner writes: what lies behind the last slice of the `.cleaned` streams may become a segment."""
+
+    def hold_until(self, durable: asyncio.Future[None]) -> None:
+        """Trim nothing until this change of the list of segments, the last entry of the Meta stream, is durable and in a committed object."""
+        self._meta_needed_to = self._meta.next_offset
+        self._changes.append(durable)
+        durable.add_done_callback(self._release)
+
+    def due(self, start_offset: int) -> list[tuple[PartitionStream, int]]:
+        """Streams that hold something that nobody needs, and from where on they are needed; the log begins at Kafka offset `start_offset`."""
+        if self._changes or self._meta.committed_offset < self._meta_needed_to:
+            return []
+        return [
+            (stream, needed)
+            for name, stream in self._streams.items()
+            if (needed := self._needed_from(name, stream, start_offset)) > stream.start_offset
+        ]
+
+    def _needed_from(self, name: StreamName, stream: PartitionStream, start_offset: int) -> int:
+        kind = TIME if name.startswith(TIME) else DATA
+        first = self._lowest(name, kind, start_offset)
+        if first is not None:
+            # Data below the log start has to go. What is replaced, and entries of a Time stream, can wait for their upload, and are worth none.
+            is_start = kind == DATA and not self._log_meta.segments[0].suffix and not name.endswith(CLEANED)
+            return first if is_start else min(first, stream.committed_offset)
+        if self.is_cleaning or not name.endswith(CLEANED):
+            return stream.start_offset
+        return stream.committed_offset
+
+    def _lowest(self, name: StreamName, kind: StreamName, start_offset: int) -> int | None:
+        """Where the lowest slice of a stream begins, None without slices.
+
+        Segments of a plain stream lie in it in their order. A later cleaning appends, so in a `.cleaned` one all have to be looked at. A roll
+        changes neither, so the answer holds until closed segments go or the log start moves.
+        """
+        known = self._lowest_known.get(name)
+        if known is not None and known[:2] == (self._log_meta.replacements, start_offset):
+            return known[2]
+        starts = self._starts(name, kind, start_offset)
+        lowest = min(starts, default=None) if name.endswith(CLEANED) else next(starts, None)
+        if lowest is not None:
+            self._lowest_known[name] = (self._log_meta.replacements, start_offset, lowest)
+        return lowest
+
+    def _starts(self, name: StreamName, kind: StreamName, start_offset: int) -> Iterator[int]:
+        for at, segment in enumerate(self._log_meta.segments):
+            part = segment.slice(kind)
+            if part is None or kind + segment.suffix != name:
+                continue
+            is_cut = at == 0 and kind == DATA
+            yield max(part.start, segment.stream_offset(start_offset)) if is_cut else part.start
+
+    def _release(self, durable: asyncio.Future[None]) -> None:
+        """A change that failed holds for ever: the list of segments that a later open finds is the old one."""
+        if not durable.cancelled() and durable.exception() is None:
+            self._changes.remove(durable)

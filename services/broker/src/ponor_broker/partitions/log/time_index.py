@@ -1,0 +1,49 @@
+"""The time index of a partition's log: from a timestamp to where the search of batch headers begins.
+
+What lives here: the look-up over segments and their slices of the Time streams. Entries are appended by `partition_log` as data is uploaded, and by
+`cleaning` beside the segments it writes; both say the same: no record of the segment that lies before the entry's offset has a larger timestamp.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from ponor_partition.log_meta import LogMeta
+from ponor_partition.segment import OPEN_END, TIME, StreamName
+
+from ponor_broker.partitions.log.stream_port import PartitionStream
+from ponor_broker.partitions.log.stream_reading import fetch
+
+TIME_ENTRY: Final = struct.Struct(">qq")
+"""Largest timestamp so far, Kafka base offset of the batch that brought it; one Time stream record of count 1 each."""
+
+
+async def offset_before(
+    log_meta: LogMeta, streams: Mapping[StreamName, PartitionStream], timestamp: int
+) -> int:
+    """A Kafka offset at or below the first record whose timestamp is not below `timestamp`.
+
+    Segments before the first one whose largest timestamp reaches it cannot hold that record; within this one the entries decide.
+
+    Raises:
+        s3stream.errors.S3StreamError: the Time stream cannot be read.
+    """
+    segment = log_meta.first_reaching(timestamp)
+    entries = segment.slice(TIME)
+    stream = streams.get(TIME + segment.suffix)
+    if entries is None or stream is None:
+        return segment.base_offset
+    end = stream.confirmed_offset if entries.end == OPEN_END else entries.end
+    low, high = max(entries.start, stream.start_offset), end
+    found = segment.base_offset
+    while low < high:
+        middle = (low + high) // 2
+        records = stream.fetch_cached(middle, 1) or await fetch(stream, middle, 1)
+        known_timestamp, offset = TIME_ENTRY.unpack(records[0].payload)
+        if known_timestamp < timestamp:
+            found, low = max(found, offset), middle + 1
+        else:
+            high = middle
+    return found

@@ -1,0 +1,1 @@
+"""Maintenance of open partitions outside the request path: retention, trims, producer expiry."""

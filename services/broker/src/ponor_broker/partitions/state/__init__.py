@@ -1,0 +1,1 @@
+"""State of one partition that survives a change of leader: checkpoint, producers, leader epochs."""

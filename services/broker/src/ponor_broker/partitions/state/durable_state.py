@@ -1,0 +1,258 @@
+"""What of a partition survives the broker that leads it: checkpoint, producers, leader epochs, and when they are written.
+
+What lives here: the states of one partition together, their writes to the Meta stream, and their recovery from batch headers. They are
+written as of the confirmed end: what is in flight may still fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from ponor_kafka.errors import KafkaWireError
+from ponor_kafka.record_batch import NO_PRODUCER_ID, BatchView
+from ponor_partition import meta_entry
+from ponor_partition.errors import PartitionCorruptError
+from ponor_partition.meta_entry import MetaKey, MetaValues
+from ponor_partition.segment import Content
+from ponor_runtime.clock import Clock
+from ponor_runtime.turns import Steps
+from s3stream.errors import S3StreamError
+from s3stream.records import StreamRecord
+
+from ponor_broker.partitions.log.meta_stream import MetaStream
+from ponor_broker.partitions.log.partition_log import PartitionLog
+from ponor_broker.partitions.log.stream_port import observe
+from ponor_broker.partitions.state.checkpoint import PartitionCheckpoint
+from ponor_broker.partitions.state.leader_epochs import LeaderEpochs
+from ponor_broker.partitions.state.partition_state import PartitionState
+from ponor_broker.partitions.state.producer_entry import ROW_BYTES_MAX, ProducerBatch
+from ponor_broker.partitions.state.producer_state import ProducerStates
+
+RECOVER_BYTES: Final = 1 << 20
+BATCHES_PER_TURN: Final = 256
+"""Batch headers that a recovery reads before others get the loop."""
+
+
+class DurableState:
+    """See the module's docstring."""
+
+    def __init__(self, meta: MetaStream, log: PartitionLog, *, producers_max: int) -> None:
+        self.checkpoint = PartitionCheckpoint()
+        # The snapshot of all producers must fit into one record of the write-ahead log.
+        producers_max = min(producers_max, meta.rows_bytes_max // ROW_BYTES_MAX)
+        self.producers = ProducerStates(producers_max=producers_max)
+        self.epochs = LeaderEpochs()
+        self._meta = meta
+        self._log = log
+        self.epochs_are_dirty = False
+        """Whether `persist_epochs` has something to do."""
+        self._noted_timestamp = self.checkpoint.max_timestamp
+        self._snapshot_changes = 0
+        self._producers_due_whole = False
+        """A write of producers was not taken: what it would have said is in no change any more."""
+
+    def restoring(self, values: MetaValues) -> Steps[None]:
+        """Take over what the Meta stream says, in steps.
+
+        Raises:
+            PartitionCorruptError: a value is damaged.
+        """
+        states: tuple[PartitionState, ...] = (self.checkpoint, self.epochs)
+        for state in states:
+            value = values.get(state.key)
+            if value is not None and value.whole is not None:
+                state.restore(value.whole)
+        producers = values.get(self.producers.key)
+        if producers is not None:
+            yield from self.producers.restoring(producers)
+        self._noted_timestamp = self.checkpoint.max_timestamp
+        self._snapshot_changes = self.producers.changes
+        self.epochs.forget_before(self.checkpoint.start_offset)
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """A leader's epoch starts at the log's end; persisted before its first batch."""
+        if self.epochs.assign(leader_epoch, self._log.end_offset):
+            self.epochs_are_dirty = True
+
+    def persist_epochs(self) -> None:
+        """Called before each append.
+
+        Raises:
+            S3StreamError: the Meta stream did not take it.
+        """
+        if self.epochs_are_dirty:
+            observe(self._meta.put(meta_entry.LEADER_EPOCHS, self.epochs.snapshot()))
+            self.epochs_are_dirty = False
+
+    def note_timestamp(self, max_timestamp: int, batch_offset: int) -> None:
+        """A batch is readable."""
+        if max_timestamp > self.checkpoint.max_timestamp:
+            self.checkpoint.max_timestamp = max_timestamp
+            self.checkpoint.max_timestamp_offset = batch_offset
+
+    @property
+    def wants_time_stream(self) -> bool:
+        """Whether there are timestamps that a Time stream should hold, and none exists."""
+        return self._noted_timestamp < self.checkpoint.max_timestamp and not self._log.has_time_stream
+
+    # Recovery
+
+    async def recover(self, end_offset: int, clock: Clock) -> int:
+        """Learn from the batch headers between checkpoint and end; returns how many batches were read.
+
+        Raises:
+            S3StreamError: the log cannot be read.
+            PartitionCorruptError: the Data stream holds something that is no record batch.
+        """
+        checkpoint = self.checkpoint
+        offset = checkpoint.recover_offset
+        # At the base it counted the segment before.
+        if checkpoint.active_end_offset > self._log.log_meta.active.base_offset:
+            self._log.set_active_content(
+                Content(
+                    checkpoint.active_bytes,
+                    checkpoint.active_max_timestamp,
+                    checkpoint.active_max_timestamp_offset,
+                )
+            )
+        now_ms = clock.wall_ms()
+        self._log.fold_meta()  # what an older release left
+        batches = 0
+        while offset < end_offset:
+            for record in await self._log.read(offset, RECOVER_BYTES):
+                base_offset = self._log.kafka_offset(offset, record)
+                self._replay(_stored_batch(record), base_offset, record, now_ms)
+                offset = base_offset + record.count
+                batches += 1
+                if batches % BATCHES_PER_TURN == 0:
+                    await clock.sleep(0)
+        return batches
+
+    def _replay(self, batch: BatchView, base_offset: int, record: StreamRecord, now_ms: int) -> None:
+        if base_offset >= max(self._log.log_meta.active.base_offset, self.checkpoint.active_end_offset):
+            self._log.note_content(len(record.payload), batch.max_timestamp, base_offset)
+        if batch.producer_id != NO_PRODUCER_ID and batch.base_sequence >= 0:
+            self.producers.replay(producer_batch(batch), base_offset, base_offset + record.count, now_ms)
+        self.note_timestamp(batch.max_timestamp, base_offset)
+
+    # Writes
+
+    def before_upload(self, confirmed_offset: int) -> bool:
+        """Append what describes the data so far, so that it travels in the same object: called just before a block is sealed.
+
+        When the storage does not take it, the next upload does; recovery then only reads more headers.
+
+        Returns:
+            Whether only a step of the work was done, and nothing was appended: many producers have to be encoded. Call again in a later turn.
+        """
+        if self.producers.rest():
+            return True
+        try:
+            self.write_checkpoint(confirmed_offset, clean=False)
+            if self._meta.compaction_due:
+                self._meta.rewrite(self._snapshots(confirmed_offset))
+        except S3StreamError:
+            pass
+        return False
+
+    def write_checkpoint(self, confirmed_offset: int, *, clean: bool) -> None:
+        """Write what changed since the last time.
+
+        Raises:
+            S3StreamError: the storage did not take all of it; nothing is wrong, only older.
+        """
+        checkpoint = self.checkpoint
+        if self.producers.changes != self._snapshot_changes:
+            self._write_producers(confirmed_offset)
+        if checkpoint.max_timestamp > self._noted_timestamp and self._log.note_time(
+            checkpoint.max_timestamp, checkpoint.max_timestamp_offset
+        ):
+            self._noted_timestamp = checkpoint.max_timestamp
+        if confirmed_offset > checkpoint.recover_offset or clean != checkpoint.clean_shutdown:
+            written = replace(
+                checkpoint,
+                recover_offset=confirmed_offset,
+                clean_shutdown=clean,
+                active_bytes=self._log.active_bytes,
+                active_max_timestamp=self._log.active_max_timestamp,
+                active_max_timestamp_offset=self._log.active_max_timestamp_offset,
+                active_end_offset=self._log.end_offset,
+            )
+            observe(self._meta.put(meta_entry.PARTITION, written.snapshot()))
+            self.checkpoint = written
+
+    def _write_producers(self, confirmed_offset: int) -> None:
+        """The producers that changed, or all of them where a replay would apply too many changes otherwise.
+
+        Raises:
+            S3StreamError: the storage did not take it; the next write is whole.
+        """
+        key, producers = meta_entry.PRODUCER_SNAPSHOT, self.producers
+        is_whole = self._producers_due_whole or self._meta.wants_whole(key)
+        self._producers_due_whole = True
+        if is_whole:
+            observe(self._meta.put(key, producers.snapshot_at(confirmed_offset)))
+        else:
+            observe(self._meta.change(key, producers.change_at(confirmed_offset)))
+        self._producers_due_whole = False
+        self._snapshot_changes = producers.changes
+
+    def write_whole(self, confirmed_offset: int) -> None:
+        """Write everything again behind what there is, with a clean checkpoint: the next open has to read nothing that lies before.
+
+        Raises:
+            S3StreamError: as `write_checkpoint`.
+        """
+        self.write_checkpoint(confirmed_offset, clean=True)
+        self._meta.rewrite(self._snapshots(confirmed_offset))
+
+    def advance_start(self, start_offset: int, confirmed_offset: int) -> asyncio.Future[None]:
+        """The log begins at `start_offset` from now on. The future resolves when a later open will find it so.
+
+        Raises:
+            S3StreamError: the Meta stream did not take it; nothing changed.
+        """
+        assert self.checkpoint.start_offset < start_offset <= confirmed_offset
+        self.write_checkpoint(confirmed_offset, clean=False)  # `recover` may not lie below the start
+        written = replace(self.checkpoint, start_offset=start_offset)
+        durable = self._meta.put(meta_entry.PARTITION, written.snapshot())
+        self.checkpoint = written
+        self.epochs.forget_before(start_offset)
+        return durable
+
+    def _snapshots(self, confirmed_offset: int) -> dict[MetaKey, bytes]:
+        return {
+            meta_entry.LOG: self._log.log_meta.snapshot(),
+            meta_entry.PARTITION: self.checkpoint.snapshot(),
+            meta_entry.LEADER_EPOCHS: self.epochs.snapshot(),
+            meta_entry.PRODUCER_SNAPSHOT: self.producers.snapshot_at(confirmed_offset),
+        }
+
+
+def _stored_batch(record: StreamRecord) -> BatchView:
+    try:
+        return BatchView(memoryview(record.payload))
+    except KafkaWireError as error:
+        raise PartitionCorruptError(
+            f"stream {record.stream_id}, offset {record.base_offset}: {error}"
+        ) from error
+
+
+def producer_of(records: memoryview | None) -> ProducerBatch | None:
+    """The producer of a batch that may be malformed; None if there is none."""
+    if records is None:
+        return None
+    try:
+        batch = BatchView(records)
+    except KafkaWireError:
+        return None
+    return None if batch.producer_id == NO_PRODUCER_ID else producer_batch(batch)
+
+
+def producer_batch(batch: BatchView) -> ProducerBatch:
+    """What the producer's state machine needs of a batch."""
+    return ProducerBatch(
+        batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta + 1
+    )

@@ -1,0 +1,89 @@
+"""When clients are told who leads a partition.
+
+Of a new partition: once its leader has put the partition's Meta stream under its key. By then the leader's image shows the partition, so that the leader
+serves requests for it, or lets them wait until it serves. A client that is told earlier may reach the leader before its image shows the topic, and what
+it sends without acknowledgement would be lost.
+
+After a failover: once the Meta stream is not open at a former leader any more. Until then the log of that leader is recovered, which may take longer than
+requests can wait at the new one. Clients that are told nobody keep their records and ask again. In a planned move somebody is always named: the streams are
+closed before the election, and both brokers let requests wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ponor.metadata.v1.records_pb2 import PartitionChanged, RecordBatch
+from ponor_metadata.rows import PartitionRow
+
+from ponor_broker.partitions.topics.topics import Topics, topic_of_key
+
+
+class Announcements:
+    """Of one tenant's topics, as this broker's image shows them. `image_changed` must be called for every batch."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._complete: dict[bytes, int] = {}
+        """Topic to the number of its partitions when all of them were announced. A new leader or the topic's end may take that back."""
+        self._waiting: dict[bytes, list[asyncio.Future[None]]] = {}
+
+    def is_complete(self, topic_id: bytes, partitions: Sequence[PartitionRow]) -> bool:
+        """Whether all partitions of a topic are announced. Cheap where it is so, and where it is not so for the first one."""
+        if self._complete.get(topic_id) == len(partitions):
+            return True
+        if not all(map(self.is_announced, partitions)):
+            return False
+        self._complete[topic_id] = len(partitions)
+        return True
+
+    def is_announced(self, row: PartitionRow) -> bool:
+        """Whether clients are told who leads a partition."""
+        return self._topics.is_announced(row)
+
+    async def wait(self, topic_id: bytes, ms_max: int) -> bool:
+        """Wait until all partitions of a topic are announced; returns False if the time was over first. A topic that is deleted meanwhile counts as announced."""
+        try:
+            async with asyncio.timeout(ms_max / 1000):
+                while not self.is_complete(topic_id, self._topics.partitions(topic_id)):
+                    changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiting.setdefault(topic_id, []).append(changed)
+                    await changed
+        except TimeoutError:
+            return False
+        return True
+
+    def image_changed(self, batch: RecordBatch | None) -> None:
+        """A batch was applied, or the image was replaced (None)."""
+        if batch is None:
+            self._complete.clear()
+            for topic_id in list(self._waiting):
+                self._wake(topic_id)
+            return
+        for record in batch.records:
+            if record.HasField("topic_deleted"):
+                self._complete.pop(record.topic_deleted.topic_id, None)
+                self._wake(record.topic_deleted.topic_id)
+            elif record.HasField("partition_changed"):
+                self._leader_changed(record.partition_changed)
+            elif self._waiting and record.HasField("stream_closed"):
+                for topic_id in list(self._waiting):
+                    self._wake(topic_id)
+            elif self._waiting and record.HasField("key_put"):
+                named = topic_of_key(record.key_put.key)
+                if named is not None:
+                    self._wake(named)
+
+    def _leader_changed(self, changed: PartitionChanged) -> None:
+        # Only topics that are complete are looked at, so that a failover of thousands of partitions costs one look for each topic.
+        if changed.topic_id not in self._complete:
+            return
+        row = self._topics.partition(changed.topic_id, changed.partition)
+        if row is None or not self.is_announced(row):
+            del self._complete[changed.topic_id]
+
+    def _wake(self, topic_id: bytes) -> None:
+        for waiting in self._waiting.pop(topic_id, ()):
+            if not waiting.done():
+                waiting.set_result(None)

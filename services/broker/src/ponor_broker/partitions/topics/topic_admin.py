@@ -1,0 +1,227 @@
+"""Making, changing and deleting topics, and changing settings: what the broker asks of the controller for its clients.
+
+What lives here: the operations, the wait until this broker's own image shows their effect, and the translation of refusals into Kafka's
+errors. The rules of names, counts and settings are the controller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1.session_service_pb2 import (
+    AlterBrokerConfigs,
+    AlterTopicConfigs,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    Operation,
+    OperationResult,
+)
+from ponor.controller.v1.session_service_pb2 import (
+    ConfigChange as WireChange,
+)
+from ponor_kafka.configs.changes import ChangeKind, ConfigChange
+from ponor_kafka.errors import ErrorCode
+from ponor_metadata.errors import (
+    MetadataLagError,
+    OperationTimeoutError,
+    OperationTooLargeError,
+    SessionClosedError,
+)
+from ponor_rpc.errors import OperationError
+
+from ponor_broker.partitions.errors import PartitionError
+from ponor_broker.partitions.topics.announcements import Announcements
+from ponor_broker.partitions.topics.topics import Topics
+
+DEFAULT_COUNT: Final = -1
+IMAGE_WAIT_MS: Final = 5_000
+ANNOUNCED_WAIT_MS: Final = 5_000
+"""Longest wait for the leaders of new partitions: some of these brokers may be gone, and the topic exists all the same."""
+INTERNAL_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "__consumer_offsets": MappingProxyType(
+            {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
+        )
+    }
+)
+"""Settings of topics that the broker makes for itself, as Kafka gives them (4.3.1, GroupCoordinatorService.groupMetadataTopicConfigs)."""
+
+_KAFKA_CODES: Final = {
+    error_pb2.ERROR_CODE_INVALID_REQUEST: ErrorCode.INVALID_REQUEST,
+    error_pb2.ERROR_CODE_TOPIC_EXISTS: ErrorCode.TOPIC_ALREADY_EXISTS,
+    error_pb2.ERROR_CODE_TOPIC_NOT_FOUND: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    error_pb2.ERROR_CODE_INVALID_TOPIC: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    error_pb2.ERROR_CODE_INVALID_PARTITIONS: ErrorCode.INVALID_PARTITIONS,
+    error_pb2.ERROR_CODE_INVALID_REPLICATION_FACTOR: ErrorCode.INVALID_REPLICATION_FACTOR,
+    error_pb2.ERROR_CODE_INVALID_CONFIG: ErrorCode.INVALID_CONFIG,
+}
+_CHANGE_KINDS: Final = MappingProxyType(
+    {
+        ChangeKind.SET: WireChange.KIND_SET,
+        ChangeKind.DELETE: WireChange.KIND_DELETE,
+        ChangeKind.APPEND: WireChange.KIND_APPEND,
+        ChangeKind.SUBTRACT: WireChange.KIND_SUBTRACT,
+    }
+)
+
+
+class Session(Protocol):
+    """The session client, as far as it is needed here."""
+
+    def submit(self, operation: Operation, *, deadline_ms: int | None = None) -> Awaitable[OperationResult]:
+        """Have an operation carried out; see `ponor_metadata.session.SessionClient`."""
+        ...
+
+
+class ImageProgress(Protocol):
+    """The subscription client, as far as it is needed here."""
+
+    def wait_for(self, index: int, deadline_ms: int | None = None) -> Awaitable[None]:
+        """Until the image shows an index; see `ponor_metadata.subscription.SubscriptionClient`."""
+        ...
+
+
+class CreatedTopic(NamedTuple):
+    """What the controller made, or would make."""
+
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+
+
+class TopicAdmin:
+    """Operations on topics of one tenant. All of them raise PartitionError with the code that a Kafka client gets."""
+
+    def __init__(
+        self,
+        session: Session,
+        progress: ImageProgress,
+        topics: Topics,
+        announcements: Announcements,
+        *,
+        deadline_ms: int,
+    ) -> None:
+        self._session = session
+        self._progress = progress
+        self._topics = topics
+        self._announcements = announcements
+        self._deadline_ms = deadline_ms
+        self._ensuring: dict[str, asyncio.Future[None]] = {}
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int = DEFAULT_COUNT,
+        replication_factor: int = DEFAULT_COUNT,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+        deadline_ms: int | None = None,
+    ) -> CreatedTopic:
+        """Make a topic; returns once clients are told who leads it, or ANNOUNCED_WAIT_MS later: then they are told to ask again."""
+        body = CreateTopic(
+            tenant_id=self._topics.tenant_id,
+            name=name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=dict(configs or {}),
+            validate_only=validate_only,
+        )
+        result = await self._submit(Operation(create_topic=body), deadline_ms)
+        held = result.topic_held
+        if not validate_only:
+            await self._announced(held.topic_id, deadline_ms)
+        return CreatedTopic(held.topic_id, held.partitions, held.replication_factor)
+
+    async def delete(self, topic_id: bytes, *, deadline_ms: int | None = None) -> None:
+        """Delete a topic; returns once this broker's image shows it."""
+        await self._submit(Operation(delete_topic=DeleteTopic(topic_id=topic_id)), deadline_ms)
+
+    async def create_partitions(
+        self, topic_id: bytes, count: int, *, validate_only: bool = False, deadline_ms: int | None = None
+    ) -> None:
+        """Give a topic `count` partitions; returns as `create`."""
+        body = CreatePartitions(topic_id=topic_id, count=count, validate_only=validate_only)
+        await self._submit(Operation(create_partitions=body), deadline_ms)
+        if not validate_only:
+            await self._announced(topic_id, deadline_ms)
+
+    async def _announced(self, topic_id: bytes, deadline_ms: int | None) -> None:
+        deadline_ms = self._deadline_ms if deadline_ms is None else deadline_ms
+        await self._announcements.wait(topic_id, min(deadline_ms, ANNOUNCED_WAIT_MS))
+
+    async def alter_topic_configs(
+        self,
+        topic_id: bytes,
+        changes: Iterable[ConfigChange],
+        *,
+        replace: bool = False,
+        validate_only: bool = False,
+    ) -> None:
+        """Change a topic's own settings, all or none; returns once this broker's image shows it."""
+        body = AlterTopicConfigs(
+            topic_id=topic_id, changes=_wire_changes(changes), replace=replace, validate_only=validate_only
+        )
+        await self._submit(Operation(alter_topic_configs=body), None)
+
+    async def alter_broker_configs(
+        self,
+        node_id: int,
+        changes: Iterable[ConfigChange],
+        *,
+        replace: bool = False,
+        validate_only: bool = False,
+    ) -> None:
+        """Change dynamic settings of a broker, or of all (`ponor_metadata.rows.ALL_BROKERS`); otherwise as for topics."""
+        body = AlterBrokerConfigs(
+            node_id=node_id, changes=_wire_changes(changes), replace=replace, validate_only=validate_only
+        )
+        await self._submit(Operation(alter_broker_configs=body), None)
+
+    async def ensure(self, name: str, *, partitions: int = DEFAULT_COUNT) -> None:
+        """Return once the topic exists. Callers at the same time share one operation."""
+        if self._topics.by_name(name) is not None:
+            return
+        running = self._ensuring.get(name)
+        if running is None:
+            running = asyncio.ensure_future(self._ensure(name, partitions))
+            self._ensuring[name] = running
+            running.add_done_callback(
+                lambda done: (self._ensuring.pop(name, None), done.cancelled() or done.exception())
+            )
+        await asyncio.shield(running)
+
+    async def _ensure(self, name: str, partitions: int) -> None:
+        try:
+            await self.create(name, partitions=partitions, configs=INTERNAL_CONFIGS.get(name))
+        except PartitionError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+    async def _submit(self, operation: Operation, deadline_ms: int | None) -> OperationResult:
+        deadline_ms = self._deadline_ms if deadline_ms is None else deadline_ms
+        try:
+            result = await self._session.submit(operation, deadline_ms=deadline_ms)
+            await self._progress.wait_for(result.commit_index, max(deadline_ms, IMAGE_WAIT_MS))
+        except OperationError as error:
+            # What is not a verdict on the request itself (no broker, overload) passes: clients try again.
+            raise PartitionError(
+                _KAFKA_CODES.get(error.code, ErrorCode.REQUEST_TIMED_OUT), error.message
+            ) from error
+        except OperationTooLargeError as error:
+            raise PartitionError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        except (OperationTimeoutError, MetadataLagError, SessionClosedError) as error:
+            raise PartitionError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+        return result
+
+
+def _wire_changes(changes: Iterable[ConfigChange]) -> list[WireChange]:
+    return [
+        WireChange(name=change.name, kind=_CHANGE_KINDS[change.kind], value=change.value)
+        for change in changes
+    ]

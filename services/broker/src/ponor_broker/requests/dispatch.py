@@ -1,0 +1,323 @@
+"""From a request frame to its handler, and from the handler's answer to response buffers.
+
+What lives here: the rules of Kafka's envelope as measured on Apache Kafka 4.3.1 (docs/compatibility.md): which versions are advertised, what an
+ApiVersions request of an unknown version gets, and that everything else this broker does not handle closes the connection without an
+answer. No sockets: the simulator calls `dispatch` with the bytes of a frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from ponor_kafka.api import ApiKey
+from ponor_kafka.codec import decode, encode_steps
+from ponor_kafka.headers import RequestHeader, decode_request_header, encode_response_frame
+from ponor_runtime.clock import Clock
+from ponor_runtime.disk import Buffer
+from ponor_runtime.telemetry import Counter, Histogram, Telemetry
+from ponor_runtime.tracing import Span
+from ponor_runtime.turns import Turns
+
+from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.connection import (
+    Answer,
+    CloseConnectionError,
+    ConnectionContext,
+    PendingAnswer,
+    Response,
+)
+from ponor_broker.requests.request_tracing import begin_request
+from ponor_broker.requests.running_requests import RequestsUnderWay
+from ponor_broker.serving import Serving
+
+PRODUCE_ADVERTISED_MIN: Final = 0
+"""Advertised although Produce 0 to 2 are refused: librdkafka reads from it which codecs a broker knows (KAFKA-18659)."""
+
+
+class Measured:
+    """Counts the requests of one API, once a turn of the loop: what one group commit answers costs one look at the clock."""
+
+    __slots__ = ("_clock", "_duration", "_requests", "_started_ns")
+
+    def __init__(self, requests: Counter, duration: Histogram, clock: Clock) -> None:
+        self._requests = requests
+        self._duration = duration
+        self._clock = clock
+        self._started_ns: list[int] = []
+
+    @property
+    def requests(self) -> int:
+        """How many were counted."""
+        return self._requests.value
+
+    def answered(self, started_ns: int) -> None:
+        """A request that was received at this monotonic time is answered, or wants no answer."""
+        if not self._started_ns:
+            asyncio.get_running_loop().call_soon(self._record)
+        self._started_ns.append(started_ns)
+
+    def _record(self) -> None:
+        all_started_ns, self._started_ns = self._started_ns, []
+        self._requests.add(len(all_started_ns))
+        now_ns = self._clock.monotonic_ns()
+        for started_ns in all_started_ns:
+            self._duration.record((now_ns - started_ns) // 1000)
+
+
+class Reply:
+    """Makes a response frame of a body, and counts the request as answered."""
+
+    __slots__ = ("_is_noted", "_measured", "header", "received_ns")
+
+    def __init__(self, header: RequestHeader, measured: Measured, received_ns: int) -> None:
+        self.header = header
+        self._measured = measured
+        self._is_noted = False
+        self.received_ns = received_ns
+
+    def __call__(self, body: Sequence[Buffer]) -> Response:
+        """The frame for a body's buffers, which are not copied."""
+        self.note()
+        header = self.header
+        return encode_response_frame(header.api_key, header.api_version, header.correlation_id, body)
+
+    def note(self) -> None:
+        """The request is answered, or wants no answer. Counted once, also when an answer is replaced by a refusal."""
+        if not self._is_noted:
+            self._is_noted = True
+            self._measured.answered(self.received_ns)
+
+
+class TracedReply(Reply):
+    """The reply to a sampled request: the answer ends its span."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, header: RequestHeader, measured: Measured, received_ns: int, span: Span) -> None:
+        super().__init__(header, measured, received_ns)
+        self._span = span
+
+    def note(self) -> None:
+        super().note()
+        self._span.end()
+
+
+class RawHandler(Protocol):
+    """Produce, Fetch and Metadata: they read the frame themselves and answer with the body's buffers, at once or later."""
+
+    @property
+    def version_min(self) -> int: ...
+
+    @property
+    def version_max(self) -> int: ...
+
+    @property
+    def when_fenced(self) -> WhenFenced: ...
+
+    def start(self, frame: bytearray, header: RequestHeader, reply: Reply) -> Answer:
+        """Begin the request: `reply(body)`, or a promise of it; None: it has no answer."""
+        ...
+
+
+class PlainHandler(Protocol):
+    """The short way of Produce requests that have nothing unusual; see `handlers.plain_produce`."""
+
+    def start(self, frame: bytearray, measured: Measured, received_ns: int) -> PendingAnswer | None:
+        """Begin the request; None, and nothing is done, if it has to take the long way. `measured` counts its answer."""
+        ...
+
+
+class _Route:
+    """Where requests of one API go: to one of the two kinds of handlers."""
+
+    __slots__ = ("handler", "measured", "raw", "version_max", "version_min", "when_fenced")
+
+    def __init__(self, raw: RawHandler | None, handler: ApiHandler | None, measured: Measured) -> None:
+        self.raw = raw
+        self.handler = handler
+        self.measured = measured
+        either = raw or handler
+        assert either is not None
+        self.version_min = either.version_min
+        self.version_max = either.version_max
+        self.when_fenced = either.when_fenced
+
+
+class AdvertisedApi(NamedTuple):
+    """One row of an ApiVersions answer."""
+
+    key: int
+    version_min: int
+    version_max: int
+
+
+class Dispatcher:
+    """Routes requests. Handlers are given by constructor; `advertised` is what ApiVersions shows."""
+
+    def __init__(
+        self,
+        handlers: Iterable[ApiHandler],
+        *,
+        raw: Mapping[ApiKey, RawHandler],
+        plain: PlainHandler | None = None,
+        serving: Serving,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._serving = serving
+        self._under_way = RequestsUnderWay(serving, clock)
+        self._turns = Turns()
+        self._telemetry = telemetry
+        self._plain = plain
+        self._produce_measured = _measured(telemetry, ApiKey.PRODUCE, clock)
+        self._routes = {
+            int(key): _Route(
+                one,
+                None,
+                self._produce_measured if key is ApiKey.PRODUCE else _measured(telemetry, key, clock),
+            )
+            for key, one in raw.items()
+        }
+        for handler in handlers:
+            self._routes[int(handler.key)] = _Route(None, handler, _measured(telemetry, handler.key, clock))
+
+    @property
+    def requests(self) -> int:
+        """How many requests were answered so far."""
+        return sum(route.measured.requests for route in self._routes.values())
+
+    @property
+    def advertised(self) -> list[AdvertisedApi]:
+        """Every handled API, by key: never an API that is not, and with the one measured exception."""
+        return sorted(
+            AdvertisedApi(
+                key,
+                PRODUCE_ADVERTISED_MIN if key == ApiKey.PRODUCE else route.version_min,
+                route.version_max,
+            )
+            for key, route in self._routes.items()
+        )
+
+    def dispatch(self, frame: bytearray, connection: ConnectionContext, received_ns: int) -> Answer:
+        """Start one request, which was received at this monotonic time.
+
+        Returns:
+            The response frame's buffers, or a promise of them; None (also as what is promised) when no answer is due.
+
+        Raises:
+            KafkaWireError: malformed; CloseConnectionError: not handled. The connection is closed for both.
+        """
+        if self._plain is not None and self._telemetry.tracing is None:
+            pending = self._plain.start(frame, self._produce_measured, received_ns)
+            if pending is not None:
+                return pending
+        header = decode_request_header(frame)
+        route = self._routes.get(header.api_key)
+        if route is None:
+            raise CloseConnectionError(f"API {ApiKey(header.api_key).name} is not handled by this broker")
+        reply = Reply(header, route.measured, received_ns)
+        if self._telemetry.tracing is not None:
+            return self._dispatch_traced(route, frame, connection, reply)
+        return self._start(route, frame, connection, reply)
+
+    def _dispatch_traced(
+        self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply
+    ) -> Answer:
+        telemetry, header = self._telemetry, reply.header
+        assert telemetry.tracing is not None
+        span = begin_request(telemetry.tracing, header, connection, reply.received_ns)
+        if span is None:
+            return self._start(route, frame, connection, reply)
+        reply = TracedReply(header, route.measured, reply.received_ns, span)
+        telemetry.request = span
+        try:
+            if header.api_key == ApiKey.PRODUCE:
+                return self._start(route, frame, connection, reply)
+            # Tasks of the request inherit its span. Produce has none, and callbacks that its appends wake must not.
+            inside = telemetry.tracing.inside(span)
+            return inside.run(self._start, route, frame, connection, reply)
+        except BaseException as error:
+            span.end(error=type(error).__qualname__)
+            raise
+        finally:
+            telemetry.request = None
+
+    def _start(self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply) -> Answer:
+        header = reply.header
+        if (
+            not route.version_min <= header.api_version <= route.version_max
+            and header.api_key != ApiKey.API_VERSIONS
+        ):
+            raise _unhandled_version(header, route)
+        self._serving.check()
+        if route.when_fenced is WhenFenced.SETTLES:
+            return self._begin(route, frame, connection, reply)
+        begin = partial(self._begin_guarded, route, frame, connection, reply)
+        epoch = self._serving.epoch
+        answer = begin()
+        if not isinstance(answer, asyncio.Future) and not self._under_way.may_leave(epoch):
+            epoch = self._serving.epoch
+            answer = begin()
+        return self._under_way.add(answer, epoch, begin) if isinstance(answer, asyncio.Future) else answer
+
+    def _begin_guarded(
+        self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply
+    ) -> Response | asyncio.Future[Response]:
+        """Have a request handled whose answer needs permission.
+
+        Raises:
+            CloseConnectionError: there is no permission, and this API has no answer that says so.
+        """
+        if self._serving.refusal is not None and route.when_fenced is WhenFenced.CLOSES:
+            raise CloseConnectionError(f"this broker may not answer: {self._serving.refusal}")
+        answer = self._begin(route, frame, connection, reply)
+        assert not isinstance(answer, PendingAnswer), "what waits for the write-ahead log is settled by it"
+        return answer
+
+    def _begin(self, route: _Route, frame: bytearray, connection: ConnectionContext, reply: Reply) -> Answer:
+        if route.raw is not None:
+            return route.raw.start(frame, reply.header, reply)
+        assert route.handler is not None
+        return asyncio.get_running_loop().create_task(
+            self._handle(route.handler, frame, reply.header, connection, reply), name=route.handler.key.name
+        )
+
+    async def _handle(
+        self,
+        handler: ApiHandler,
+        frame: bytearray,
+        header: RequestHeader,
+        connection: ConnectionContext,
+        reply: Reply,
+    ) -> Response:
+        version = header.api_version
+        if handler.key is ApiKey.API_VERSIONS and not handler.version_min <= version <= handler.version_max:
+            # The client learns from version 0 what to ask next; its request cannot even be decoded.
+            version = header.api_version = 0
+            request = None
+        else:
+            request, _ = decode(header.api_key, version, frame, header.body_position)
+        response = await handler.handle(request, RequestContext(version, header.client_id, connection))
+        if response is None:
+            reply.note()
+            return None
+        return reply(await self._turns.run_short(encode_steps(response, version)))
+
+
+def _unhandled_version(header: RequestHeader, route: _Route) -> CloseConnectionError:
+    return CloseConnectionError(
+        f"{ApiKey(header.api_key).name} version {header.api_version} is not handled,"
+        f" only {route.version_min} to {route.version_max}"
+    )
+
+
+def _measured(telemetry: Telemetry, key: int, clock: Clock) -> Measured:
+    name = ApiKey(key).name.lower()
+    return Measured(
+        telemetry.counter("ponor_kafka_requests_total", api=name),
+        telemetry.histogram("ponor_kafka_request_seconds", api=name),
+        clock,
+    )

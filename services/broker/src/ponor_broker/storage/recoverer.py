@@ -1,0 +1,167 @@
+"""The recoverer: follows the image for logs that this process is to recover, and recovers them beside its own work.
+
+What lives here: one task per log, a bound on how many run at once, retries, and what is told of it. The bytes that all of them hold together are bounded by
+`takeover_bytes_max`. A recovery ends by itself when its log is closed or given to somebody else; whatever it did until then stays right, because every
+step of it is conditional at the controller and repeatable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from ponor.metadata.v1.records_pb2 import RecordBatch
+from ponor_metadata.errors import NodeFencedError
+from ponor_runtime.object_store import ObjectStoreError
+from ponor_runtime.runtime import Runtime
+from ponor_runtime.tasks import BackgroundTasks
+from s3stream.errors import S3StreamError, StorageFailedError, WalCorruptError, WalNotHeldError
+from s3stream.ports import OpenWal
+from s3stream.recovery import RecoveryReport
+from s3stream.settings import StorageSettings
+from s3stream.takeover import recover_wal
+
+from ponor_broker.node import Node
+from ponor_broker.storage.assigned_logs import Assignment, assigned_to, is_somebody_elses, row_of
+from ponor_broker.storage.start import StoragePorts
+
+LOG: Final = logging.getLogger("ponor.broker.takeover")
+RETRY_S: Final = 0.2
+RETRY_S_MAX: Final = 5.0
+ALARM_RETRY_S: Final = 60.0
+"""Pause before a log is read again in which something acknowledged is missing: only a person, or a store that comes to its senses, changes that."""
+HELD_TWICE: Final = 2
+"""A recovery holds up to a chunk that is being read, and one that is being uploaded."""
+_RECORDS: Final = frozenset({"wal_recovery_assigned", "wal_closed"})
+
+
+class Recoverer:
+    """See the module's docstring. `recover_own` before clients are let in, `run` as a task from then on."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: StorageSettings,
+        node: Node,
+        ports: StoragePorts,
+        tasks: BackgroundTasks,
+        *,
+        in_flight_max: int,
+        bytes_max: int,
+    ) -> None:
+        self._runtime = runtime
+        self._node = node
+        self._ports = ports
+        self._tasks = tasks
+        share = bytes_max // in_flight_max // HELD_TWICE
+        self._settings = replace(
+            settings, recovery_chunk_bytes_max=min(share, settings.recovery_chunk_bytes_max)
+        )
+        self._places = asyncio.Semaphore(in_flight_max)
+        self._changed = asyncio.Event()
+        self._running: dict[Assignment, asyncio.Task[None]] = {}
+        self._over: dict[Assignment, None] = {}  # that the image may show for a moment longer
+        self._duration = runtime.telemetry.histogram("ponor_wal_takeover_seconds")
+        runtime.telemetry.gauge("ponor_wal_takeovers_running", lambda: len(self._running))
+
+    async def recover_own(self) -> None:
+        """Recover what earlier processes of this node left, as far as it was given to this one: its partitions cannot open before.
+
+        Raises:
+            WalCorruptError: acknowledged records are missing from a log; the message names them.
+        """
+        own = [each for each in self._assigned() if each.node_id == self._node.node_id]
+        await asyncio.gather(*(self._recover(each, alarms=False) for each in own))
+
+    def image_changed(self, batch: RecordBatch | None) -> None:
+        """A batch was applied; None: the image was replaced."""
+        if batch is None or any(record.WhichOneof("kind") in _RECORDS for record in batch.records):
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Follow the image for ever."""
+        self._changed.set()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            self._reconcile(self._assigned())
+
+    def _assigned(self) -> list[Assignment]:
+        return assigned_to(self._node.subscription.image, self._node.node_id, self._node.epoch)
+
+    def _reconcile(self, wanted: Sequence[Assignment]) -> None:
+        self._over = {each: None for each in self._over if each in wanted}
+        for assignment, task in list(self._running.items()):
+            if is_somebody_elses(self._node.subscription.image, assignment):
+                task.cancel()
+        for assignment in wanted:
+            if assignment not in self._running and assignment not in self._over:
+                self._running[assignment] = self._tasks.spawn(
+                    self._run_one(assignment), f"recover {assignment}"
+                )
+
+    async def _run_one(self, assignment: Assignment) -> None:
+        try:
+            await self._recover(assignment, alarms=True)
+        finally:
+            del self._running[assignment]
+
+    async def _recover(self, assignment: Assignment, *, alarms: bool) -> None:
+        """Try until the log is closed or somebody else's. With `alarms` a damaged log is tried again for ever, else it is raised."""
+        pause_s = RETRY_S
+        while (log := self._log_of(assignment)) is not None:
+            try:
+                async with self._places:
+                    await self._attempt(assignment, log)
+                self._over[assignment] = None
+                return
+            except WalNotHeldError as error:
+                # The row ends the loop once the image shows who closed or took the log. As long as it does not, the assignment stands: nobody else would recover the log.
+                LOG.info("%s: the row is looked at again: %s", assignment, error)
+            except (StorageFailedError, NodeFencedError):
+                return  # this process's own epoch or session is over, and others see to that
+            except WalCorruptError as error:
+                if not alarms:
+                    raise
+                LOG.critical("%s CANNOT BE RECOVERED, its streams stay closed: %s", assignment, error)
+                pause_s = ALARM_RETRY_S
+            except (S3StreamError, ObjectStoreError) as error:
+                LOG.warning("recovering %s failed, it is tried again: %s", assignment, error)
+            await self._runtime.clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, max(pause_s, RETRY_S_MAX))
+
+    def _log_of(self, assignment: Assignment) -> OpenWal | None:
+        row = row_of(self._node.subscription.image, assignment)
+        if row is None:
+            return None
+        return OpenWal(self._ports.wals.name_of(row.node_id, row.wal_epoch), row.trim_sequence)
+
+    async def _attempt(self, assignment: Assignment, log: OpenWal) -> None:
+        LOG.info("recovering %s from slot %d on", assignment, log.trim_sequence)
+        report = await recover_wal(
+            runtime=self._runtime,
+            store=self._ports.store,
+            wal=log,
+            manager=self._ports.wals,
+            streams=self._ports.streams,
+            objects=self._ports.objects,
+            settings=self._settings,
+            tasks=self._tasks,
+        )
+        self._duration.record(report.duration_ms * 1000)
+        _tell(assignment, report)
+
+
+def _tell(assignment: Assignment, report: RecoveryReport) -> None:
+    LOG.info(
+        "recovered %s in %d ms: %d records, %d bytes uploaded; %d streams closed; %d records were uploaded before",
+        assignment,
+        report.duration_ms,
+        report.records,
+        report.bytes,
+        report.streams,
+        report.skipped_committed,
+    )
