@@ -55,12 +55,14 @@ test: install ## everything that belongs to a change: unit, property, scenario, 
 test-spark: install $(VENV)/.spark ## the tests that need Spark; where no Java is installed, one comes with the packages
 	$(BIN)/pytest -q -o 'norecursedirs=.*' tests/spark
 
-check: install ## lint, types, arrows, dependencies, spelling, protos
+check: install ## lint, types, arrows, dependencies, unused code, spelling, protos
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@for member in $(MEMBERS); do (cd $$member && deptry src --no-ansi --package-module-name-map "ponor-rpc=ponor_rpc|ponor") || exit 1; done
+	@# Fields and constants are data; vulture cannot tell which of them a reader needs.
+	@! $(BIN)/vulture | grep -E 'unused (class|function|import|method|property)'
 	$(BIN)/codespell
 	$(BIN)/buf lint
 	@# Wire compatibility is promised from the first release on.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_spark.errors import OptionError, PonorSparkError, lease_over
-from ponor_spark.option_values import offsets_json, offsets_to_json
+from ponor_spark.option_values import offsets_json
 from ponor_spark.options import (
     AtOffsets,
     AtTime,
@@ -206,4 +207,4 @@ def test_errors_and_options_reach_other_processes() -> None:
     )
 )
 def test_offsets_survive_their_json(offsets: dict[str, dict[int, int]]) -> None:
-    assert offsets_json("startingOffsets", offsets_to_json(offsets)) == offsets
+    assert offsets_json("startingOffsets", json.dumps(offsets)) == offsets

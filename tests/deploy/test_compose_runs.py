@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ponor_runtime.ready_file import read_ready_file
-
 from tests.deploy.composition import Container, containers
 from tests.deploy.containers import ENTRYPOINT, PROBE
 from tests.e2e.load.cluster import ponor
@@ -42,11 +40,13 @@ class Running:
     def addresses(self) -> dict[str, str]:
         """Waits until it serves."""
         deadline = time.monotonic() + PATIENCE_S
-        while (ready := read_ready_file(self.directory / "run" / "ready.json")) is None:
+        ready_file = self.directory / "run" / "ready.json"
+        while not ready_file.exists():
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.05)
-        return ready.addresses
+        addresses: dict[str, str] = json.loads(ready_file.read_text())["addresses"]
+        return addresses
 
     def until_healthy(self) -> None:
         """Waits until the health check of the container passes."""

@@ -19,7 +19,7 @@ from ponor_journal.format import (
     spare_number,
 )
 from ponor_journal.group import encode_group
-from ponor_journal.scan import entries_of, scan_segment
+from ponor_journal.scan import SegmentScan, entries_of, scan_in_steps
 from ponor_runtime.disk import SECTOR_BYTES
 
 IDENTITY = bytes(range(16))
@@ -58,6 +58,13 @@ def test_names() -> None:
         assert spare_number(foreign) is None
 
 
+def scan_segment(data: bytes, generation: int) -> SegmentScan:
+    scan = SegmentScan()
+    for _ in scan_in_steps(scan, data, generation, IDENTITY, None):
+        pass
+    return scan
+
+
 @given(
     groups=st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=5), max_size=6),
     large=st.booleans(),
@@ -88,7 +95,7 @@ def test_encoded_groups_are_scanned(groups: list[list[bytes]], large: bool) -> N
         data, crc = data + frame, encoded.crc
         written += list(enumerate(entries, sequence))
         sequence += len(entries)
-    scan = scan_segment(data.ljust(segment_bytes, b"\0"), 7, IDENTITY, None)
+    scan = scan_segment(data.ljust(segment_bytes, b"\0"), 7)
     assert scan.damage is None
     assert (scan.end, scan.next_sequence, scan.chain_crc) == (len(data), sequence, crc)
     found = [(number, bytes(entry)) for frame in scan.frames for number, entry in entries_of(data, frame)]
@@ -97,6 +104,6 @@ def test_encoded_groups_are_scanned(groups: list[list[bytes]], large: bool) -> N
 
 @given(st.binary(max_size=4096), st.integers(0, 2**64 - 1))
 def test_scan_of_arbitrary_bytes_does_not_raise(data: bytes, generation: int) -> None:
-    assert scan_segment(data, generation, IDENTITY, None).damage is not None
+    assert scan_segment(data, generation).damage is not None
     frame, _ = opening_frame(512)
-    assert scan_segment(frame + data, 7, IDENTITY, None).next_sequence == 100
+    assert scan_segment(frame + data, 7).next_sequence == 100

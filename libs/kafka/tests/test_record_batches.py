@@ -75,8 +75,7 @@ CODECS = pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.n
 def test_batch_of_a_client_is_readable(library: Any, codec: Codec) -> None:
     batch = view(build_with(library, codec))
     batch.check_crc()
-    batch.set_base_offset(100)
-    batch.set_leader_epoch(12)
+    batch.stamp(100, 12)
     batch.check_crc()
     batch.check_records(BOUND)
 

@@ -328,7 +328,7 @@ class Script:
     def _progress(self, number: str) -> None:
         for peer, progress in self._node(number).progress().items():
             self._say(
-                f"{peer.node_id}: {progress.state.value}, match {progress.match_index}, next {progress.next_index}, in flight {progress.in_flight_messages}"
+                f"{peer.node_id}: {progress.state.value}, match {progress.match_index}, next {progress.next_index}, in flight {len(progress._in_flight)}"
             )
 
 

@@ -58,7 +58,7 @@ def test_the_window_fills_by_messages_and_by_bytes() -> None:
     progress.sent(4, 100)
     assert progress.is_window_full(LIMITS)
     progress.acknowledged(4)
-    assert (progress.in_flight_messages, progress.in_flight_bytes) == (0, 0)
+    assert (len(progress._in_flight), progress.in_flight_bytes) == (0, 0)
 
 
 def test_a_refusal_of_what_was_acknowledged_is_ignored() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import json
 from pathlib import Path
 
 import pytest
 from ponor_runtime.command import announce, start_metrics
 from ponor_runtime.health import LIVE_SILENCE_NS, READY_SILENCE_NS, Health, Unmet
 from ponor_runtime.lifecycle import StartRefusedError
-from ponor_runtime.ready_file import read_ready_file, write_ready_file
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.system_disk import SystemDisk
@@ -72,23 +72,13 @@ def test_ready_file_follows_the_conditions(tmp_path: Path) -> None:
     world.health.require("session", lambda: reason[0])
     announce(world, path, {"kafka": "127.0.0.1:9092"})
     world.health.look(1)
-    content = read_ready_file(path)
-    assert content is not None
-    assert (content.addresses, content.unmet) == ({"kafka": "127.0.0.1:9092"}, {})
+    content = json.loads(path.read_text())
+    assert (content["addresses"], content["unmet"]) == ({"kafka": "127.0.0.1:9092"}, {})
+    assert content["ready"]
     reason[0] = "silent"
     world.health.look(2)
-    content = read_ready_file(path)
-    assert content is not None
-    assert content.unmet == {"session": "silent"}
-
-
-def test_ready_file_of_an_earlier_version_is_readable(tmp_path: Path) -> None:
-    path = tmp_path / "ready.json"
-    write_ready_file(path, {})
-    path.write_text('{"pid": 1, "addresses": {}}')
-    content = read_ready_file(path)
-    assert content is not None
-    assert content.unmet == {}
+    content = json.loads(path.read_text())
+    assert (content["ready"], content["unmet"]) == (False, {"session": "silent"})
 
 
 def ask(address: str, path: str) -> tuple[int, str]:

@@ -20,18 +20,13 @@ from s3stream.file_wal import FileWal
 from s3stream.object_wal.slot import LABEL_BYTES
 from s3stream.object_wal.slot_keys import wal_prefix
 from s3stream.objects.keys import object_key
-from s3stream.stores.botocore_client import BotocoreBucket
-from s3stream.stores.botocore_store import SINGLE_PUT_BYTES_MAX, BotocoreObjectStore
-from s3stream.stores.s3_location import parse_s3_location
 from s3stream.takeover import recover_wal
 
 from libs.s3stream.tests.cluster_model import NAMESPACE
 from libs.s3stream.tests.compaction_rig import World
 from libs.s3stream.tests.diskless_cluster import DisklessCluster
 from libs.s3stream.tests.interruptions import CALLS_MAX, Interruption, Kind
-from libs.s3stream.tests.memory_multipart import MemoryMultipartStore
 from libs.s3stream.tests.storage_node import IDENTITY, small_settings
-from libs.s3stream.tests.store_rig import MemoryObjectStore
 from libs.s3stream.tests.test_compaction_execution import ALL, LIMITS, three_objects
 
 OLD, NEW = NodeId(1), NodeId(2)
@@ -113,27 +108,6 @@ async def test_an_interrupted_takeover_is_repeated_and_leaves_nothing(kind: Kind
         assert (was_closed and was_interrupted) or sizes == [LABEL_BYTES] * max(len(slots), 1), "fences alone"
         known = {object_key(NAMESPACE, each) for each in (*cluster.model.committed, *cluster.model.prepared)}
         assert set(cluster.store.objects) - set(slots) <= known
-        if not was_interrupted:
-            return
-    pytest.fail("no end")
-
-
-@KINDS
-async def test_an_interrupted_large_put_leaves_no_upload(kind: Kind) -> None:
-    large = [b"x" * (SINGLE_PUT_BYTES_MAX + 1)]
-    for at in range(CALLS_MAX):
-        interruption = Interruption(kind, at)
-        parts = MemoryMultipartStore(MemoryObjectStore())
-        location = parse_s3_location("s3://b/", {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"})
-        store = BotocoreObjectStore(BotocoreBucket(location))
-        store._multipart = interruption.wrap(parts)
-        was_interrupted = await interruption.run(partial(store.put, "1", large))
-        no_task_is_left()
-        is_unknown = interruption.interrupted == "create_multipart" and kind in (
-            Kind.APPLIED,
-            Kind.CANCELLED_LATE,
-        )
-        assert len(parts.uploads) == is_unknown, (at, interruption.interrupted)
         if not was_interrupted:
             return
     pytest.fail("no end")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ponor_spark.errors import OptionError
@@ -126,15 +126,6 @@ def offsets_json(option: str, value: str, minimum: int = OFFSET_EARLIEST) -> Off
                     f"{option}: {offset} for {topic}-{partition} is out of range; write {minimum} or more"
                 )
     return found
-
-
-def offsets_to_json(offsets: Mapping[str, Mapping[int, int]]) -> str:
-    """Format offsets as the Kafka source does: sorted, without spaces."""
-    ordered = {
-        topic: {str(partition): offsets[topic][partition] for partition in sorted(offsets[topic])}
-        for topic in sorted(offsets)
-    }
-    return json.dumps(ordered, separators=(",", ":"))
 
 
 def _json_object(option: str, value: str, example: str) -> dict[str, Any]:

@@ -128,10 +128,6 @@ class Journal:
         """Set a callback for when a segment is needed and the disk is full."""
         self._files.on_full = callback
 
-    def try_room(self, size_bytes: int) -> bool:
-        """Whether `append` would accept an entry of this size now. An empty queue accepts any size."""
-        return self._writer.queue.has_room(size_bytes)
-
     async def entries(self, from_sequence: int = 0) -> AsyncIterator[tuple[int, memoryview]]:
         """Yield every recovered entry from `from_sequence` on, before the first append.
 

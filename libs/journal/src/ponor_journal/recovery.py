@@ -147,7 +147,7 @@ async def read_entries(
 
 
 async def _scan(data: bytes, generation: int, identity: bytes, seal: Seal | None) -> SegmentScan:
-    """Run `scan_segment`, yielding to the loop between its steps."""
+    """Verify a segment, yielding to the loop between its steps."""
     scan = SegmentScan()
     for _ in scan_in_steps(scan, data, generation, identity, seal):
         await _turn()

@@ -92,25 +92,18 @@ STEP_BYTES: Final = 1 << 20
 """Bytes checked by one step of a scan."""
 
 
-def scan_segment(data: bytes, generation: int, identity: bytes, seal: Seal | None) -> SegmentScan:
-    """Verify a segment.
+def scan_in_steps(
+    scan: SegmentScan, data: bytes, generation: int, identity: bytes, seal: Seal | None
+) -> Iterator[None]:
+    """Verify a segment and fill in `scan`, in steps of one or two milliseconds.
 
     Args:
+        scan: the result; new.
         data: the whole file.
         generation: from the file's name.
         identity: of the journal.
         seal: the next segment's record of this one; None for the last segment.
     """
-    scan = SegmentScan()
-    for _ in scan_in_steps(scan, data, generation, identity, seal):
-        pass
-    return scan
-
-
-def scan_in_steps(
-    scan: SegmentScan, data: bytes, generation: int, identity: bytes, seal: Seal | None
-) -> Iterator[None]:
-    """Run `scan_segment` into `scan`, in steps of one or two milliseconds."""
     view = memoryview(data)
     if not _accept_first(scan, view, generation, identity):
         return

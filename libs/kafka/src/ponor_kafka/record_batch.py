@@ -165,16 +165,6 @@ class BatchView:
                 f"the batch at offset {self.base_offset} has CRC {actual:08x}, not {self.crc:08x}"
             )
 
-    def set_base_offset(self, offset: int) -> None:
-        """Set the offset of the first record, in place."""
-        _INT64.pack_into(self.view, 0, offset)
-        self.base_offset = offset
-
-    def set_leader_epoch(self, epoch: int) -> None:
-        """Set the leader epoch, in place."""
-        _INT32.pack_into(self.view, LENGTH_PREFIX_BYTES, epoch)
-        self.leader_epoch = epoch
-
     def stamp(self, offset: int, leader_epoch: int) -> None:
         """Set base offset and leader epoch together, as every append does."""
         stamp(self.view, offset, leader_epoch)

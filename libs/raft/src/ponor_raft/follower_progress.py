@@ -69,10 +69,6 @@ class FollowerProgress:
         self.snapshot_waited_ticks = 0
         self._in_flight: deque[tuple[int, int]] = deque()  # last index and bytes of each message
 
-    @property
-    def in_flight_messages(self) -> int:
-        return len(self._in_flight)
-
     def is_window_full(self, limits: RaftLimits) -> bool:
         """Whether sending entries must wait for acknowledgements."""
         return (

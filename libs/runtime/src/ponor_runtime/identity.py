@@ -51,12 +51,6 @@ def cluster_of_id(composed: int) -> ClusterOrdinal:
     return ClusterOrdinal(composed >> SEQUENCE_BITS)
 
 
-def sequence_of_id(composed: int) -> int:
-    """Sequence part of an id."""
-    assert composed >= 0
-    return composed & SEQUENCE_MAX
-
-
 def compose_node_id(ordinal: ClusterOrdinal, number: int) -> NodeId:
     """Build a node id. The result is below 2^30 because Kafka clients and tools expect small ids.
 

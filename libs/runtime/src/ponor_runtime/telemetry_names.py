@@ -67,8 +67,6 @@ MICROSECONDS: Final = (
 """Buckets of durations: factors of two in the normal range of disks and requests, coarser above."""
 LATENESS_US: Final = (12_800, 25_600, 50_000, 100_000, 400_000, 1_600_000, 6_400_000)
 """Buckets of event loop lateness; no step of a service may take more than 50 ms."""
-COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_096)
-SIZES: Final = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
 
 METRICS: Final[dict[str, Metric]] = {
     # Every process: ponor_runtime.health.

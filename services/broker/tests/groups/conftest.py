@@ -333,7 +333,7 @@ class MemoryPartition:
         for batch, done in ended:
             view = BatchView(memoryview(batch))
             end = BatchView(memoryview(self.log[-1])).next_offset if self.log else self.log_start_offset
-            view.set_base_offset(end)
+            view.stamp(end, view.leader_epoch)
             self.log.append(batch)
             told.append((done, end))
         for done, end in reversed(told) if told_backwards else told:

@@ -23,7 +23,7 @@ class Progress:
         self._ratio = 0.0
         self._eta_s = 0.0
         telemetry.gauge("ponor_compactor_progress_ratio", lambda: self._ratio)
-        telemetry.gauge("ponor_compactor_eta_seconds", lambda: self._eta_s)
+        telemetry.gauge("ponor_compactor_eta_seconds", lambda: self.eta_s)
 
     @property
     def ratio(self) -> float:

@@ -22,15 +22,9 @@ from s3stream.stores.s3_errors import PASSING_STATUS, SLOW_DOWN_CODES, SLOW_DOWN
 BOTOCORE_ERRORS: Final = (BotoCoreError, ClientError, ConnectionFailure, TimeoutError, ConnectionError)
 """An answer that breaks off while its body is read comes as aiohttp's own error."""
 
-_RANGE_NOT_SATISFIABLE: Final = 416
 _CONFLICT: Final = 409
 _PRECONDITION_FAILED: Final = 412
 _NOT_IMPLEMENTED: Final = 501
-
-
-def is_range_beyond_end(error: Exception) -> bool:
-    """Whether a ranged GET asked for nothing but bytes after the end of the object."""
-    return _answer(error)[0] == _RANGE_NOT_SATISFIABLE
 
 
 def is_not_implemented(error: Exception) -> bool:

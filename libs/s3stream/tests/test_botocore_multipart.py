@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from aiobotocore.session import get_session
 from ponor_runtime.object_store import (
-    ObjectAlreadyExistsError,
-    ObjectNotFoundError,
     ObjectStoreRefusedError,
     ObjectStoreUnavailableError,
 )
@@ -17,12 +15,11 @@ from ponor_runtime.telemetry import Telemetry
 from s3stream.stores import botocore_client
 from s3stream.stores.botocore_client import BotocoreBucket
 from s3stream.stores.botocore_multipart import BotocoreMultipartStore
-from s3stream.stores.botocore_store import SINGLE_PUT_BYTES_MAX, BotocoreObjectStore
 from s3stream.stores.multipart_wrappers import MeteredMultipartStore
 from s3stream.stores.s3 import S3ObjectStore
 from s3stream.stores.s3_location import parse_s3_location
 
-from libs.s3stream.tests import multipart_conformance, object_store_conformance
+from libs.s3stream.tests import multipart_conformance
 from tests.integration.seaweed_server import SeaweedServer
 
 pytestmark = pytest.mark.s3
@@ -51,11 +48,6 @@ async def bucket(server: SeaweedServer, request: pytest.FixtureRequest) -> Async
     await made.close()
 
 
-@pytest.mark.parametrize("check", object_store_conformance.CHECKS, ids=lambda check: check.__name__)
-async def test_conformance(check: object_store_conformance.Check, bucket: BotocoreBucket) -> None:
-    await check(BotocoreObjectStore(bucket), "p")
-
-
 @pytest.mark.parametrize("check", multipart_conformance.CHECKS, ids=lambda check: check.__name__)
 async def test_conformance_of_parts(
     check: multipart_conformance.Check, bucket: BotocoreBucket, server: SeaweedServer
@@ -72,38 +64,11 @@ def bucket_url(server: SeaweedServer, bucket: BotocoreBucket) -> str:
 async def test_bodies_may_be_signed(server: SeaweedServer) -> None:
     location = parse_s3_location(server.url("signed") + "&unsigned_payload=false", server.environment)
     bucket = BotocoreBucket(location)
-    store, parts = BotocoreObjectStore(bucket), BotocoreMultipartStore(bucket)
-    await store.put("1", [b"a" * 300_000, b"b" * 700_000])
-    assert await store.get("1", 299_999, 2) == b"ab"
+    store, parts = S3ObjectStore(location), BotocoreMultipartStore(bucket)
     upload = await parts.create_multipart("2")
     await parts.complete_multipart(upload, [await parts.upload_part(upload, 1, [b"a" * 300_000, b"end"])])
     assert await store.get_tail("2", 4) == (b"aend", 300_003)
     await bucket.close()
-
-
-async def test_a_large_put_is_create_only_and_leaves_no_open_upload(
-    bucket: BotocoreBucket, server: SeaweedServer
-) -> None:
-    store = BotocoreObjectStore(bucket)
-    await store.put("1", [b"x" * (SINGLE_PUT_BYTES_MAX + 1)])
-    with pytest.raises(ObjectAlreadyExistsError):
-        await store.put("1", [b"y" * (SINGLE_PUT_BYTES_MAX + 2)])
-    assert await store.get_tail("1", 1) == (b"x", SINGLE_PUT_BYTES_MAX + 1)
-    ours = bucket.full_prefix("")
-    assert [key for key, _ in server.open_multipart_uploads() if key.startswith(ours)] == []
-
-
-async def test_deletion_under_a_condition(bucket: BotocoreBucket) -> None:
-    store = BotocoreObjectStore(bucket)
-    await store.put("1", [b"first"])
-    etag = await store.etag_of("1")
-    await store.delete(["1"])
-    await store.put("1", [b"second"])
-    assert not await store.delete_if_unchanged("1", etag)
-    assert await store.get("1", 0, 10) == b"second"
-    assert await store.delete_if_unchanged("1", await store.etag_of("1"))
-    with pytest.raises(ObjectNotFoundError):
-        await store.etag_of("1")
 
 
 async def test_completions_are_counted(bucket: BotocoreBucket) -> None:
@@ -124,7 +89,7 @@ class TestErrors:
         environment = {**server.environment, "AWS_SECRET_ACCESS_KEY": "wrong"}
         bucket = BotocoreBucket(parse_s3_location(server.url(), environment))
         with pytest.raises(ObjectStoreRefusedError, match="check the credentials"):
-            await BotocoreObjectStore(bucket).put("1", [b"x"])
+            await BotocoreMultipartStore(bucket).create_multipart("1")
         await bucket.close()
 
     async def test_an_absent_bucket_is_refused(self, server: SeaweedServer) -> None:
@@ -140,5 +105,5 @@ class TestErrors:
         )
         bucket = BotocoreBucket(location)
         with pytest.raises(ObjectStoreUnavailableError, match=r"127\.0\.0\.1:1"):
-            await BotocoreObjectStore(bucket).get("1", 0, 1)
+            await BotocoreMultipartStore(bucket).create_multipart("1")
         await bucket.close()
