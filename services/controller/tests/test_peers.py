@@ -222,7 +222,17 @@ async def test_strangers_are_refused_with_the_remedy(changes: dict[str, object],
 
 
 @pytest.mark.parametrize(
-    "frames", [[b"\xff"], [encode_messages([])], [_hello(), b"\xff"], [_hello(), _hello()]]
+    "frames",
+    [
+        [b"\xff"],
+        [encode_messages([])],
+        [_hello(), b"\xff"],
+        [_hello(), _hello()],
+        [_hello(sender=wire.PeerReplica(node_id=-1))],
+        [_hello(sender=wire.PeerReplica(node_id=1 << 30))],
+        [_hello(sender=wire.PeerReplica(directory_id=b"short"))],
+        [_hello(to=wire.PeerReplica(node_id=1 << 30))],
+    ],
 )
 async def test_nonsense_ends_its_own_stream(frames: list[bytes]) -> None:
     async with _called() as (core, connection):

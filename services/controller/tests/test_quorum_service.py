@@ -149,6 +149,9 @@ def test_nonsense_is_refused_by_name_and_the_connection_goes_on() -> None:
                 add_learner=wire.AddLearner(node_id=0, directory_id=learner.directory_id)
             ).SerializeToString(): "node id 0",
             wire.QuorumRequest(
+                add_learner=wire.AddLearner(node_id=1 << 30, directory_id=learner.directory_id)
+            ).SerializeToString(): "node id 1073741824",
+            wire.QuorumRequest(
                 add_learner=wire.AddLearner(
                     node_id=7,
                     directory_id=learner.directory_id,

@@ -30,6 +30,7 @@ CLUSTER_ORDINAL_MAX: Final = (1 << CLUSTER_ORDINAL_BITS) - 1
 UNKNOWN_ORDINAL: Final = ClusterOrdinal(0)
 SEQUENCE_MAX: Final = (1 << SEQUENCE_BITS) - 1
 NODE_NUMBER_MAX: Final = (1 << NODE_NUMBER_BITS) - 1
+NODE_ID_BOUND: Final = 1 << (CLUSTER_ORDINAL_BITS + NODE_NUMBER_BITS)
 
 
 def compose_id(ordinal: ClusterOrdinal, sequence: int) -> int:
@@ -66,13 +67,13 @@ def compose_node_id(ordinal: ClusterOrdinal, number: int) -> NodeId:
 
 def cluster_of_node(node_id: NodeId) -> ClusterOrdinal:
     """Cluster of a node id."""
-    assert 0 <= node_id < 1 << 30
+    assert 0 <= node_id < NODE_ID_BOUND
     return ClusterOrdinal(node_id >> NODE_NUMBER_BITS)
 
 
 def number_of_node(node_id: NodeId) -> int:
     """Part of a node id that is unique within its cluster."""
-    assert 0 <= node_id < 1 << 30
+    assert 0 <= node_id < NODE_ID_BOUND
     return node_id & NODE_NUMBER_MAX
 
 

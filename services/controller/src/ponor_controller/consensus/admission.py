@@ -17,7 +17,7 @@ from ponor_runtime.network import Connection, ConnectionClosedError
 
 from ponor_controller.consensus.directory_identity import DirectoryIdentity
 from ponor_controller.consensus.members import Member
-from ponor_controller.consensus.peer_frames import replica
+from ponor_controller.consensus.peer_frames import PeerFrameError, replica
 from ponor_controller.consensus.peer_link import HANDSHAKE_SECONDS
 from ponor_controller.consensus.peers import receive_hello
 
@@ -40,7 +40,7 @@ class Admission:
                 hello = await receive_hello(connection, self._identity, may_format=self.may_format)
             if hello is not None and hello.cluster_id and self._is_meant(hello) and not self.admitted.done():
                 self.admitted.set_result(_admitted(self._identity, hello))
-        except (ConnectionClosedError, DecodeError, OperationError, TimeoutError):
+        except (ConnectionClosedError, DecodeError, OperationError, PeerFrameError, TimeoutError):
             return
         finally:
             await connection.close()
@@ -54,7 +54,7 @@ class Admission:
 def _admitted(identity: DirectoryIdentity, hello: wire.PeerHello) -> DirectoryIdentity:
     own = replica(hello.to)
     voters = tuple(
-        Member(NodeId(row.node_id), row.directory_id, row.peer_address, row.service_address)
+        Member(NodeId(row.node_id), replica(row).directory_id, row.peer_address, row.service_address)
         for row in hello.initial_voters
     )
     return replace(

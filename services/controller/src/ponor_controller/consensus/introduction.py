@@ -13,7 +13,7 @@ from ponor_rpc.methods import PEER
 from ponor_runtime.network import ConnectionClosedError, Network
 
 from ponor_controller.consensus.directory_identity import DirectoryIdentity
-from ponor_controller.consensus.peer_frames import replica_message
+from ponor_controller.consensus.peer_frames import PeerFrameError, replica, replica_message
 from ponor_controller.consensus.peer_link import HANDSHAKE_SECONDS
 
 
@@ -28,7 +28,7 @@ def introduction(identity: DirectoryIdentity, *, may_format: bool) -> wire.PeerI
 
 
 async def ask_who(network: Network, address: str) -> wire.PeerIntroduction | None:
-    """Who listens at a peer address; None when nobody answers in time."""
+    """Who listens at a peer address; None when nobody answers in time, or the answer makes no sense."""
     try:
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             connection = await network.connect(address, PEER)
@@ -38,8 +38,9 @@ async def ask_who(network: Network, address: str) -> wire.PeerIntroduction | Non
         async with asyncio.timeout(HANDSHAKE_SECONDS):
             await connection.send(wire.ExchangeRequest(introduce=wire.PeerIntroduce()).SerializeToString())
             answer = wire.ExchangeResponse.FromString(await connection.receive())
-    except (ConnectionClosedError, DecodeError, TimeoutError):
+        replica(answer.introduction.replica)
+    except (ConnectionClosedError, DecodeError, PeerFrameError, TimeoutError):
         return None
     finally:
         await connection.close()
-    return answer.introduction if answer.WhichOneof("frame") == "introduction" else None
+    return answer.introduction

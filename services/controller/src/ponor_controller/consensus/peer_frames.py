@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ponor.controller.v1 import peer_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
 from ponor_raft import messages as raft
 from ponor_raft.entry import Entry, SnapshotMeta
-from ponor_raft.membership import Membership, ReplicaId
+from ponor_raft.membership import DIRECTORY_ID_BYTES, Membership, ReplicaId
 from ponor_rpc.joined_messages import joined_messages, message_head
+from ponor_runtime.identity import NODE_ID_BOUND
 
 from ponor_controller.consensus.append_frames import append_parts
 from ponor_controller.consensus.members import membership_in
@@ -63,8 +65,16 @@ def decode_messages(body: wire.PeerMessages, sender: ReplicaId, to: ReplicaId) -
             raise PeerFrameError(f"a {kind} makes no sense: {error}") from error
 
 
-def replica(message: wire.PeerReplica) -> ReplicaId:
-    """A replica as the core knows it."""
+def replica(message: wire.PeerReplica | records_pb2.QuorumMember) -> ReplicaId:
+    """A replica as the core knows it.
+
+    Raises:
+        PeerFrameError: no replica has this node id or this directory id.
+    """
+    if not 0 < message.node_id < NODE_ID_BOUND or len(message.directory_id) != DIRECTORY_ID_BYTES:
+        raise PeerFrameError(
+            f"no controller has node id {message.node_id} and a directory id of {len(message.directory_id)} bytes"
+        )
     return ReplicaId(message.node_id, message.directory_id)
 
 

@@ -15,7 +15,7 @@ from ponor.metadata.v1 import records_pb2
 from ponor_metadata.view import cluster_of
 from ponor_raft.membership import DIRECTORY_ID_BYTES
 from ponor_rpc.errors import OperationError
-from ponor_runtime.identity import NodeId, node_id_in
+from ponor_runtime.identity import NODE_ID_BOUND, NodeId, node_id_in
 from ponor_runtime.network import Connection
 
 from ponor_controller.callers import Callers
@@ -138,7 +138,7 @@ class QuorumService:
     def _whole(self, node_id: int) -> NodeId:
         """A node id; a number within the cluster is completed by the cluster's ordinal."""
         cluster = cluster_of(self._proposer.view)
-        if cluster is None or not 0 <= node_id < 1 << 30:
+        if cluster is None or not 0 <= node_id < NODE_ID_BOUND:
             return NodeId(node_id)
         return node_id_in(cluster.cluster_ordinal, NodeId(node_id))
 
@@ -172,8 +172,8 @@ def _decode(frame: bytes) -> wire.QuorumRequest:
 
 def _learner(request: wire.AddLearner, node_id: NodeId) -> Member:
     _check_directory_id(request.directory_id)
-    if request.node_id <= 0:
-        raise _invalid(f"node id {request.node_id}: give the controller's, above 0")
+    if not 0 < request.node_id < NODE_ID_BOUND:
+        raise _invalid(f"node id {request.node_id}: give the controller's, above 0 and below {NODE_ID_BOUND}")
     for address in (request.peer_address, request.service_address):
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():

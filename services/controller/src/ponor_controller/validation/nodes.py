@@ -17,13 +17,12 @@ from ponor_metadata.levels import LEVEL_BROKERS
 from ponor_metadata.rows import NodeRole, NodeRow, PartitionRow, WalKind, WalRow
 from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT, WALS_OF
 from ponor_metadata.view import View, cluster_of, is_current
-from ponor_runtime.identity import NodeEpoch, NodeId, cluster_of_node
+from ponor_runtime.identity import NODE_ID_BOUND, NodeEpoch, NodeId, cluster_of_node
 
 from ponor_controller.quorum.features import require_level
 from ponor_controller.validation.situation import refuse
 
 INCARNATION_BYTES = 16
-NODE_ID_BOUND = 1 << 30
 WAL_KINDS = (0, *WalKind)
 _PLACES = {WalKind.FILE: "a file", WalKind.OBJECT: "the object store"}
 ROLES = (records_pb2.NODE_ROLE_BROKER, records_pb2.NODE_ROLE_COMPACTOR, records_pb2.NODE_ROLE_GC)
