@@ -20,7 +20,7 @@ from ponor_compactor.progress import Progress
 from ponor_compactor.settings import CompactorSettings
 from ponor_compactor.task_run import TaskRun
 from ponor_compactor.worker import Outcome, Worker
-from ponor_controller.proposals.pending import Caller
+from ponor_controller.kernel.operation import Caller
 from ponor_metadata.read_index import find_pieces
 from ponor_metadata.rows import ObjectState
 from ponor_runtime.budgets import ByteBudget

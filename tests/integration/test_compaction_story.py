@@ -18,8 +18,7 @@ from ponor_compactor.app import run as run_compactor
 from ponor_compactor.heeding_store import compacting_stores
 from ponor_compactor.pace import Pace
 from ponor_compactor.settings import CompactorSettings
-from ponor_controller.compaction.settings import CompactionSettings
-from ponor_controller.settings import ControllerSettings
+from ponor_controller.settings import CompactionSettings, ControllerSettings
 from ponor_metadata.rows import ObjectState
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.identity import compose_node_id

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from ponor.metadata.v1.records_pb2 import RecordBatch
-from ponor_controller.validation import objects, uploads
-from ponor_controller.validation.situation import Situation
+from ponor_controller.domains.objects import operations as objects
+from ponor_controller.domains.objects import uploads
+from ponor_controller.kernel.decisions import Situation
 from ponor_metadata.rows import ObjectRow, ObjectState
 from ponor_metadata.tables import OBJECTS_WAITING
 from ponor_simulation.plan import RunPlan, draw_plan

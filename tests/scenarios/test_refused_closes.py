@@ -11,8 +11,8 @@ import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_broker.partitions.handoff.handoff import Stage
-from ponor_controller.validation import dispatch
-from ponor_controller.validation.situation import Decision, Situation
+from ponor_controller import operations as dispatch
+from ponor_controller.kernel.decisions import Decision, Situation
 from ponor_kafka.errors import ErrorCode
 from ponor_metadata.rows import WalKind
 from ponor_rpc.errors import OperationError

@@ -17,8 +17,8 @@ from ponor_controller.consensus.directory_identity import DirectoryIdentity, ope
 from ponor_controller.consensus.members import membership_of
 from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
 from ponor_controller.options import ControllerOptions
-from ponor_controller.recovery import recover
 from ponor_controller.settings import ControllerSettings
+from ponor_controller.startup.recovery import recover
 from ponor_metadata import counters, snapshot
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import NodeRole

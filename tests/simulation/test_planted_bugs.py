@@ -20,12 +20,14 @@ from libs.s3stream.tests.interruptions import Kind
 from libs.s3stream.tests.test_nothing_left_behind import (
     test_an_interrupted_compaction_leaves_no_upload_and_no_memory as interrupted_compaction,
 )
-from services.controller.tests.ledger import Ledger
-from services.controller.tests.test_reclaiming import test_orphans_are_found_and_deleted as orphans
-from services.controller.tests.test_refusals_are_confirmed import (
+from services.controller.tests.domains.objects.test_reclaiming import (
+    test_orphans_are_found_and_deleted as orphans,
+)
+from services.controller.tests.kernel.test_refusals_are_confirmed import (
     test_a_deposed_leader_does_not_refuse_a_node_that_registered_with_the_new_one as deposed_leader,
 )
-from services.controller.tests.test_restored_copy import (
+from services.controller.tests.ledger import Ledger
+from services.controller.tests.startup.test_restored_copy import (
     test_a_node_of_another_cluster_says_nothing_about_this_log as stranger,
 )
 from tests.scenarios import test_fenced_brokers as fenced_brokers

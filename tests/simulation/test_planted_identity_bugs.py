@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from ponor_simulation.simulation import SimulationFailedError
 
-from services.controller.tests.test_formation import (
+from services.controller.tests.startup.test_formation import (
     test_a_voter_that_lost_its_volume_does_not_format_again as wiped,
 )
-from services.controller.tests.test_restored_copy import test_a_copy_that_was_put_back_is_refused as restored
+from services.controller.tests.startup.test_restored_copy import (
+    test_a_copy_that_was_put_back_is_refused as restored,
+)
 from services.gc.tests.test_deletion_right import (
     test_nothing_is_deleted_under_a_foreign_or_missing_marker as marked,
 )

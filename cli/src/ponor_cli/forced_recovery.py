@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from ponor_controller.configuration import ControllerConfiguration, read_configuration
 from ponor_controller.consensus.errors import DirectoryInUseError, RecordLogCorruptError, WrongDirectoryError
-from ponor_controller.quorum.forced_recovery import ForcedRecovery, force_recovery
+from ponor_controller.startup.forced_recovery import ForcedRecovery, force_recovery
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.lifecycle import StartRefusedError
 from ponor_runtime.runtime import Runtime

@@ -8,8 +8,7 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_compactor.controller_tasks import ControllerTasks, require_fit
 from ponor_compactor.leased_task import LeasedTask
 from ponor_compactor.settings import CompactorSettings
-from ponor_controller.compaction.settings import CompactionSettings
-from ponor_controller.settings import ControllerSettings
+from ponor_controller.settings import CompactionSettings, ControllerSettings
 from ponor_metadata.rows import CompactionKind
 from ponor_metadata.validate import validate
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ponor_controller.balancing.goals import Goal, band_of, goals_of
-from ponor_controller.balancing.loads import NO_TRAFFIC, PartitionKey, Traffic
-from ponor_controller.balancing.picture import BrokerStanding, MovablePartition, Picture
-from ponor_controller.balancing.planner import Limits, Plan, plan
-from ponor_controller.balancing.settings import BalanceSettings
+from ponor_controller.domains.balancing.goals import Goal, band_of, goals_of
+from ponor_controller.domains.balancing.loads import NO_TRAFFIC, PartitionKey, Traffic
+from ponor_controller.domains.balancing.picture import BrokerStanding, MovablePartition, Picture
+from ponor_controller.domains.balancing.planner import Limits, Plan, plan
+from ponor_controller.settings import BalanceSettings
 from ponor_runtime.identity import NodeId
 
 MB = 1e6

@@ -8,10 +8,9 @@ from typing import TypeAlias
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.compaction.coverage import live
-from ponor_controller.compaction.settings import CompactionSettings
-from ponor_controller.proposals.pending import Caller
-from ponor_controller.settings import ControllerSettings
+from ponor_controller.domains.compaction.coverage import live
+from ponor_controller.kernel.operation import Caller
+from ponor_controller.settings import CompactionSettings, ControllerSettings
 from ponor_metadata.ranges import join_interpreted
 from ponor_metadata.read_index import find_pieces
 from ponor_metadata.validate import validate

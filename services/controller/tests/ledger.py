@@ -11,16 +11,16 @@ import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.compaction.offering import Offering
-from ponor_controller.compaction.survey import Survey
-from ponor_controller.compaction.wear import Wear
-from ponor_controller.formatting import format_records
-from ponor_controller.proposals.pending import Caller
-from ponor_controller.reclaiming.reclaim_driver import PAUSE_S, ReclaimDriver
+from ponor_controller.domains.compaction.garbage_ratio import Wear
+from ponor_controller.domains.compaction.offering import Offering
+from ponor_controller.domains.compaction.survey import Survey
+from ponor_controller.domains.nodes.registration import assign_recovery, register_node
+from ponor_controller.domains.objects.reclaim_duty import PAUSE_S, ReclaimDriver
+from ponor_controller.domains.quorum.format_records import format_records
+from ponor_controller.kernel.decisions import Decision, Situation
+from ponor_controller.kernel.operation import Caller
+from ponor_controller.operations import validate
 from ponor_controller.settings import ControllerSettings
-from ponor_controller.validation.dispatch import validate
-from ponor_controller.validation.nodes import assign_recovery, register_node
-from ponor_controller.validation.situation import Decision, Situation
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.overlay import Overlay
 from ponor_metadata.rows import ObjectRow, StreamObjectRow, StreamRow, StreamSetObjectRow, WalKind

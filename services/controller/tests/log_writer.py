@@ -11,9 +11,9 @@ from ponor.metadata.v1 import records_pb2
 from ponor_controller.consensus.members import Member, membership_of
 from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
 from ponor_controller.consensus.snapshot_format import SnapshotHeader
-from ponor_controller.formatting import format_records
-from ponor_controller.recovery import Recovered, recover
+from ponor_controller.domains.quorum.format_records import format_records
 from ponor_controller.settings import ControllerSettings
+from ponor_controller.startup.recovery import Recovered, recover
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.snapshot import begin_snapshot
 from ponor_raft.entry import Entry, HardState

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.moves.overdue import Action, Due, find_due
-from ponor_controller.proposals.pending import Caller
+from ponor_controller.domains.moves.overdue import Action, Due, find_due
+from ponor_controller.kernel.operation import Caller
 from ponor_metadata.rows import MoveRow, PartitionRow
 from ponor_metadata.tables import STREAMS_OF_PARTITION
 from ponor_runtime.identity import NodeId

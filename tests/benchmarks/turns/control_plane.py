@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_controller.compaction.settings import CompactionSettings
-from ponor_controller.settings import ControllerSettings
+from ponor_controller.settings import CompactionSettings, ControllerSettings
 from s3stream.settings import COMMIT_OBJECTS_MAX
 
 from tests.benchmarks.turns.cluster_in_loop import ClusterInLoop, cluster_in_loop

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ponor_controller.validation import compaction
-from ponor_controller.validation.situation import Situation
+from ponor_controller.domains.compaction import operations as compaction
+from ponor_controller.kernel.decisions import Situation
 from ponor_metadata.rows import CompactionRow
 
 

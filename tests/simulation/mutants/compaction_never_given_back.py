@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ponor_controller.compaction import compaction_driver
-from ponor_controller.validation import compaction
+from ponor_controller.domains.compaction import duty as compaction_driver
+from ponor_controller.domains.compaction import operations as compaction
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

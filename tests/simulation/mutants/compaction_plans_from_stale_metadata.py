@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_compactor.leased_task import LeasedTask
-from ponor_controller.validation import compaction
+from ponor_controller.domains.compaction import operations as compaction
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from ponor_controller.validation import compaction
+from ponor_controller.domains.compaction import operations as compaction
 from s3stream.compaction import copy_planning, planning
 from s3stream.compaction.sources import SourceBlock, live_blocks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_controller.sessions.session_service import SessionService
+from ponor_controller.server.sessions.session_service import SessionService
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.proposals.executor import Executor
-from ponor_controller.proposals.pending import PendingOperation
-from ponor_controller.validation.situation import Decision
+from ponor_controller.kernel.decisions import Decision
+from ponor_controller.kernel.executor import Executor
+from ponor_controller.kernel.operation import PendingOperation
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 from ponor.controller.v1 import peer_service_pb2 as wire
-from ponor_controller import formation
 from ponor_controller.consensus import introduction
 from ponor_controller.consensus.directory_identity import DirectoryIdentity
+from ponor_controller.startup import formation
 from ponor_runtime.network import Network
 
 

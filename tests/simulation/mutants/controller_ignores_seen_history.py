@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_controller.sessions import session_service
+from ponor_controller.server.sessions import session_service
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_controller.leadership import ControllerLeadership
-from ponor_controller.moves import rules
-from ponor_controller.validation import streams
-from ponor_controller.validation.situation import Situation
+from ponor_controller.domains.moves import rules
+from ponor_controller.domains.streams import operations as streams
+from ponor_controller.kernel.decisions import Situation
+from ponor_controller.kernel.leadership import ControllerLeadership
 from ponor_metadata.rows import StreamRow
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from ponor_controller.validation import objects
-from ponor_controller.validation.situation import Situation
+from ponor_controller.domains.objects import operations as objects
+from ponor_controller.kernel.decisions import Situation
 from ponor_metadata.rows import ObjectRow
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from ponor_controller.validation import objects
-from ponor_controller.validation.situation import Situation
+from ponor_controller.domains.objects import operations as objects
+from ponor_controller.kernel.decisions import Situation
 from ponor_metadata.rows import ObjectRow
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ponor_controller.validation import keys, streams
+from ponor_controller.domains.streams import operations as streams
+from ponor_controller.domains.topics import keys
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

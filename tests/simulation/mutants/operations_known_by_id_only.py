@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ponor_controller.proposals import executor
-from ponor_controller.proposals.executor import Executor
-from ponor_controller.proposals.pending import PendingOperation
+from ponor_controller.kernel import executor
+from ponor_controller.kernel.executor import Executor
+from ponor_controller.kernel.operation import PendingOperation
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from ponor.metadata.v1 import records_pb2
-from ponor_controller.reclaiming import reclaim_driver
-from ponor_controller.reclaiming.topic_purge import purge
+from ponor_controller.domains.objects import reclaim_duty as reclaim_driver
+from ponor_controller.domains.objects.topic_purge import purge
 from ponor_metadata.overlay import Overlay
 from ponor_metadata.tables import STREAMS_OF_TOPIC
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
-from ponor_controller.reclaiming import dead_objects
+from ponor_controller.domains.objects import dead_objects
 from ponor_metadata.image import MetadataImage
 from ponor_runtime.identity import ObjectId, StreamId
 

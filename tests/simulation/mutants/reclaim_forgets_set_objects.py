@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_controller.reclaiming import dead_objects
+from ponor_controller.domains.objects import dead_objects
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

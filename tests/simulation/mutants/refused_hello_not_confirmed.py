@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_controller.sessions.session_service import SessionService
-from ponor_controller.validation.nodes import register_node
+from ponor_controller.domains.nodes.registration import register_node
+from ponor_controller.server.sessions.session_service import SessionService
 from ponor_rpc.errors import OperationError
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_controller.sessions.node_activity import NodeActivity
+from ponor_controller.kernel.node_activity import NodeActivity
 from ponor_runtime.observer_clock import ObserverClock
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_controller.snapshot_leases.lease_driver import LeaseDriver
+from ponor_controller.domains.leases.duty import LeaseDriver
 
 LIFE_MS = 500
 

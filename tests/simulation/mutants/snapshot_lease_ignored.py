@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_controller.validation import objects
+from ponor_controller.domains.objects import operations as objects
 from ponor_metadata import apply_objects
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from ponor.controller.v1 import subscription_service_pb2 as wire
-from ponor_controller.subscriptions.subscriber import Subscriber
-from ponor_controller.subscriptions.subscription_service import SubscriptionService
+from ponor_controller.server.subscriptions.subscriber import Subscriber
+from ponor_controller.server.subscriptions.subscription_service import SubscriptionService
 from ponor_metadata.followed_image import FollowedImage, _SnapshotInTransit
 from ponor_metadata.image import MetadataImage
 

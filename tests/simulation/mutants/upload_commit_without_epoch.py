@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_controller.validation import uploads
+from ponor_controller.domains.objects import uploads
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """An operation as a step of the trace that asked for it: the caller's span, and its name on the wire.
 
-What lives here: the client half; the controller's half is `ponor_controller.proposals.operation_trace`.
+What lives here: the client half; the controller's half is `ponor_controller.kernel.operation_trace`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ponor_compactor.settings import CompactorSettings
-from ponor_controller.compaction.settings import CompactionSettings
-from ponor_controller.snapshot_leases.settings import SnapshotLeaseSettings
+from ponor_controller.settings import CompactionSettings, SnapshotLeaseSettings
 from s3stream.settings import KIB, MIB
 
 COMPACTORS: Final = (0, 1, 2, 2)

@@ -12,8 +12,7 @@ from typing import Final
 
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.settings import BrokerSettings
-from ponor_controller.balancing.settings import BalanceSettings
-from ponor_controller.settings import ControllerSettings
+from ponor_controller.settings import BalanceSettings, ControllerSettings
 from ponor_gc.settings import GcSettings
 from ponor_metadata.rows import WalKind
 from s3stream.settings import KIB, MIB, StorageSettings

@@ -1,6 +1,12 @@
-"""The controller: the one place where metadata is decided.
+"""The controller: validates changes of the metadata and replicates them.
 
-A request takes this path: `sessions` (who asks, in what order) -> `validation` (may it be, and which records say so) -> `proposals`
-(one atomic batch, stamped by the cluster clock) -> `consensus` (durable, agreed) -> the image (committed records only) ->
-`sessions` (answer) and `subscriptions` (everybody else). No Kafka wire and no object store in this package.
+    startup         recovery and formation; `app` runs them before it builds a `Controller`
+    server          sessions, subscriptions, cluster and quorum service
+    domains         one folder per noun: its operations, its rules, its leader duty
+    shared_rules    rules that several domains apply
+    kernel          from a waiting operation to a committed batch, and back to its answer
+    consensus       Raft, the record log and snapshots
+    settings        every bound and time
+
+Imports point down this list. Domains do not import each other.
 """

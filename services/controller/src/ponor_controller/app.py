@@ -40,12 +40,12 @@ from ponor_controller.consensus.errors import (
 from ponor_controller.consensus.members import membership_of
 from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
 from ponor_controller.controller import Controller
-from ponor_controller.doors import Doors
-from ponor_controller.formation import ClusterExistsError, blank_identity, form
 from ponor_controller.options import ControllerOptions
-from ponor_controller.readiness import Readiness
-from ponor_controller.recovery import Recovered, recover
 from ponor_controller.settings import ControllerSettings
+from ponor_controller.startup.formation import ClusterExistsError, blank_identity, form
+from ponor_controller.startup.listeners import Doors
+from ponor_controller.startup.readiness import Readiness
+from ponor_controller.startup.recovery import Recovered, recover
 
 LOG: Final = logging.getLogger("ponor.controller")
 FORMATTED_BY_INDEX = 8

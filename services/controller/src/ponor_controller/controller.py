@@ -23,14 +23,6 @@ from ponor_runtime.observer_clock import ABSENCE_S, ObserverClock
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
-from ponor_controller.balancing import balancer
-from ponor_controller.cluster_clock import ClusterClock
-from ponor_controller.cluster_service.cluster_service import ClusterService
-from ponor_controller.committed_batches import CommittedBatches
-from ponor_controller.compaction import compaction_driver
-from ponor_controller.compaction.offering import Offering
-from ponor_controller.compaction.survey import Survey
-from ponor_controller.compaction.wear import Wear
 from ponor_controller.consensus.address_book import AddressBook, Addresses
 from ponor_controller.consensus.directory_identity import DirectoryIdentity
 from ponor_controller.consensus.members import VOTERS_SET_TAG, Member, members_in, members_of_rows
@@ -40,32 +32,40 @@ from ponor_controller.consensus.raft_consensus import RaftConsensus
 from ponor_controller.consensus.raft_driver import TICK_SECONDS, RaftDriver
 from ponor_controller.consensus.record_log import RecordLog
 from ponor_controller.consensus.snapshot_traffic import SnapshotTraffic
-from ponor_controller.draining import drain_driver
-from ponor_controller.failover import failover_driver
-from ponor_controller.garbage_ages import GarbageAges
-from ponor_controller.leader_duty import LeaderDuty, Step
-from ponor_controller.leadership import ControllerLeadership
-from ponor_controller.moves import move_driver
-from ponor_controller.opening import Opening
+from ponor_controller.domains.balancing import duty as balancer
+from ponor_controller.domains.compaction import duty as compaction_driver
+from ponor_controller.domains.compaction.garbage_ratio import Wear
+from ponor_controller.domains.compaction.offering import Offering
+from ponor_controller.domains.compaction.survey import Survey
+from ponor_controller.domains.leases import duty as lease_driver
+from ponor_controller.domains.moves import duty as move_driver
+from ponor_controller.domains.nodes import drain_duty as drain_driver
+from ponor_controller.domains.nodes import failover_duty as failover_driver
+from ponor_controller.domains.objects import reclaim_duty as reclaim_driver
+from ponor_controller.domains.objects.garbage_ages import GarbageAges
+from ponor_controller.domains.quorum.first_records import QuorumRecords
+from ponor_controller.domains.quorum.raft_quorum import RaftQuorum
+from ponor_controller.kernel.cluster_clock import ClusterClock
+from ponor_controller.kernel.confirmed_answers import ConfirmedAnswers
+from ponor_controller.kernel.execution_loop import drive
+from ponor_controller.kernel.executor import Executor
+from ponor_controller.kernel.lanes import Lanes
+from ponor_controller.kernel.leader_duty import LeaderDuty, Step
+from ponor_controller.kernel.leadership import ControllerLeadership
+from ponor_controller.kernel.node_activity import NodeActivity
+from ponor_controller.kernel.opening import Opening
+from ponor_controller.kernel.proposer import Proposer
+from ponor_controller.kernel.snapshotter import Snapshotter
 from ponor_controller.options import ControllerOptions
-from ponor_controller.proposals.confirmed_answers import ConfirmedAnswers
-from ponor_controller.proposals.driver import drive
-from ponor_controller.proposals.executor import Executor
-from ponor_controller.proposals.lanes import Lanes
-from ponor_controller.proposals.proposer import Proposer
-from ponor_controller.quorum.quorum_service import QuorumService
-from ponor_controller.quorum_control import RaftQuorum
-from ponor_controller.quorum_records import QuorumRecords
-from ponor_controller.reclaiming import reclaim_driver
-from ponor_controller.recovery import Recovered
-from ponor_controller.sessions.answer_turn import AnswerTurn
-from ponor_controller.sessions.node_activity import NodeActivity
-from ponor_controller.sessions.session_service import SessionService
+from ponor_controller.server.cluster_service import ClusterService
+from ponor_controller.server.committed_batches import CommittedBatches
+from ponor_controller.server.quorum_service import QuorumService
+from ponor_controller.server.sessions.answer_turn import AnswerTurn
+from ponor_controller.server.sessions.session_service import SessionService
+from ponor_controller.server.subscriptions.image_source import ImageSource
+from ponor_controller.server.subscriptions.subscription_service import SubscriptionService
 from ponor_controller.settings import ControllerSettings
-from ponor_controller.snapshot_leases import lease_driver
-from ponor_controller.snapshotter import Snapshotter
-from ponor_controller.subscriptions.image_source import ImageSource
-from ponor_controller.subscriptions.subscription_service import SubscriptionService
+from ponor_controller.startup.recovery import Recovered
 
 ABSENCES_PER_SESSION_TIMEOUT: Final = 4
 """A shorter absence counts as silence of the nodes."""

@@ -83,7 +83,7 @@ class Departure:
     def residue_ms_left(self, now_ns: int) -> int:
         """How long the residue may still be uploaded: until it is time to close before the controller takes this broker for stuck.
 
-        That is after twice the re-election timeout (`ponor_controller.moves.overdue`).
+        That is after twice the re-election timeout (`ponor_controller.domains.moves.overdue`).
         """
         timeout_ms = self._timeout_ms
         all_ms = max(2 * timeout_ms - SEALED_MS_MAX - MARGIN_MS, timeout_ms // 2)

@@ -1,1 +1,0 @@
-"""The cluster as a whole, as operators' tools ask about it: its end, and its balance."""

@@ -1,1 +1,0 @@
-"""What is worth compacting, who may do it, and whether the result holds everything."""

@@ -1,0 +1,1 @@
+"""Balancing: loads of brokers, and moves that make them even (docs/design/balancing.md)."""

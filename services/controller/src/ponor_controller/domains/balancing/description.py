@@ -1,0 +1,81 @@
+"""The balance as operators' tools are told of it.
+
+What lives here: from picture, plan and memory to the message. Nothing is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ponor.controller.v1 import cluster_service_pb2 as wire
+
+from ponor_controller.domains.balancing.brokers_wanted import load_of
+from ponor_controller.domains.balancing.drawing import Sources
+from ponor_controller.domains.balancing.goals import Goal
+from ponor_controller.domains.balancing.picture import BrokerStanding, Picture
+from ponor_controller.domains.balancing.planner import Plan, PlannedMove
+from ponor_controller.domains.balancing.recent_moves import BegunMove
+
+
+def described(
+    picture: Picture,
+    goals: Sequence[Goal],
+    planned: Plan,
+    sources: Sources,
+    *,
+    paused: bool,
+    waiting_for: str,
+    brokers_wanted: int,
+) -> wire.BalanceDescription:
+    """The message; what is proposed is what would be done if nothing were waited for."""
+    description = wire.BalanceDescription(paused=paused, brokers_wanted=brokers_wanted)
+    for broker in sorted((*picture.brokers, *picture.others), key=lambda each: each.node_id):
+        description.brokers.append(_broker(broker, goals, sources))
+    description.proposed.extend(_proposed(move) for move in planned.moves)
+    description.recent.extend(_recent(move) for move in sources.recent.begun_moves)
+    reasons = (waiting_for, planned.holding_back, *_starting(picture, sources))
+    description.holding_back = "; ".join(why for why in reasons if why)
+    return description
+
+
+def _starting(picture: Picture, sources: Sources) -> Iterator[str]:
+    for broker in picture.others:
+        node = sources.view.nodes.get(broker.node_id)
+        if node is not None and not node.draining:
+            yield f"broker {broker.node_id} is still starting"
+
+
+def _broker(broker: BrokerStanding, goals: Sequence[Goal], sources: Sources) -> wire.BrokerBalance:
+    node = sources.view.nodes.get(broker.node_id)
+    return wire.BrokerBalance(
+        node_id=broker.node_id,
+        partitions=broker.partitions,
+        in_bytes_per_s=round(broker.traffic.in_bytes_per_s),
+        out_bytes_per_s=round(broker.traffic.out_bytes_per_s),
+        load_permille=round(1000 * load_of(broker, goals)),
+        draining=node is not None and node.draining,
+        reported_ms_ago=broker.reported_ms_ago,
+    )
+
+
+def _proposed(move: PlannedMove) -> wire.ExplainedMove:
+    return wire.ExplainedMove(
+        topic=move.partition.topic,
+        partition=move.partition.key[1],
+        source_id=move.partition.source_id,
+        target_id=move.target_id,
+        goal=move.goal,
+        reason=move.reason,
+    )
+
+
+def _recent(move: BegunMove) -> wire.ExplainedMove:
+    return wire.ExplainedMove(
+        topic=move.topic,
+        partition=move.partition,
+        source_id=move.source_id,
+        target_id=move.target_id,
+        goal=move.goal,
+        reason=move.reason,
+        begun_at_ms=move.begun_at_ms,
+    )

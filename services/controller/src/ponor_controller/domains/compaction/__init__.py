@@ -1,0 +1,1 @@
+"""Compaction: offers of tasks, their leases, and the check of their outputs."""

@@ -1,0 +1,103 @@
+"""The leader's duty towards compaction: it surveys what there is, ends tasks of which nothing is left, and shows the backlog.
+
+What lives here: when that happens. Tasks are given out when workers ask (`validation.compaction`); one whose worker died is offered to the next that asks.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from ponor_metadata.levels import LEVEL_COMPACTION, level_of
+from ponor_metadata.view import View
+from ponor_runtime.telemetry import Telemetry
+
+from ponor_controller.domains.compaction.garbage_ratio import Wear
+from ponor_controller.domains.compaction.offering import Offering
+from ponor_controller.domains.compaction.operations import ended, is_vacant, sources_left
+from ponor_controller.domains.compaction.survey import Survey
+from ponor_controller.kernel.leading import Leading
+from ponor_controller.kernel.proposer import Proposer
+from ponor_controller.settings import CompactionSettings
+
+LOG: Final = logging.getLogger("ponor.controller")
+WAKING: Final = ("feature_level_set",)
+"""Records after which a survey may begin."""
+STEP_S: Final = 0.1
+"""Between two steps of a survey: a hundredth of a processor at most."""
+
+
+class CompactionDriver:
+    """A step of a `LeaderDuty`."""
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        survey: Survey,
+        wear: Wear,
+        offering: Offering,
+        leading: Leading,
+        settings: CompactionSettings,
+        telemetry: Telemetry,
+    ) -> None:
+        self._proposer = proposer
+        self._survey = survey
+        self._wear = wear
+        self._offering = offering
+        self._leading = leading
+        self._settings = settings
+        leading.on_change(self._forget)
+        self._show(telemetry)
+
+    def step(self) -> float | None:
+        """Look at some more objects, and at all tasks. Seconds until the next step."""
+        view = self._proposer.view
+        if level_of(view) < LEVEL_COMPACTION:
+            return None
+        self._end_empty_tasks(view)
+        surveyed, walked = self._survey.step(), self._wear.step()
+        done = surveyed and walked
+        return self._settings.compaction_survey_interval_ms / 1000 if done else STEP_S
+
+    def _end_empty_tasks(self, view: View) -> None:
+        """A worker that is at it hears SOURCE_GONE when it commits; one that is gone hears nothing any more."""
+        now_ms = self._proposer.now_ms()
+        over = [
+            row for row in view.compactions if is_vacant(row, view, now_ms) and not sources_left(view, row)
+        ]
+        for row in over:
+            LOG.info("compaction %d is over: everything that it would replace is gone", row.task_id)
+        if over:
+            self._proposer.propose([ended(row) for row in over])
+
+    def _forget(self) -> None:
+        self._survey.restart()
+        self._survey.fragmented.clear()
+        self._wear.forget()
+        self._offering.forget()
+
+    def _show(self, telemetry: Telemetry) -> None:
+        survey, image = self._survey, self._proposer.view.image
+        telemetry.gauge("ponor_compaction_tasks", lambda: len(image.compactions))
+        telemetry.gauge(
+            "ponor_compaction_backlog_objects", lambda: self._led(survey.findings.backlog_objects)
+        )
+        telemetry.gauge("ponor_compaction_backlog_bytes", lambda: self._led(survey.findings.backlog_bytes))
+        telemetry.gauge(
+            "ponor_compaction_backlog_age_seconds", lambda: self._led(self._oldest_age_ms() / 1000)
+        )
+        telemetry.gauge(
+            "ponor_compaction_fragmented_streams", lambda: self._led(len(survey.findings.fragmented))
+        )
+        telemetry.gauge(
+            "ponor_object_metadata_bytes_per_gigabyte",
+            lambda: self._led(survey.findings.metadata_bytes_per_gb),
+        )
+
+    def _oldest_age_ms(self) -> int:
+        oldest_at_ms = self._survey.findings.oldest_at_ms
+        return 0 if oldest_at_ms is None else max(0, self._proposer.now_ms() - oldest_at_ms)
+
+    def _led(self, value: float) -> float:
+        """Only who leads looks: others show 0."""
+        return value if self._leading.is_leading else 0

@@ -1,0 +1,248 @@
+"""What is offered next: a bounded look at each request, and what this leader remembers between two.
+
+What lives here: where to look. Set objects are looked at node by node, a window of a node's list at a time; stream objects where the survey found a stream in many pieces. A
+request costs some thousand rows at most, however many there are; what a look did not reach, the next one does. All of it is memory of this leader: another begins
+to look from the start.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Final
+
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import (
+    NO_NODE,
+    NO_STREAM,
+    CompactionKind,
+    CompactionRow,
+    ObjectRow,
+    ObjectState,
+    StreamSetObjectRow,
+)
+from ponor_metadata.tables import COMPACTIONS_OF_SOURCE, STREAM_OBJECTS_OF, STREAM_SET_OBJECTS_AT
+from ponor_metadata.view import View
+from ponor_runtime.identity import NodeId, ObjectId, StreamId
+
+from ponor_controller.domains.compaction.fitting import Widths, find_fitting
+from ponor_controller.domains.compaction.garbage_ratio import PIECES_BEFORE_OFFER, Wear, trimmed_share
+from ponor_controller.domains.compaction.offer import Offer
+from ponor_controller.domains.compaction.selection import (
+    STREAM_OBJECT_METADATA_BYTES,
+    Bounds,
+    SetObject,
+    StreamObject,
+    fullest_tier,
+    is_settled,
+    longest_run,
+    overdue,
+    score,
+    worth_of_worn,
+)
+from ponor_controller.domains.compaction.survey import Survey, is_compacted
+from ponor_controller.settings import CompactionSettings
+
+SET_OBJECTS_PER_LOOK: Final = 512
+"""Rows of set objects in one look, of all nodes together."""
+WINDOW_ROWS_MIN: Final = 64
+"""A look that has less left stops: a window should hold enough to choose from."""
+STREAMS_PER_LOOK: Final = 2
+WORN_PER_LOOK: Final = 2
+STREAM_OBJECTS_PER_LOOK: Final = 256
+"""Rows of one fragmented stream in one look."""
+GIVEN_UP_MAX: Final = 1_000
+GIVEN_UP_MS: Final = 600_000
+
+
+class Offering:
+    """Fulfils `ponor_controller.domains.compaction.offer.Offers`."""
+
+    def __init__(
+        self, image: MetadataImage, survey: Survey, wear: Wear, settings: CompactionSettings
+    ) -> None:
+        self._image = image
+        self._survey = survey
+        self._wear = wear
+        self._settings = settings
+        self._next_node: NodeId | None = None
+        self._windows: dict[NodeId, int] = {}
+        """Where in a node's list the next look begins; 0 for those that are not in it."""
+        self._given_up: dict[ObjectId, tuple[int, int]] = {}
+        """By the first source of a task that came to nothing: until when it is left alone, and how many sources a task with it may have."""
+
+    def forget(self) -> None:
+        """Leadership changed: begin to look from the start."""
+        self._next_node = None
+        self._windows.clear()
+        self._given_up.clear()
+
+    def next(self, view: View, now_ms: int, source_bytes_max: int) -> Offer | None:
+        """See `Offers`."""
+        settings = self._settings
+        bounds = Bounds(
+            now_ms,
+            min(source_bytes_max, settings.compaction_source_bytes_max),
+            settings.compaction_sources_max,
+        )
+        found = [
+            *self._of_nodes(view, bounds),
+            *self._of_streams(view, bounds),
+            *self._of_worn(view, bounds),
+        ]
+        return max(found, key=lambda offer: offer.score, default=None)
+
+    def given_up(self, row: CompactionRow, now_ms: int) -> None:
+        """See `Offers`."""
+        first = row.source_ids[0]
+        self._given_up.pop(first, None)
+        self._given_up[first] = (now_ms + GIVEN_UP_MS, max(1, len(row.source_ids) // 2))
+        if len(self._given_up) > GIVEN_UP_MAX:
+            del self._given_up[next(iter(self._given_up))]
+
+    def _of_nodes(self, view: View, bounds: Bounds) -> list[Offer]:
+        """One of each node that the look reaches; the next look begins behind the last of them."""
+        nodes = [row.node_id for row in self._image.nodes]
+        begin = next((i for i, each in enumerate(nodes) if each == self._next_node), 0)
+        found: list[Offer] = []
+        rows_left = SET_OBJECTS_PER_LOOK
+        for node_id in chain(nodes[begin:], nodes[:begin]):
+            rows = self._window(node_id, rows_left)
+            if rows:
+                rows_left -= len(rows)
+                offer = self._of_node(node_id, rows, view, bounds)
+                if offer is not None:
+                    found.append(offer)
+                else:
+                    self._windows[node_id] = self._windows.get(node_id, 0) + len(rows)
+            if rows_left < WINDOW_ROWS_MIN:
+                self._next_node = nodes[(nodes.index(node_id) + 1) % len(nodes)]
+                break
+        return found
+
+    def _window(self, node_id: NodeId, rows_max: int) -> Sequence[StreamSetObjectRow]:
+        rows = self._image.stream_set_objects.find(STREAM_SET_OBJECTS_AT, node_id)
+        begin = self._windows.get(node_id, 0)
+        if begin >= len(rows):
+            begin = 0
+            self._windows.pop(node_id, None)
+        return rows[begin : begin + rows_max]
+
+    def _of_node(
+        self, node_id: NodeId, rows: Sequence[StreamSetObjectRow], view: View, bounds: Bounds
+    ) -> Offer | None:
+        objects: list[SetObject] = []
+        ranges: dict[ObjectId, StreamSetObjectRow] = {}
+        for several in rows:
+            row = self._free(several.object_id, view, bounds)
+            if row is not None:
+                objects.append(SetObject(row, len(several.ranges.data), is_compacted(view, row)))
+                ranges[several.object_id] = several
+        settings = self._settings
+        split = overdue(objects, bounds, settings)
+        if split:
+            offer = self._set_offer(CompactionKind.FORCE_SPLIT, node_id, split, ranges, bounds)
+            if offer is not None:
+                return offer
+        joined = fullest_tier(objects, bounds, settings)
+        return (
+            self._set_offer(CompactionKind.SET_OBJECTS, node_id, joined, ranges, bounds) if joined else None
+        )
+
+    def _set_offer(
+        self,
+        kind: CompactionKind,
+        node_id: NodeId,
+        objects: Sequence[SetObject],
+        ranges: dict[ObjectId, StreamSetObjectRow],
+        bounds: Bounds,
+    ) -> Offer | None:
+        """As many of the objects as their streams and ranges allow. One that is too wide alone is left alone, unless it is to be split by force: that leaves a narrower one."""
+        settings = self._settings
+        split = kind is CompactionKind.FORCE_SPLIT
+        joined_max, split_max = settings.compaction_streams_max, settings.compaction_split_streams_max
+        widths = Widths(
+            split_max if split else joined_max,
+            max(split_max, joined_max) if split else joined_max,
+            settings.compaction_ranges_max,
+        )
+        candidates = objects[: self._sources_max(objects[0].row.object_id, bounds)]
+        count_min = 1 if split else 2
+        fitting = find_fitting(candidates, ranges, widths, count_min=count_min)
+        if len(fitting.objects) < count_min:
+            return None
+        rows = tuple(each.row for each in fitting.objects)
+        saved_pieces = fitting.pieces - len(fitting.streams)
+        metadata_bytes = sum(each.metadata_bytes for each in fitting.objects)
+        saved_bytes = metadata_bytes * saved_pieces // max(1, fitting.pieces)
+        worth = score(saved_bytes, saved_pieces + split, rows, bounds, settings.compaction_patience_ms)
+        return Offer(kind, node_id, NO_STREAM, rows, worth)
+
+    def _of_streams(self, view: View, bounds: Bounds) -> list[Offer]:
+        """Of some streams that the survey found in many pieces; those with nothing to offer are not looked at again before the next survey."""
+        found: list[Offer] = []
+        queue = self._survey.fragmented
+        for stream_id, start in list(islice(queue, STREAMS_PER_LOOK)):
+            offer = self._of_stream(stream_id, start, view, bounds)
+            if offer is not None:
+                found.append(offer)
+            else:
+                queue.remove((stream_id, start))
+        return found
+
+    def _of_stream(self, stream_id: StreamId, start: int, view: View, bounds: Bounds) -> Offer | None:
+        singles = self._image.stream_objects.find(STREAM_OBJECTS_OF, stream_id)
+        begin = bisect_left(singles, start, key=attrgetter("start_offset"))
+        objects: list[StreamObject] = []
+        for single in singles[begin : begin + STREAM_OBJECTS_PER_LOOK]:
+            row = self._free(single.object_id, view, bounds)
+            if row is not None:
+                objects.append(StreamObject(row, single.start_offset, single.end_offset))
+        run = longest_run(objects, bounds, self._settings)
+        run = run[: self._sources_max(run[0].row.object_id, bounds)] if run else run
+        if len(run) < 2:
+            return None
+        rows = tuple(each.row for each in run)
+        saved = len(rows) - 1
+        worth = score(
+            STREAM_OBJECT_METADATA_BYTES * saved, saved, rows, bounds, self._settings.compaction_patience_ms
+        )
+        return Offer(CompactionKind.STREAM_OBJECTS, NO_NODE, stream_id, rows, worth)
+
+    def _of_worn(self, view: View, bounds: Bounds) -> list[Offer]:
+        """Of some objects that are mostly trimmed, each alone: what it loses is not for the sake of others."""
+        found: list[Offer] = []
+        queue = self._wear.worn
+        for object_id in list(islice(queue, WORN_PER_LOOK)):
+            offer = self._of_worn_one(object_id, view, bounds)
+            if offer is not None:
+                found.append(offer)
+            else:
+                queue.remove(object_id)
+        return found
+
+    def _of_worn_one(self, object_id: ObjectId, view: View, bounds: Bounds) -> Offer | None:
+        several, row = view.stream_set_objects.get(object_id), self._free(object_id, view, bounds)
+        if several is None or row is None or row.size_bytes > bounds.source_bytes_max:
+            return None
+        share = trimmed_share(view, several, PIECES_BEFORE_OFFER)
+        if not self._wear.is_enough(share) or not is_settled(row, bounds, self._settings):
+            return None
+        worth = worth_of_worn(row, share, len(several.ranges.data))
+        return Offer(CompactionKind.SET_OBJECTS, several.node_id, NO_STREAM, (row,), worth)
+
+    def _free(self, object_id: ObjectId, view: View, bounds: Bounds) -> ObjectRow | None:
+        """The row, if it may be a source now: what is proposed and not committed yet counts."""
+        row = view.objects.get(object_id)
+        if row is None or row.state is not ObjectState.COMMITTED:
+            return None
+        if view.compactions.find(COMPACTIONS_OF_SOURCE, object_id):
+            return None
+        until_ms, sources_max = self._given_up.get(object_id, (0, 0))
+        return None if sources_max == 1 and until_ms > bounds.now_ms else row
+
+    def _sources_max(self, first: ObjectId, bounds: Bounds) -> int:
+        until_ms, sources_max = self._given_up.get(first, (0, 0))
+        return sources_max if until_ms > bounds.now_ms else bounds.sources_max

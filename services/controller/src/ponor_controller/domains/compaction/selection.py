@@ -1,0 +1,172 @@
+"""Which neighbours among objects are worth replacing together, and how much it is worth.
+
+What lives here: the rules, pure, on plain facts; who collects the facts is `offering`. Every byte is to be copied about once: what brokers uploaded is joined with its like until a
+task is full (or somebody waited long enough), and what was compacted before is joined again only with several of about its own size, so that each further copy
+multiplies the size (docs/design/compaction.md#what-is-offered).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ponor_metadata.rows import ObjectRow
+
+from ponor_controller.settings import CompactionSettings
+
+TIER_BITS: Final = 3
+"""Sizes of one tier differ by less than a factor of eight."""
+PIECE_WORTH_BYTES: Final = 100
+"""One piece less to look up and to read counts like so many bytes of metadata less."""
+TRIMMED_MIB_WORTH: Final = 100
+"""A MiB that is kept for nothing counts like so many bytes of metadata."""
+STREAM_OBJECT_METADATA_BYTES: Final = 68
+"""Of a stream object: its two rows in the image."""
+MIB: Final = 1024 * 1024
+UNHURRIED: Final = 12
+"""A short run of stream objects waits for so many times the patience before it is joined."""
+
+
+class SetObject(NamedTuple):
+    """A committed stream set object, as far as choosing goes by it."""
+
+    row: ObjectRow
+    metadata_bytes: int
+    is_compacted: bool
+
+    @property
+    def tier(self) -> int:
+        """0 for what a broker uploaded, whatever its size."""
+        return 1 + self.row.size_bytes.bit_length() // TIER_BITS if self.is_compacted else 0
+
+
+class StreamObject(NamedTuple):
+    """A committed stream object with its offsets."""
+
+    row: ObjectRow
+    start_offset: int
+    end_offset: int
+
+
+class Bounds(NamedTuple):
+    """What one task may take now."""
+
+    now_ms: int
+    source_bytes_max: int
+    sources_max: int
+
+
+def overdue(objects: Sequence[SetObject], bounds: Bounds, settings: CompactionSettings) -> list[SetObject]:
+    """The oldest that are to be split by force, as many as fit. In the order of commits, so that runs of a stream meet."""
+    since_ms = bounds.now_ms - settings.compaction_force_split_ms
+    old = [
+        each
+        for each in objects
+        if each.row.committed_at_ms <= since_ms and each.row.size_bytes <= bounds.source_bytes_max
+    ]
+    return _prefix(old, bounds)
+
+
+def fullest_tier(
+    objects: Sequence[SetObject], bounds: Bounds, settings: CompactionSettings
+) -> list[SetObject]:
+    """Set objects of one tier that are worth joining, the most metadata first; in the order of commits. None: wait for more."""
+    tiers: dict[int, list[SetObject]] = {}
+    for each in objects:
+        if each.row.size_bytes * 2 <= bounds.source_bytes_max and is_settled(each.row, bounds, settings):
+            tiers.setdefault(each.tier, []).append(each)
+    best: list[SetObject] = []
+    for tier, members in sorted(tiers.items()):
+        chosen = _prefix(members, bounds)
+        if _is_enough(tier, chosen, len(members) > len(chosen), bounds, settings) and _metadata_bytes(
+            chosen
+        ) > _metadata_bytes(best):
+            best = chosen
+    return best
+
+
+def longest_run(
+    objects: Sequence[StreamObject], bounds: Bounds, settings: CompactionSettings
+) -> list[StreamObject]:
+    """Adjacent stream objects worth joining, by offset: the most objects in one. None: wait for more."""
+    size_bytes_max = min(bounds.source_bytes_max, settings.compaction_object_bytes_max)
+    best: list[StreamObject] = []
+    run: list[StreamObject] = []
+    run_bytes = 0
+    for each in objects:
+        small = each.row.size_bytes * 2 <= size_bytes_max and is_settled(each.row, bounds, settings)
+        adjacent = run and run[-1].end_offset == each.start_offset
+        full = run_bytes + each.row.size_bytes > size_bytes_max or len(run) >= bounds.sources_max
+        if not small or not adjacent or full:
+            best = _longer(best, run, bounds, settings)
+            run, run_bytes = [], 0
+        if small:
+            run.append(each)
+            run_bytes += each.row.size_bytes
+    return _longer(best, run, bounds, settings)
+
+
+def score(
+    saved_metadata_bytes: int, saved_pieces: int, rows: Sequence[ObjectRow], bounds: Bounds, patience_ms: int
+) -> float:
+    """Benefit per MiB to copy, more of it with age: metadata and pieces that go, for each of which every cold reader saves a call."""
+    size_bytes = sum(row.size_bytes for row in rows)
+    age_ms = bounds.now_ms - min(row.committed_at_ms for row in rows)
+    benefit = saved_metadata_bytes + PIECE_WORTH_BYTES * saved_pieces
+    return benefit * (1 + max(0, age_ms) / max(1, patience_ms)) * MIB / max(MIB, size_bytes)
+
+
+def worth_of_worn(row: ObjectRow, share: float, metadata_bytes: int) -> float:
+    """The same for an object of which this share goes: only the rest is copied."""
+    freed_bytes = share * row.size_bytes
+    benefit = share * metadata_bytes + TRIMMED_MIB_WORTH * freed_bytes / MIB
+    return benefit * MIB / max(MIB, row.size_bytes - freed_bytes)
+
+
+def _prefix(objects: Sequence[SetObject], bounds: Bounds) -> list[SetObject]:
+    chosen: list[SetObject] = []
+    size_bytes = 0
+    for each in objects:
+        size_bytes += each.row.size_bytes
+        if size_bytes > bounds.source_bytes_max or len(chosen) == bounds.sources_max:
+            break
+        chosen.append(each)
+    return chosen
+
+
+def _is_enough(
+    tier: int, chosen: Sequence[SetObject], more: bool, bounds: Bounds, settings: CompactionSettings
+) -> bool:
+    if len(chosen) < 2:
+        return False
+    if tier > 0:
+        return len(chosen) >= settings.compaction_fan_in
+    size_bytes = sum(each.row.size_bytes for each in chosen)
+    oldest_ms = chosen[0].row.committed_at_ms
+    waited = oldest_ms <= bounds.now_ms - settings.compaction_patience_ms
+    return more or waited or size_bytes * 2 >= bounds.source_bytes_max
+
+
+def _longer(
+    best: list[StreamObject], run: list[StreamObject], bounds: Bounds, settings: CompactionSettings
+) -> list[StreamObject]:
+    return run if len(run) > len(best) and _is_worth_joining(run, bounds, settings) else best
+
+
+def _is_worth_joining(run: Sequence[StreamObject], bounds: Bounds, settings: CompactionSettings) -> bool:
+    """Many at once; or, after a long wait, so few that the largest of them at least doubles."""
+    sizes = [each.row.size_bytes for each in run]
+    if len(run) >= settings.compaction_fan_in and sum(sizes) >= 2 * max(sizes):
+        return True
+    oldest_ms = min(each.row.committed_at_ms for each in run)
+    waited = oldest_ms <= bounds.now_ms - UNHURRIED * settings.compaction_patience_ms
+    return waited and len(run) >= 2 and sum(sizes) >= 2 * max(sizes)
+
+
+def is_settled(row: ObjectRow, bounds: Bounds, settings: CompactionSettings) -> bool:
+    """Whether it is old enough to be worth a copy."""
+    return row.committed_at_ms <= bounds.now_ms - settings.compaction_settle_ms
+
+
+def _metadata_bytes(objects: Sequence[SetObject]) -> int:
+    return sum(each.metadata_bytes for each in objects)

@@ -1,0 +1,1 @@
+"""Snapshot leases: readers keep the data of one index."""

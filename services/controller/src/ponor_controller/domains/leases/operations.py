@@ -1,0 +1,107 @@
+"""Opening, renewing and closing the lease of a snapshot: what readers ask, and the records that it takes.
+
+What lives here: the three decisions, pure. Life is capped by the ttl that the caller asks for and by the greatest age; which leases end by themselves is `lease_driver`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import cluster_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata import counters
+from ponor_metadata.rows import SnapshotRow
+from ponor_metadata.view import View
+from ponor_rpc.errors import OperationError
+
+from ponor_controller.settings import SnapshotLeaseSettings
+
+HOLDER_CHARACTERS_MAX = 256
+
+
+class LeaseDecision(NamedTuple):
+    """The lease as it will be, and the records that make it so (none: it is)."""
+
+    row: SnapshotRow
+    records: list[records_pb2.Record]
+
+
+def open_lease(
+    request: wire.OpenSnapshot, view: View, now_ms: int, settings: SnapshotLeaseSettings
+) -> LeaseDecision:
+    """A lease on everything that is proposed now.
+
+    Raises:
+        OperationError: INVALID_REQUEST, or OVERLOADED when there are too many leases.
+    """
+    if not 1 <= len(request.holder) <= HOLDER_CHARACTERS_MAX:
+        raise _refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"a snapshot's holder has {len(request.holder)} characters; give 1 to {HOLDER_CHARACTERS_MAX}",
+        )
+    _require_ttl(request.ttl_ms)
+    if len(view.snapshots) >= settings.snapshot_leases_max:
+        raise _refuse(
+            error_pb2.ERROR_CODE_OVERLOADED,
+            f"{len(view.snapshots)} snapshots are being read, as many as there may be; close some, or try later",
+        )
+    row = SnapshotRow(
+        lease_id=counters.next_value(view, counters.SNAPSHOT),
+        holder=request.holder,
+        image_index=view.index,
+        begun_at_ms=now_ms,
+        leased_until_ms=now_ms + min(request.ttl_ms, settings.snapshot_lease_age_ms_max),
+    )
+    leased = records_pb2.SnapshotLeased(
+        lease_id=row.lease_id,
+        holder=row.holder,
+        index=row.image_index,
+        begun_at_ms=row.begun_at_ms,
+        leased_until_ms=row.leased_until_ms,
+    )
+    return LeaseDecision(row, [records_pb2.Record(snapshot_leased=leased)])
+
+
+def renew_lease(
+    request: wire.RenewSnapshot, view: View, now_ms: int, settings: SnapshotLeaseSettings
+) -> LeaseDecision:
+    """The lease ends later, but not above the greatest age.
+
+    Raises:
+        OperationError: SNAPSHOT_EXPIRED, or INVALID_REQUEST.
+    """
+    _require_ttl(request.ttl_ms)
+    row = view.snapshots.get(request.lease_id)
+    if row is None or row.leased_until_ms <= now_ms:
+        raise _refuse(
+            error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED,
+            f"the lease {request.lease_id} of a snapshot is over; open another and begin anew",
+        )
+    until_ms = min(now_ms + request.ttl_ms, row.begun_at_ms + settings.snapshot_lease_age_ms_max)
+    if until_ms <= row.leased_until_ms:
+        return LeaseDecision(row, [])
+    renewed = records_pb2.SnapshotRenewed(lease_id=row.lease_id, leased_until_ms=until_ms)
+    return LeaseDecision(
+        row._replace(leased_until_ms=until_ms), [records_pb2.Record(snapshot_renewed=renewed)]
+    )
+
+
+def close_lease(request: wire.CloseSnapshot, view: View) -> list[records_pb2.Record]:
+    """The record that ends the lease; none when it is over."""
+    row = view.snapshots.get(request.lease_id)
+    return [] if row is None else [released(row)]
+
+
+def released(row: SnapshotRow) -> records_pb2.Record:
+    """The record by which a lease ends."""
+    return records_pb2.Record(snapshot_released=records_pb2.SnapshotReleased(lease_id=row.lease_id))
+
+
+def _require_ttl(ttl_ms: int) -> None:
+    if ttl_ms < 1:
+        raise _refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"a lease of {ttl_ms} ms; ask for at least 1")
+
+
+def _refuse(code: error_pb2.ErrorCode.ValueType, message: str) -> OperationError:
+    return OperationError(code, message)

@@ -1,0 +1,225 @@
+"""Moves of partitions: begin, cancel, elect.
+
+What lives here: what may be asked of a move. Each partition of an operation is judged by itself, so that one that cannot move keeps no other back; only an operation that makes no
+sense is refused as a whole. How a move goes on when nobody asks is `ponor_controller.moves`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.levels import LEVEL_BROKERS
+from ponor_metadata.rows import MoveCause, MoveRow, NodeRole, PartitionRow
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeId
+
+from ponor_controller.domains.moves import rules
+from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_count, require_role
+from ponor_controller.shared_rules import move_records as changes
+from ponor_controller.shared_rules.feature_levels import require_level
+from ponor_controller.shared_rules.placement import is_live
+
+MOVES_PER_OPERATION_MAX: Final = 1_000
+
+
+def move_partitions(body: wire.MovePartitions, situation: Situation) -> Decision:
+    """Begin moves; to where a partition is already ends one."""
+    _check_operation(((move.topic_id, move.partition) for move in body.moves), len(body.moves), situation)
+    _check_reason(body.reason)
+    cause = _cause(body.cause)
+    waves: dict[NodeId, int] = {}
+
+    def begin(move: wire.PartitionMove) -> records_pb2.Record | None:
+        partition = _require_partition(move.topic_id, move.partition, situation)
+        target_id = NodeId(move.target_id)
+        present = situation.view.moves.get((partition.topic_id, partition.partition))
+        if target_id == partition.leader_id:
+            return None if present is None else _keep(present, "asked to stay", situation)
+        if present is not None:
+            if present.target_id == target_id:
+                return None
+            raise refuse(
+                error_pb2.ERROR_CODE_MOVE_UNDER_WAY,
+                f"{_name(partition)} is on its way to broker {present.target_id}; wait, or cancel that move first",
+            )
+        _require_leader(partition, situation)
+        _require_target(target_id, situation)
+        source_id = partition.leader_id
+        also = waves[source_id] = waves.get(source_id, -1) + 1
+        return changes.begun(
+            partition,
+            target_id,
+            now_ms=situation.now_ms,
+            elect_at_ms=changes.elect_at_ms(
+                situation.view, source_id, situation.now_ms, situation.settings, also=also
+            ),
+            cause=cause,
+            reason=body.reason,
+            traceparent=situation.traceparent,
+        )
+
+    return _each(body.moves, begin)
+
+
+def cancel_moves(body: wire.CancelMoves, situation: Situation) -> Decision:
+    """Leave partitions where they are."""
+    _check_operation(
+        ((each.topic_id, each.partition) for each in body.partitions), len(body.partitions), situation
+    )
+    _check_reason(body.reason)
+
+    def cancel(wanted: wire.PartitionName) -> records_pb2.Record:
+        partition = _require_partition(wanted.topic_id, wanted.partition, situation)
+        move = situation.view.moves.get((partition.topic_id, partition.partition))
+        if move is None or wanted.leader_epoch not in (0, partition.leader_epoch):
+            raise refuse(
+                error_pb2.ERROR_CODE_NO_MOVE,
+                f"{_name(partition)} does not move; broker {partition.leader_id} leads it at epoch {partition.leader_epoch}",
+            )
+        return _keep(move, body.reason, situation)
+
+    return _each(body.partitions, cancel)
+
+
+def elect_moved(body: wire.ElectMoved, situation: Situation) -> Decision:
+    """The source has closed the streams: the target leads from now on.
+
+    A move may have been cancelled while the request that closed the streams was under way. Then the source is elected again: without a new epoch nobody could open them.
+    """
+    _check_operation(
+        ((each.topic_id, each.partition) for each in body.partitions), len(body.partitions), situation
+    )
+
+    def elect(wanted: wire.PartitionName) -> records_pb2.Record | None:
+        partition = _require_partition(wanted.topic_id, wanted.partition, situation)
+        if partition.leader_epoch > wanted.leader_epoch:
+            return None
+        caller_id = situation.caller.node_id
+        if (partition.leader_id, partition.leader_epoch) != (caller_id, wanted.leader_epoch):
+            raise refuse(
+                error_pb2.ERROR_CODE_INVALID_REQUEST,
+                f"{_name(partition)} is led by broker {partition.leader_id} at epoch {partition.leader_epoch}; "
+                f"broker {caller_id} cannot give it up at epoch {wanted.leader_epoch}",
+            )
+        move = situation.view.moves.get((partition.topic_id, partition.partition))
+        _require_closed(partition, move, situation)
+        if move is None:
+            return changes.elected(situation.view, partition, caller_id, situation.traceparent)
+        leader_id = rules.electee(situation.view, (move.target_id, move.source_id), situation.is_suspected)
+        return changes.elected(
+            situation.view,
+            partition,
+            caller_id if leader_id is None else leader_id,
+            move.traceparent or situation.traceparent,
+        )
+
+    return _each(body.partitions, elect)
+
+
+def _each(
+    wanted: Iterable[wire.PartitionMove] | Iterable[wire.PartitionName],
+    decide: Callable[..., records_pb2.Record | None],
+) -> Decision:
+    """Every partition by itself: its record, if it needs one, or why not."""
+    decision = Decision(divisible=True)
+    answered = wire.MovesAnswered()
+    for each in wanted:
+        try:
+            record = decide(each)
+        except OperationError as error:
+            answered.outcomes.append(error.to_proto())
+            continue
+        answered.outcomes.add()
+        if record is not None:
+            decision.records.append(record)
+    decision.result = wire.OperationResult(moves_answered=answered)
+    return decision
+
+
+def _check_operation(names: Iterable[tuple[bytes, int]], count: int, situation: Situation) -> None:
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    require_level(situation.view, LEVEL_BROKERS, "moving partitions")
+    require_count(count, MOVES_PER_OPERATION_MAX, "partitions")
+    if len(set(names)) != count:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST, "a partition is named twice in one operation; name it once"
+        )
+
+
+def _check_reason(reason: str) -> None:
+    if len(reason) > changes.REASON_CHARACTERS_MAX:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"a reason of {len(reason)} characters; give at most {changes.REASON_CHARACTERS_MAX}",
+        )
+
+
+def _cause(cause: int) -> MoveCause:
+    try:
+        return MoveCause(cause)
+    except ValueError:
+        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"cause {cause} of a move is not known") from None
+
+
+def _require_partition(topic_id: bytes, number: int, situation: Situation) -> PartitionRow:
+    partition = situation.view.partitions.get((topic_id, number))
+    if partition is None:
+        raise refuse(
+            error_pb2.ERROR_CODE_TOPIC_NOT_FOUND,
+            f"there is no partition {number} of a topic with id {topic_id.hex()}; it was deleted or never made",
+        )
+    return partition
+
+
+def _require_leader(partition: PartitionRow, situation: Situation) -> None:
+    """Only a source that lives can close what it has."""
+    leader_id = partition.leader_id
+    if not is_live(situation.view.nodes.get(leader_id), situation.is_suspected):
+        raise refuse(
+            error_pb2.ERROR_CODE_NO_BROKER,
+            f"{_name(partition)} is led by broker {leader_id}, which is fenced or silent; it moves by failover, or once that broker is back",
+        )
+
+
+def _require_target(target_id: NodeId, situation: Situation) -> None:
+    node = situation.view.nodes.get(target_id)
+    if node is None or node.role is not NodeRole.BROKER:
+        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"no broker {target_id} is registered")
+    if not is_live(node, situation.is_suspected) or node.draining:
+        state = "drains" if node.draining else "is fenced or silent"
+        raise refuse(
+            error_pb2.ERROR_CODE_NO_BROKER, f"broker {target_id} {state}; choose another, or try again later"
+        )
+
+
+def _require_closed(partition: PartitionRow, move: MoveRow | None, situation: Situation) -> None:
+    stream = rules.open_stream(situation.view, partition.topic_id, partition.partition)
+    if stream is None:
+        return
+    if move is None:
+        raise refuse(
+            error_pb2.ERROR_CODE_NO_MOVE,
+            f"{_name(partition)} does not move; broker {partition.leader_id} keeps it",
+        )
+    raise refuse(
+        error_pb2.ERROR_CODE_MOVE_UNDER_WAY,
+        f"{_name(partition)}: stream {stream.stream_id} is open at epoch {stream.stream_epoch} of node {stream.node_id}; close it first",
+    )
+
+
+def _keep(move: MoveRow, reason: str, situation: Situation) -> records_pb2.Record:
+    record = rules.kept_by_source(situation.view, move, reason, situation.is_suspected)
+    if record is None:
+        raise refuse(
+            error_pb2.ERROR_CODE_NO_BROKER,
+            f"partition {move.partition} of topic {move.topic_id.hex()}: no broker lives that could lead it; try again later",
+        )
+    return record
+
+
+def _name(partition: PartitionRow) -> str:
+    return f"partition {partition.partition} of topic {partition.topic_id.hex()}"

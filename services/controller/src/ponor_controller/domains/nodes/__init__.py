@@ -1,0 +1,1 @@
+"""Nodes: registration, drain, failover (docs/design/moves-and-failover.md#failover)."""

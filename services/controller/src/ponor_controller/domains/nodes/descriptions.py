@@ -1,0 +1,85 @@
+"""Nodes for operators: which ones there are, which the leader hears, and the end of one that is gone for good."""
+
+from __future__ import annotations
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import cluster_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.rows import NodeRole, NodeRow
+from ponor_metadata.tables import (
+    MOVES_FROM,
+    MOVES_TO,
+    PARTITIONS_LED_BY,
+    STREAMS_OPEN_AT,
+    WALS_OF,
+    WALS_RECOVERED_BY,
+)
+from ponor_metadata.view import View
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeId
+
+from ponor_controller.server.cluster_ports import Heard
+
+
+def describe_nodes(view: View, heard: Heard) -> wire.NodesDescription:
+    """Every node that has a role, by node id."""
+    rows = sorted((row for row in view.nodes if row.role is not NodeRole.NONE), key=lambda row: row.node_id)
+    return wire.NodesDescription(nodes=[_describe(row, heard) for row in rows])
+
+
+def unregister_node(node_id: NodeId, view: View, heard: Heard) -> list[records_pb2.Record]:
+    """The records by which a node loses its rights and its role; none if it has no role already.
+
+    Raises:
+        OperationError: NODE_NOT_FOUND; INVALID_REQUEST for a node that lives or holds something.
+    """
+    row = view.nodes.get(node_id)
+    if row is None:
+        raise OperationError(
+            error_pb2.ERROR_CODE_NODE_NOT_FOUND,
+            f"no node {node_id} ever registered; `ponor cluster info` lists the nodes",
+        )
+    if row.role is NodeRole.NONE:
+        return []
+    if not row.fenced and not heard.is_suspected(node_id):
+        raise OperationError(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"{row.role.name.lower()} {node_id} is alive, or stopped a moment ago: stop it and wait for the session timeout",
+        )
+    held = _held(row, view)
+    if held:
+        raise OperationError(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"{row.role.name.lower()} {node_id} still has {held}: start it again and let it drain, wait for the failover, or use `ponor broker recover {node_id}`",
+        )
+    unregistered = records_pb2.NodeUnregistered(node_id=node_id, node_epoch=row.node_epoch)
+    fenced = records_pb2.NodeFenced(node_id=node_id, node_epoch=row.node_epoch)
+    return [
+        *([] if row.fenced else [records_pb2.Record(node_fenced=fenced)]),
+        records_pb2.Record(node_unregistered=unregistered),
+    ]
+
+
+def _describe(row: NodeRow, heard: Heard) -> wire.NodeDescription:
+    heard_ms_ago = heard.heard_ms_ago(row.node_id)
+    return wire.NodeDescription(
+        node_id=row.node_id,
+        role=records_pb2.NodeRole.ValueType(row.role),
+        node_epoch=row.node_epoch,
+        fenced=row.fenced,
+        connected=heard_ms_ago is not None and not row.fenced and not heard.is_away(row.node_id),
+        heard_ms_ago=-1 if heard_ms_ago is None else heard_ms_ago,
+        suspected=not row.fenced and heard.is_suspected(row.node_id),
+        draining=row.draining,
+    )
+
+
+def _held(row: NodeRow, view: View) -> str:
+    counts = {
+        "partitions": len(view.partitions.find(PARTITIONS_LED_BY, row.node_id)),
+        "open streams": len(view.streams.find(STREAMS_OPEN_AT, row.node_id)),
+        "write-ahead logs": len(view.wals.find(WALS_OF, row.node_id)),
+        "logs to recover": len(view.wals.find(WALS_RECOVERED_BY, row.node_id)),
+        "moves": len(view.moves.find(MOVES_FROM, row.node_id)) + len(view.moves.find(MOVES_TO, row.node_id)),
+    }
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)

@@ -1,0 +1,148 @@
+"""The leader's duty towards brokers that died: that others take over what they led, and that what they acknowledged is recovered.
+
+What lives here: when to look, carrying out what is due, and telling operators of it. What is due comes from rows and from who is suspected (`failures`); a new leader takes it up where
+it finds it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from ponor_metadata.rows import NodeRole, NodeRow, WalKind, WalRow
+from ponor_metadata.view import View, cluster_of, is_current
+from ponor_runtime.clock import Clock
+from ponor_runtime.identity import NodeEpoch, NodeId
+from ponor_runtime.telemetry import Telemetry
+
+from ponor_controller.domains.nodes.failover_rules import Assignment, Election, Failures, find_failures
+from ponor_controller.kernel.leading import Leading
+from ponor_controller.kernel.node_activity import NodeActivity
+from ponor_controller.kernel.proposer import Proposer
+
+LOG: Final = logging.getLogger("ponor.controller")
+WAKING: Final = (
+    "node_fenced",
+    "node_registered",
+    "node_drain_set",
+    "wal_closed",
+    "cluster_stop_announced",
+)
+"""Records after which something may be due."""
+LOOK_S: Final = 0.1
+"""Between two looks while a broker is away, or while something is due that nobody could take: who is heard again leaves no record."""
+
+
+class FailoverDriver:
+    """A step of a `LeaderDuty`."""
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        activity: NodeActivity,
+        leading: Leading,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._proposer = proposer
+        self._activity = activity
+        self._clock = clock
+        self._failovers = telemetry.counter("ponor_failovers_total")
+        self._elections = telemetry.counter("ponor_controller_failover_elections_total")
+        self._assignments = telemetry.counter("ponor_controller_wal_assignments_total")
+        telemetry.gauge("ponor_controller_wal_recoveries", lambda: len(orphans(proposer.view.image)))
+        self._recovering: dict[tuple[NodeId, NodeEpoch], int] = {}
+        """Since when (ns) this leader knows of a log that is to be recovered; only to tell how long it took."""
+        leading.on_change(self._recovering.clear)
+
+    def step(self) -> float | None:
+        """Do what is due. Seconds until the next look, while a broker has its log in the store."""
+        view, now_ms = self._proposer.view, self._proposer.now_ms()
+        self._tell_recovered(view)
+        self._forget_fenced(view)
+        cluster = cluster_of(view)
+        if cluster is not None and cluster.stop_until_ms > now_ms:
+            return (cluster.stop_until_ms - now_ms) / 1000
+        failures = find_failures(view, self._activity.is_suspected)
+        why = [self._activity.reason(node.node_id) for node in failures.fenced]
+        records = failures.records(view)
+        if records:
+            self._proposer.propose(records, divisible=True)
+            self._tell(failures, why)
+        if failures.more:
+            return 0
+        return min(self._waits(view, failures), default=None)
+
+    def _forget_fenced(self, view: View) -> None:
+        """Those that are gone for certain count no more when it comes to whether too many are gone at once."""
+        for node in view.nodes:
+            if node.fenced:
+                self._activity.forget(node.node_id)
+
+    def _waits(self, view: View, failures: Failures) -> list[float]:
+        """When each broker that may be fenced could be suspected."""
+        waits = [LOOK_S] if failures.blocked else []
+        for node in view.nodes:
+            if node.role is not NodeRole.BROKER or node.fenced or node.wal is not WalKind.OBJECT:
+                continue
+            suspected_in_s = self._activity.suspected_in_s(node.node_id)
+            if suspected_in_s is not None:
+                away = self._activity.is_away(node.node_id)
+                waits.append(min(suspected_in_s, LOOK_S) if away else suspected_in_s)
+        return waits
+
+    def _tell(self, failures: Failures, why: Sequence[str]) -> None:
+        for node, reason in zip(failures.fenced, why, strict=True):
+            self._failovers.add()
+            LOG.warning("broker %d epoch %d is fenced: %s", node.node_id, node.node_epoch, reason)
+        for line in _elections_by_source(failures.elected):
+            LOG.warning("%s", line)
+        self._elections.add(len(failures.elected))
+        for assignment in failures.assigned:
+            self._assignments.add()
+            LOG.warning("%s", _assignment_line(assignment))
+
+    def _tell_recovered(self, view: View) -> None:
+        now_ns = self._clock.monotonic_ns()
+        present = {(row.node_id, row.wal_epoch): row for row in orphans(view)}
+        for name, since_ns in list(self._recovering.items()):
+            if name not in present:
+                del self._recovering[name]
+                took_ms = (now_ns - since_ns) // 1_000_000
+                LOG.info("log %d/%d is recovered and closed, after %d ms", *name, took_ms)
+        for name in present:
+            self._recovering.setdefault(name, now_ns)
+
+
+def orphans(view: View) -> list[WalRow]:
+    """Logs in the store whose owner is gone and that are not closed yet: each is being recovered, or waits for it."""
+    return [row for row in view.wals if not is_current(view, row.node_id, row.wal_epoch)]
+
+
+def _elections_by_source(elected: Sequence[Election]) -> list[str]:
+    """One line for each broker that partitions are taken from."""
+    by_source: dict[NodeId, Counter[NodeId]] = {}
+    for each in elected:
+        by_source.setdefault(each.partition.leader_id, Counter())[each.leader_id] += 1
+    lines: list[str] = []
+    for source_id, counts in by_source.items():
+        shares = ", ".join(f"{leader_id} ({count})" for leader_id, count in sorted(counts.items()))
+        lines.append(f"{counts.total()} partitions of broker {source_id} go to brokers {shares}")
+    return lines
+
+
+def _assignment_line(assignment: Assignment) -> str:
+    wal, recoverer = assignment.wal, assignment.recoverer
+    before = (
+        f", because broker {wal.recoverer_id} epoch {wal.recoverer_epoch} is gone too" if wal.token else ""
+    )
+    return (
+        f"log {wal.node_id}/{wal.wal_epoch} from slot {wal.trim_sequence} on is recovered by "
+        f"{_name(recoverer)}{before}"
+    )
+
+
+def _name(node: NodeRow) -> str:
+    return f"broker {node.node_id} epoch {node.node_epoch}"

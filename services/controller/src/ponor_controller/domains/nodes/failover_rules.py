@@ -1,0 +1,179 @@
+"""What is due about brokers that are gone, as a pure function of rows and of who is suspected.
+
+What lives here: the decision, in three steps that do not depend on each other's history, so that a leader which finds any of them half done goes on with it.
+
+| found | then |
+|---|---|
+| a broker with its log in the store is suspected, and another one could take its partitions | it is fenced |
+| a fenced broker with its log in the store leads partitions | they are given to others, in turn; where one was on its way to a broker that lives, to that one |
+| a log in the store whose owner's epoch is over is recovered by nobody who lives | it is assigned to the broker with the fewest recoveries |
+
+A broker with its log in a file is left alone: only its own restart, or an operator with its disk, knows what it acknowledged. While a stop of the whole cluster is announced, nothing is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.rows import NO_LEADER, NodeRole, NodeRow, PartitionRow, WalKind, WalRow
+from ponor_metadata.tables import PARTITIONS_LED_BY, WALS_RECOVERED_BY
+from ponor_metadata.view import View, is_current
+from ponor_runtime.identity import NodeId
+
+from ponor_controller.domains.nodes.registration import assign_recovery
+from ponor_controller.shared_rules import move_records as changes
+from ponor_controller.shared_rules.placement import candidates, is_live, led_counts, spread
+
+PARTITIONS_PER_STEP_MAX: Final = 2_000
+"""Elections at once, about 100 KB of records: appends and commits of brokers that live go in between."""
+ASSIGNMENTS_PER_STEP_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """A partition, who led it, and who leads it from now on."""
+
+    partition: PartitionRow
+    leader_id: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A log, and who recovers it from now on."""
+
+    wal: WalRow
+    recoverer: NodeRow
+
+
+@dataclass(slots=True)
+class Failures:
+    """What is due.
+
+    Attributes:
+        fenced: brokers that lose their rights.
+        assigned: logs and their recoverers.
+        elected: partitions and their leaders.
+        more: there are more partitions or logs than one step takes.
+        blocked: something cannot be done because no broker lives who could take part; look again soon.
+    """
+
+    fenced: list[NodeRow] = field(default_factory=list)
+    assigned: list[Assignment] = field(default_factory=list)
+    elected: list[Election] = field(default_factory=list)
+    more: bool = False
+    blocked: bool = False
+
+    def records(self, view: View) -> list[records_pb2.Record]:
+        """The same as records on top of `view`, in an order in which they may be spread over batches: a log is assigned only once its owner is fenced, and recovery takes longest."""
+        fences = [
+            records_pb2.Record(
+                node_fenced=records_pb2.NodeFenced(node_id=node.node_id, node_epoch=node.node_epoch)
+            )
+            for node in self.fenced
+        ]
+        assignments = [
+            assign_recovery(each.wal, each.recoverer.node_id, each.recoverer.node_epoch)
+            for each in self.assigned
+        ]
+        return [
+            *fences,
+            *assignments,
+            *(changes.elected(view, each.partition, each.leader_id) for each in self.elected),
+        ]
+
+
+def find_failures(view: View, is_suspected: Callable[[NodeId], bool]) -> Failures:
+    """What is due now. The caller sees to announced stops."""
+    return _Look(view, is_suspected).run()
+
+
+class _Look:
+    """One look at the brokers. A broker that is fenced by this look counts as gone for the rest of it."""
+
+    def __init__(self, view: View, is_suspected: Callable[[NodeId], bool]) -> None:
+        self._view = view
+        self._suspects = is_suspected
+        self._brokers = [row for row in view.nodes if row.role is NodeRole.BROKER]
+        self._targets = candidates(view, is_suspected)
+        self._found = Failures()
+
+    def run(self) -> Failures:
+        """See `find_failures`."""
+        self._fence()
+        self._assign()
+        self._elect()
+        return self._found
+
+    def _fence(self) -> None:
+        for node in self._brokers:
+            if node.fenced or node.wal is not WalKind.OBJECT or not self._suspects(node.node_id):
+                continue
+            if self._targets:
+                self._found.fenced.append(node)
+            else:
+                self._found.blocked = True
+
+    def _assign(self) -> None:
+        fenced = {(node.node_id, node.node_epoch) for node in self._found.fenced}  # for look-ups only
+        recoveries = {
+            node.node_id: len(self._view.wals.find(WALS_RECOVERED_BY, node.node_id))
+            for node in self._recoverers()
+        }
+        for wal in self._view.wals:
+            owner = (wal.node_id, wal.wal_epoch)
+            if (is_current(self._view, *owner) and owner not in fenced) or self._is_recovered(wal):
+                continue
+            if not recoveries:
+                self._found.blocked = True
+                return
+            if len(self._found.assigned) == ASSIGNMENTS_PER_STEP_MAX:
+                self._found.more = True
+                return
+            recoverer_id = min(recoveries, key=lambda node_id: (recoveries[node_id], node_id))
+            recoveries[recoverer_id] += 1
+            recoverer = self._view.nodes.get(recoverer_id)
+            assert recoverer is not None
+            self._found.assigned.append(Assignment(wal, recoverer))
+
+    def _recoverers(self) -> list[NodeRow]:
+        """Who may recover: brokers that stay and know the store as a place of logs; those that drain, or have their own in a file, only if there is nobody else."""
+        live = [node for node in self._brokers if is_live(node, self._suspects)]
+        ranks = {node.node_id: (node.wal is not WalKind.OBJECT, node.draining) for node in live}
+        best = min(ranks.values(), default=None)
+        return [node for node in live if ranks[node.node_id] == best]
+
+    def _is_recovered(self, wal: WalRow) -> bool:
+        recoverer = self._view.nodes.get(wal.recoverer_id)
+        is_there = is_live(recoverer, self._suspects)
+        return is_there and recoverer is not None and recoverer.node_epoch == wal.recoverer_epoch
+
+    def _elect(self) -> None:
+        counts = led_counts(self._view, self._targets)
+        spreading: list[PartitionRow] = []
+        for partition in self._leaderless():
+            if not counts:
+                self._found.blocked = True
+                return
+            if len(self._found.elected) + len(spreading) == PARTITIONS_PER_STEP_MAX:
+                self._found.more = True
+                break
+            move = self._view.moves.get((partition.topic_id, partition.partition))
+            if move is not None and move.target_id in counts:
+                self._found.elected.append(Election(partition, move.target_id))
+            else:
+                spreading.append(partition)
+        if spreading:
+            leaders = spread(counts, len(spreading))
+            self._found.elected.extend(map(Election, spreading, leaders))
+
+    def _leaderless(self) -> Iterator[PartitionRow]:
+        """Partitions whose leader is gone for good: it has no rights, and others can recover its log."""
+        partitions = self._view.partitions
+        yield from partitions.find(PARTITIONS_LED_BY, NO_LEADER)
+        fenced = {node.node_id for node in self._found.fenced}  # for look-ups only
+        for node in self._brokers:
+            if node.wal is WalKind.OBJECT and (node.fenced or node.node_id in fenced):
+                yield from partitions.find(PARTITIONS_LED_BY, node.node_id)

@@ -1,0 +1,81 @@
+"""Brokers that give their partitions away, and brokers that go.
+
+What lives here: when a broker may drain, and when it may leave without anybody having to look for it.
+"""
+
+from __future__ import annotations
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.levels import LEVEL_BROKERS
+from ponor_metadata.rows import NodeRole, NodeRow
+from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT, WALS_OF
+from ponor_runtime.identity import NodeId
+
+from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_role
+from ponor_controller.shared_rules.feature_levels import require_level
+from ponor_controller.shared_rules.placement import candidates
+
+
+def set_drain(body: wire.SetDrain, situation: Situation) -> Decision:
+    """A broker, the caller or another one, gives its partitions away from now on, or keeps them. So already: success."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    require_level(situation.view, LEVEL_BROKERS, "draining a broker")
+    node = _require_broker(NodeId(body.node_id), situation)
+    if node.draining == body.draining:
+        return Decision()
+    if body.draining:
+        _require_place(node, situation)
+    drains = records_pb2.NodeDrainSet(
+        node_id=node.node_id, node_epoch=node.node_epoch, draining=body.draining
+    )
+    return Decision([records_pb2.Record(node_drain_set=drains)])
+
+
+def leave_cluster(_: wire.LeaveCluster, situation: Situation) -> Decision:
+    """The caller's process ends and leaves nothing behind: it is fenced by its own wish.
+
+    Its fence stands behind its result: what is fenced is answered no more. A caller that asks again, because it missed the answer, hears that it is fenced.
+    """
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    require_level(situation.view, LEVEL_BROKERS, "leaving the cluster")
+    caller, view = situation.caller, situation.view
+    leads = len(view.partitions.find(PARTITIONS_LED_BY, caller.node_id))
+    if leads:
+        raise refuse(
+            error_pb2.ERROR_CODE_MOVE_UNDER_WAY,
+            f"broker {caller.node_id} leads {leads} partitions; drain it and wait until it leads none",
+        )
+    stream = next(iter(view.streams.find(STREAMS_OPEN_AT, caller.node_id)), None)
+    if stream is not None:
+        raise refuse(
+            error_pb2.ERROR_CODE_STREAM_NOT_CLOSED,
+            f"broker {caller.node_id} holds stream {stream.stream_id} open at epoch {stream.stream_epoch}; close its streams first",
+        )
+    wal = next((row for row in view.wals.find(WALS_OF, caller.node_id)), None)
+    if wal is not None:
+        raise refuse(
+            error_pb2.ERROR_CODE_WAL_NOT_HELD,
+            f"the write-ahead log of epoch {wal.wal_epoch} of broker {caller.node_id} is open; close it, or let it be recovered first",
+        )
+    fenced = records_pb2.NodeFenced(node_id=caller.node_id, node_epoch=caller.node_epoch)
+    return Decision(parting=[records_pb2.Record(node_fenced=fenced)])
+
+
+def _require_broker(node_id: NodeId, situation: Situation) -> NodeRow:
+    node = situation.view.nodes.get(node_id)
+    if node is None or node.role is not NodeRole.BROKER or node.fenced:
+        raise refuse(error_pb2.ERROR_CODE_NODE_NOT_FOUND, f"no broker {node_id} is registered and alive")
+    return node
+
+
+def _require_place(node: NodeRow, situation: Situation) -> None:
+    """Somebody must be there to take what the broker has; otherwise it had better stop as the last one does."""
+    if not situation.view.partitions.find(PARTITIONS_LED_BY, node.node_id):
+        return
+    if not candidates(situation.view, situation.is_suspected, without=(node.node_id,)):
+        raise refuse(
+            error_pb2.ERROR_CODE_NO_BROKER,
+            f"broker {node.node_id} has nobody to give its partitions to: no other broker lives that does not drain itself; start one first",
+        )

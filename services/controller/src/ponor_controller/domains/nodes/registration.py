@@ -1,0 +1,206 @@
+"""Nodes: registration, and what follows from it.
+
+What lives here: how a process gets its epoch. A new incarnation fences the old one, raises the leader epoch of every partition the node leads, and is told to recover
+the node's write-ahead logs in the store, in one batch; the same incarnation is the same process on a new connection.
+A process that registered before a forced recovery must stop: what it did under its epoch may be lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.epochs import epoch_floor, next_leader_epoch, next_node_epoch
+from ponor_metadata.levels import LEVEL_BROKERS
+from ponor_metadata.rows import NodeRole, NodeRow, PartitionRow, WalKind, WalRow
+from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT, WALS_OF
+from ponor_metadata.view import View, cluster_of, is_current
+from ponor_runtime.identity import NODE_ID_BOUND, NodeEpoch, NodeId, cluster_of_node
+
+from ponor_controller.kernel.decisions import refuse
+from ponor_controller.shared_rules.feature_levels import require_level
+
+INCARNATION_BYTES = 16
+WAL_KINDS = (0, *WalKind)
+_PLACES = {WalKind.FILE: "a file", WalKind.OBJECT: "the object store"}
+ROLES = (records_pb2.NODE_ROLE_BROKER, records_pb2.NODE_ROLE_COMPACTOR, records_pb2.NODE_ROLE_GC)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The epoch of a process, and the records that give it to it (none: it has it already)."""
+
+    node_epoch: NodeEpoch
+    records: list[records_pb2.Record]
+
+
+def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
+    """Decide on a Hello.
+
+    Raises:
+        OperationError: INVALID_REQUEST for a wrong cluster, id, role or address; NODE_FENCED or NODE_EPOCH_STALE for a process that lost its epoch and
+            comes back; CONTROLLER_BEHIND if the process knows a later incarnation of the quorum.
+    """
+    _check_hello(hello, view)
+    _check_quorum_incarnation(hello, view)
+    node_id = NodeId(hello.node_id)
+    row = view.nodes.get(node_id)
+    if row is not None and row.incarnation == hello.incarnation and row.node_epoch >= epoch_floor(view):
+        if row.fenced:
+            raise refuse(
+                error_pb2.ERROR_CODE_NODE_FENCED,
+                f"epoch {row.node_epoch} of node {node_id} was fenced; the process must stop",
+            )
+        return Registration(row.node_epoch, [])
+    if hello.node_epoch:
+        held = _held_by(row, hello)
+        raise refuse(
+            error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
+            f"node {node_id} {held}; the process of epoch {hello.node_epoch} must stop",
+        )
+    _check_role(hello, row, view)
+    _check_wal_kind(hello, row, view)
+    node_epoch = next_node_epoch(view, row)
+    records = _fence(row)
+    records.append(_registered(hello, node_epoch, now_ms))
+    for partition in view.partitions.find(PARTITIONS_LED_BY, node_id):
+        records.append(raise_leader_epoch(view, partition))
+    for wal in view.wals.find(WALS_OF, node_id):
+        if not _is_recovered_elsewhere(wal, view):
+            records.append(assign_recovery(wal, node_id, node_epoch))
+    return Registration(node_epoch, records)
+
+
+def _check_role(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
+    """A node id belongs to one role: what a broker holds must not be taken from it by a collector that was started with its id."""
+    role = NodeRole(hello.role).name.lower()
+    if row is not None and row.role is not NodeRole.NONE and int(row.role) != hello.role:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"node {hello.node_id} is registered as a {row.role.name.lower()}: give this {role} another node id, or, if that node is gone for good, "
+            f"free its id with `ponor cluster unregister {hello.node_id}`",
+        )
+    if any(member.node_id == hello.node_id for member in view.quorum):
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"node {hello.node_id} is a controller: give this {role} another node id",
+        )
+
+
+def _held_by(row: NodeRow | None, hello: wire.Hello) -> str:
+    if row is None:
+        return "is not known here"
+    if row.incarnation == hello.incarnation:
+        return "registered before the last forced recovery"
+    return f"is at epoch {row.node_epoch} of another process"
+
+
+def raise_leader_epoch(view: View, partition: PartitionRow) -> records_pb2.Record:
+    """The record by which the same leader begins a new leader epoch. A move of the partition ends with it."""
+    changed = records_pb2.PartitionChanged(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        leader_id=partition.leader_id,
+        leader_epoch=next_leader_epoch(view, partition),
+        replicas=[partition.leader_id],
+    )
+    return records_pb2.Record(partition_changed=changed)
+
+
+def assign_recovery(wal: WalRow, recoverer_id: NodeId, recoverer_epoch: NodeEpoch) -> records_pb2.Record:
+    """The record by which a broker is to recover a log in the store from now on, and whoever was to before is not."""
+    assigned = records_pb2.WalRecoveryAssigned(
+        node_id=wal.node_id,
+        wal_epoch=wal.wal_epoch,
+        recoverer_id=recoverer_id,
+        recoverer_epoch=recoverer_epoch,
+        token=wal.token + 1,
+    )
+    return records_pb2.Record(wal_recovery_assigned=assigned)
+
+
+def _is_recovered_elsewhere(wal: WalRow, view: View) -> bool:
+    """Another broker that has its rights goes on with what it began; should it turn out to be dead, failover assigns the log anew."""
+    return wal.recoverer_id != wal.node_id and is_current(view, wal.recoverer_id, wal.recoverer_epoch)
+
+
+def _check_quorum_incarnation(hello: wire.Hello, view: View) -> None:
+    """A controller that a forced recovery left behind must not serve a process that knows the recovered quorum."""
+    cluster = cluster_of(view)
+    assert cluster is not None
+    if hello.quorum_incarnation > cluster.incarnation:
+        raise refuse(
+            error_pb2.ERROR_CODE_CONTROLLER_BEHIND,
+            f"this controller is of incarnation {cluster.incarnation}, node {hello.node_id} was registered in incarnation {hello.quorum_incarnation}: "
+            "a forced recovery left this controller behind; stop it and give it an empty directory",
+        )
+
+
+def _check_wal_kind(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
+    """A log is recovered where it lies, so a node changes the place only when nothing is left in the old one."""
+    kind = _wal_kind(hello)
+    if kind is WalKind.OBJECT:
+        require_level(view, LEVEL_BROKERS, "a write-ahead log in the object store")
+    if row is None or row.wal is kind:
+        return
+    if view.streams.find(STREAMS_OPEN_AT, row.node_id) or view.wals.find(WALS_OF, row.node_id):
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"node {row.node_id} has its write-ahead log in {_PLACES[row.wal]} and may have acknowledged records there: "
+            "start it with that log once more and stop it in order, or wait until the log is recovered, then change it",
+        )
+
+
+def _wal_kind(hello: wire.Hello) -> WalKind:
+    return WalKind(hello.wal or WalKind.FILE)
+
+
+def _fence(row: NodeRow | None) -> list[records_pb2.Record]:
+    if row is None or row.fenced:
+        return []
+    fenced = records_pb2.NodeFenced(node_id=row.node_id, node_epoch=row.node_epoch)
+    return [records_pb2.Record(node_fenced=fenced)]
+
+
+def _registered(hello: wire.Hello, node_epoch: NodeEpoch, now_ms: int) -> records_pb2.Record:
+    registered = records_pb2.NodeRegistered(
+        node_id=hello.node_id,
+        node_epoch=node_epoch,
+        role=hello.role,
+        incarnation=hello.incarnation,
+        kafka_host=hello.kafka_host,
+        kafka_port=hello.kafka_port,
+        registered_at_ms=now_ms,
+    )
+    if _wal_kind(hello) is WalKind.OBJECT:  # a file needs no word: it was all that there was
+        registered.wal = hello.wal
+    return records_pb2.Record(node_registered=registered)
+
+
+def _check_hello(hello: wire.Hello, view: View) -> None:
+    cluster = cluster_of(view)
+    assert cluster is not None
+    problem: str | None = None
+    if hello.cluster_id and hello.cluster_id != cluster.cluster_id:
+        problem = (
+            f"this is cluster {cluster.cluster_id}, not {hello.cluster_id}; check the controller's address"
+        )
+    elif hello.role not in ROLES:
+        problem = f"role {hello.role} is not known"
+    elif (
+        not 0 <= hello.node_id < NODE_ID_BOUND
+        or cluster_of_node(NodeId(hello.node_id)) != cluster.cluster_ordinal
+    ):
+        problem = f"node id {hello.node_id} does not belong to cluster ordinal {cluster.cluster_ordinal}; ids are ordinal << 16 | n"
+    elif hello.wal not in WAL_KINDS:
+        problem = f"a write-ahead log of kind {hello.wal} is not known here; upgrade the controller first"
+    elif len(hello.incarnation) != INCARNATION_BYTES:
+        problem = f"an incarnation has {INCARNATION_BYTES} bytes, not {len(hello.incarnation)}"
+    elif hello.role == records_pb2.NODE_ROLE_BROKER and not (
+        hello.kafka_host and 0 < hello.kafka_port < 1 << 16
+    ):
+        problem = f"broker {hello.node_id} must say where Kafka clients reach it"
+    if problem is not None:
+        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, problem)

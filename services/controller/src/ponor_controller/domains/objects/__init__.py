@@ -1,0 +1,1 @@
+"""Objects: reservation, upload commits, reclaiming, and claims of the garbage collector."""

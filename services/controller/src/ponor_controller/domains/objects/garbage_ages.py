@@ -1,0 +1,52 @@
+"""How old the oldest garbage is, and how much there is: what tells that nobody collects.
+
+What lives here: numbers that the exporter's thread reads, looked up now and then on the loop. Only the leader shows them: its clock is the one by which garbage is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ponor_metadata.rows import ObjectRow, ObjectState
+from ponor_metadata.tables import OBJECTS_WAITING
+from ponor_runtime.telemetry import Telemetry
+
+from ponor_controller.kernel.proposer import Proposer
+
+LOOK_S: Final = 5.0
+STATES: Final = {ObjectState.DESTROYED: "destroyed", ObjectState.PREPARED: "prepared"}
+
+
+class GarbageAges:
+    """A step of a `LeaderDuty`; proposes nothing."""
+
+    def __init__(self, proposer: Proposer, telemetry: Telemetry) -> None:
+        self._proposer = proposer
+        self._ages_ms = dict.fromkeys(STATES, 0)
+        self._numbers = dict.fromkeys(STATES, 0)
+        for state, name in STATES.items():
+            telemetry.gauge(
+                "ponor_garbage_oldest_age_seconds", self._shown(self._ages_ms, state, 1_000), state=name
+            )
+            telemetry.gauge("ponor_garbage_objects", self._shown(self._numbers, state), state=name)
+
+    def step(self) -> float:
+        """Look at the front of what waits."""
+        objects, now_ms = self._proposer.view.image.objects, self._proposer.now_ms()
+        for state in STATES:
+            waiting = objects.find(OBJECTS_WAITING, state)
+            oldest = next(iter(waiting), None)
+            self._ages_ms[state] = 0 if oldest is None else max(0, now_ms - due_since_ms(oldest))
+            self._numbers[state] = len(waiting)
+        return LOOK_S
+
+    def _shown(
+        self, numbers: dict[ObjectState, int], state: ObjectState, per_unit: int = 1
+    ) -> Callable[[], float]:
+        return lambda: numbers[state] / per_unit if self._proposer.leads else 0
+
+
+def due_since_ms(row: ObjectRow) -> int:
+    """When an object became garbage: when it was destroyed, or when its lease runs out."""
+    return row.expires_at_ms if row.state is ObjectState.PREPARED else row.destroyed_at_ms

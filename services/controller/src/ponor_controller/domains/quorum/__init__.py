@@ -1,0 +1,1 @@
+"""The quorum: its first records, its description and its changes."""

@@ -1,0 +1,192 @@
+"""Changes of the quorum, as the quorum service asks for them.
+
+What lives here: the next list of members for each wish, and the refusals that an operator can do something about. Whether a change is safe now is the core's to say; that it is
+committed is waited for here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import quorum_service_pb2 as wire
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.view import cluster_of
+from ponor_raft.errors import MembershipChangeError, NotLeaderError, TransferError
+from ponor_raft.follower_progress import FollowerProgress
+from ponor_raft.membership import LEARNERS_MAX, VOTERS_MAX
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeId
+
+from ponor_controller.consensus.address_book import AddressBook
+from ponor_controller.consensus.members import Member, members_of_rows
+from ponor_controller.consensus.raft_consensus import RaftConsensus
+from ponor_controller.consensus.raft_driver import TICK_SECONDS, RaftDriver
+from ponor_controller.consensus.record_log import RecordLog
+from ponor_controller.kernel.proposer import Proposer
+from ponor_controller.kernel.snapshotter import Snapshotter
+
+TICK_MS: Final = int(TICK_SECONDS * 1000)
+UNKNOWN_MS: Final = -1
+
+
+class RaftQuorum:
+    """Fulfils `quorum.ports.QuorumControl`."""
+
+    def __init__(
+        self,
+        driver: RaftDriver,
+        consensus: RaftConsensus,
+        proposer: Proposer,
+        snapshotter: Snapshotter,
+        log: RecordLog,
+        addresses: AddressBook,
+    ) -> None:
+        self._driver = driver
+        self._consensus = consensus
+        self._proposer = proposer
+        self._snapshotter = snapshotter
+        self._log = log
+        self._addresses = addresses
+
+    def describe(self) -> wire.QuorumDescription:
+        node, image = self._driver.node, self._image
+        cluster = cluster_of(image)
+        progress = node.progress()
+        return wire.QuorumDescription(
+            node_id=node.own.node_id,
+            leader_node_id=node.leader.node_id if node.leader is not None else 0,
+            term=node.term,
+            commit_index=image.index,
+            last_index=node.last_index,
+            snapshot_index=self._log.newest.index if self._log.newest is not None else 0,
+            incarnation=cluster.incarnation if cluster is not None else 0,
+            members=[self._state(member, progress.get(member.replica)) for member in self._members()],
+        )
+
+    async def confirm_leadership(self) -> int:
+        return await self._refusing(self._consensus.read_index)
+
+    async def add_learner(self, learner: Member) -> int:
+        members = self._members()
+        present = next((each for each in members if each.node_id == learner.node_id), None)
+        if present is not None and present.directory_id == learner.directory_id:
+            return await self._settled()
+        if present is not None:
+            raise _invalid(
+                f"node {learner.node_id} is a member with another directory; remove it first: "
+                f"`ponor cluster quorum remove {learner.node_id} --directory {uuid.UUID(bytes=present.directory_id)}`"
+            )
+        if sum(not each.voter for each in members) >= LEARNERS_MAX:
+            raise _invalid(f"there are {LEARNERS_MAX} learners; promote or remove one first")
+        return await self._change([*members, replace(learner, voter=False)])
+
+    async def promote(self, node_id: int) -> int:
+        member = self._require(node_id, b"")
+        if member.voter:
+            return await self._settled()
+        members = self._members()
+        if sum(each.voter for each in members) >= VOTERS_MAX:
+            raise _invalid(f"there are {VOTERS_MAX} voters; remove one first")
+        return await self._change(
+            [*(each for each in members if each != member), replace(member, voter=True)]
+        )
+
+    async def remove(self, node_id: int, directory_id: bytes) -> int:
+        members = self._members()
+        gone = [
+            each for each in members if each.node_id == node_id and directory_id in (b"", each.directory_id)
+        ]
+        if not gone:
+            return await self._settled()
+        rest = [each for each in members if each not in gone]
+        if not any(each.voter for each in rest):
+            raise _invalid(f"node {node_id} is the only voter; add and promote another controller first")
+        return await self._change(rest)
+
+    async def transfer(self, node_id: int) -> int:
+        node = self._driver.node
+        last_index = node.last_index
+        if node_id != node.own.node_id:
+            try:
+                target = node_id or self._consensus.furthest_voter().node_id
+                await self._consensus.transfer(NodeId(target))
+            except NotLeaderError:
+                raise self._not_leader() from None
+            except TransferError as error:
+                raise _invalid(str(error)) from error
+        return last_index
+
+    async def take_snapshot(self) -> int:
+        return await self._snapshotter.take()
+
+    @property
+    def _image(self) -> MetadataImage:
+        return self._proposer.view.image
+
+    def _members(self) -> tuple[Member, ...]:
+        return members_of_rows(self._proposer.view.quorum)
+
+    def _state(self, member: Member, progress: FollowerProgress | None) -> wire.MemberState:
+        node = self._driver.node
+        state = wire.MemberState(
+            node_id=member.node_id,
+            directory_id=member.directory_id,
+            peer_address=self._addresses.peer_address(member.replica),
+            service_address=self._addresses.service_address(member.replica),
+            voter=member.voter,
+            silent_ms=UNKNOWN_MS,
+            behind_ms=UNKNOWN_MS,
+        )
+        if member.replica == node.own:
+            state.match_index = node.durable_index
+            state.silent_ms = 0
+            state.behind_ms = 0 if node.is_leader else UNKNOWN_MS
+        elif progress is not None:
+            state.match_index = progress.match_index
+            state.silent_ms = progress.heard_ticks_ago * TICK_MS
+            state.behind_ms = 0 if progress.match_index >= node.commit_index else UNKNOWN_MS
+        return state
+
+    def _require(self, node_id: int, directory_id: bytes) -> Member:
+        for each in self._members():
+            if each.node_id == node_id and directory_id in (b"", each.directory_id):
+                return each
+        raise _invalid(f"node {node_id} is no member of the quorum; see `ponor cluster quorum describe`")
+
+    async def _change(self, members: list[Member]) -> int:
+        try:
+            index = self._proposer.propose_members(members)
+        except NotLeaderError:
+            raise self._not_leader() from None
+        except MembershipChangeError as error:
+            raise OperationError(error_pb2.ERROR_CODE_OVERLOADED, f"{error}; try again") from error
+        await self._proposer.committed_up_to(index)
+        return index
+
+    async def _settled(self) -> int:
+        """It is so already; but perhaps it is not committed yet, or this controller was deposed and does not know it."""
+        index = self._proposer.last_index
+        await self._proposer.committed_up_to(index)
+        await self.confirm_leadership()
+        return index
+
+    async def _refusing(self, ask: Callable[[], Awaitable[int]]) -> int:
+        try:
+            return await ask()
+        except NotLeaderError:
+            raise self._not_leader() from None
+
+    def _not_leader(self) -> OperationError:
+        return OperationError(
+            error_pb2.ERROR_CODE_NOT_LEADER,
+            "this controller does not lead; ask the leader",
+            leader_address=self._consensus.leader_address() or "",
+        )
+
+
+def _invalid(message: str) -> OperationError:
+    return OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, message)

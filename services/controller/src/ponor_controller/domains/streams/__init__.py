@@ -1,0 +1,1 @@
+"""Streams and the write-ahead logs that their data goes through."""

@@ -1,0 +1,118 @@
+"""Settings of topics and brokers: what a change makes of them.
+
+What lives here: the way from an operation to the settings that hold afterwards. Which settings there are, and what is wrong with a value, is known to
+the catalogue (`ponor_kafka.configs`, the one part of that library a controller knows); the record carries the result, so that a replay needs no
+catalogue and an older one decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_kafka.configs.changes import (
+    ChangeKind,
+    ConfigChange,
+    changed_broker_configs,
+    changed_topic_configs,
+)
+from ponor_kafka.configs.definition import ConfigError
+from ponor_metadata.rows import ALL_BROKERS, NodeRole
+from ponor_runtime.identity import NodeId
+
+from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_role
+
+CHANGES_MAX: Final = 1_000
+VALUE_BYTES_MAX: Final = 32_767
+"""What an older version of Kafka's protocol can carry as a string."""
+_KINDS: Final = MappingProxyType(
+    {
+        wire.ConfigChange.KIND_SET: ChangeKind.SET,
+        wire.ConfigChange.KIND_DELETE: ChangeKind.DELETE,
+        wire.ConfigChange.KIND_APPEND: ChangeKind.APPEND,
+        wire.ConfigChange.KIND_SUBTRACT: ChangeKind.SUBTRACT,
+    }
+)
+
+
+def alter_topic_configs(body: wire.AlterTopicConfigs, situation: Situation) -> Decision:
+    """A topic's own settings, all or none of the changes."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    topic = situation.view.topics.get(body.topic_id)
+    if topic is None:
+        raise refuse(error_pb2.ERROR_CODE_TOPIC_NOT_FOUND, f"there is no topic with id {body.topic_id.hex()}")
+    try:
+        after = changed_topic_configs(topic.configs, _changes(body.changes), replace=body.replace)
+    except ConfigError as error:
+        raise refuse(error_pb2.ERROR_CODE_INVALID_CONFIG, str(error)) from error
+    check_sizes(after)
+    if body.validate_only or after == topic.configs:
+        return Decision()
+    changed = records_pb2.TopicConfigsSet(topic_id=topic.topic_id, configs=after)
+    return Decision([records_pb2.Record(topic_configs_set=changed)])
+
+
+def alter_broker_configs(body: wire.AlterBrokerConfigs, situation: Situation) -> Decision:
+    """Dynamic settings of one broker or of all."""
+    require_role(situation, records_pb2.NODE_ROLE_BROKER)
+    node_id = NodeId(body.node_id)
+    if node_id != ALL_BROKERS:
+        node = situation.view.nodes.get(node_id)
+        if node is None or node.role is not NodeRole.BROKER:
+            raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"no broker {node_id} is registered")
+    row = situation.view.broker_configs.get(node_id)
+    present = {} if row is None else row.configs
+    try:
+        after = changed_broker_configs(
+            present, _changes(body.changes), of_all_brokers=node_id == ALL_BROKERS, replace=body.replace
+        )
+    except ConfigError as error:
+        raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, str(error)) from error
+    check_sizes(after)
+    if body.validate_only or after == present:
+        return Decision()
+    changed = records_pb2.BrokerConfigsSet(node_id=node_id, configs=after)
+    return Decision([records_pb2.Record(broker_configs_set=changed)])
+
+
+def check_sizes(configs: Mapping[str, str]) -> None:
+    """Bounds of what is kept: lists can grow without end, change by change.
+
+    Raises:
+        OperationError: INVALID_CONFIG.
+    """
+    for name, value in configs.items():
+        if len(value.encode()) > VALUE_BYTES_MAX:
+            raise refuse(
+                error_pb2.ERROR_CODE_INVALID_CONFIG,
+                f"the value of {name} would have {len(value.encode())} bytes; at most {VALUE_BYTES_MAX} are kept",
+            )
+
+
+def _changes(changes: Iterable[wire.ConfigChange]) -> list[ConfigChange]:
+    """Decoded.
+
+    Raises:
+        OperationError: INVALID_REQUEST: an unknown kind, a setting that is named twice, too many.
+    """
+    decoded: dict[str, ConfigChange] = {}
+    for change in changes:
+        kind = _KINDS.get(change.kind)
+        if kind is None:
+            raise refuse(
+                error_pb2.ERROR_CODE_INVALID_REQUEST,
+                f"unknown kind {change.kind} of a change of {change.name}",
+            )
+        if change.name in decoded:
+            raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"{change.name} is changed twice")
+        decoded[change.name] = ConfigChange(change.name, kind, change.value)
+    if len(decoded) > CHANGES_MAX:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"{len(decoded)} changes at once; send at most {CHANGES_MAX}",
+        )
+    return list(decoded.values())

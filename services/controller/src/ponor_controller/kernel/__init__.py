@@ -1,0 +1,1 @@
+"""From a waiting operation to a committed batch and its answer; leadership and its duties."""

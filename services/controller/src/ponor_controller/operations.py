@@ -1,0 +1,82 @@
+"""From an operation's kind to its validator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+
+from ponor_controller.domains.compaction.operations import (
+    commit_compaction,
+    end_compaction,
+    lease_compaction,
+    renew_compaction,
+)
+from ponor_controller.domains.moves.operations import cancel_moves, elect_moved, move_partitions
+from ponor_controller.domains.nodes.operations import leave_cluster, set_drain
+from ponor_controller.domains.objects.operations import claim_objects, confirm_deleted, prepare_objects
+from ponor_controller.domains.objects.uploads import commit_upload
+from ponor_controller.domains.streams.operations import (
+    close_streams,
+    create_streams,
+    delete_streams,
+    open_streams,
+    trim_streams,
+)
+from ponor_controller.domains.streams.wals import close_wal, open_wal, verify_epoch
+from ponor_controller.domains.topics.configs import alter_broker_configs, alter_topic_configs
+from ponor_controller.domains.topics.keys import put_key, put_keys
+from ponor_controller.domains.topics.operations import create_partitions, create_topic, delete_topic
+from ponor_controller.domains.topics.producer_ids import allocate_producer_ids
+from ponor_controller.kernel.decisions import Decision, Situation, refuse
+
+VALIDATORS: Final[Mapping[str, Callable[[Any, Situation], Decision]]] = {
+    "create_streams": create_streams,
+    "open_streams": open_streams,
+    "close_streams": close_streams,
+    "trim_streams": trim_streams,
+    "delete_streams": delete_streams,
+    "prepare_objects": prepare_objects,
+    "commit_upload": commit_upload,
+    "claim_objects": claim_objects,
+    "confirm_deleted": confirm_deleted,
+    "put_key": put_key,
+    "put_keys": put_keys,
+    "create_topic": create_topic,
+    "delete_topic": delete_topic,
+    "create_partitions": create_partitions,
+    "alter_topic_configs": alter_topic_configs,
+    "alter_broker_configs": alter_broker_configs,
+    "move_partitions": move_partitions,
+    "cancel_moves": cancel_moves,
+    "elect_moved": elect_moved,
+    "allocate_producer_ids": allocate_producer_ids,
+    "open_wal": open_wal,
+    "close_wal": close_wal,
+    "verify_epoch": verify_epoch,
+    "set_drain": set_drain,
+    "leave_cluster": leave_cluster,
+    "lease_compaction": lease_compaction,
+    "renew_compaction": renew_compaction,
+    "commit_compaction": commit_compaction,
+    "end_compaction": end_compaction,
+}
+
+
+def validate(operation: wire.Operation, situation: Situation, kind: str | None) -> Decision:
+    """Decide on one operation of this kind.
+
+    Raises:
+        OperationError: it is refused; nothing changes.
+    """
+    if kind is None:
+        raise refuse(
+            error_pb2.ERROR_CODE_INVALID_REQUEST,
+            "the operation's kind is not known here; upgrade the controller first",
+        )
+    if operation.traceparent:
+        situation = replace(situation, traceparent=operation.traceparent)
+    return VALIDATORS[kind](getattr(operation, kind), situation)

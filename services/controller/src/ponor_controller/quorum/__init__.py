@@ -1,1 +1,0 @@
-"""The quorum as operators see it: questions about it, and changes of it."""

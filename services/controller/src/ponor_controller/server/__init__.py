@@ -1,0 +1,1 @@
+"""Services of a controller for nodes, subscribers and tools."""

@@ -1,0 +1,192 @@
+"""The cluster service: announces the end of the cluster, lets the balancer keep still, says how load is spread, and gives out leases of snapshots.
+
+What lives here: dispatch, and the records that are written for operators and readers. Who looks at them: brokers that are told to stop, drivers that would fail over, the
+balancer, GC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from google.protobuf.message import DecodeError
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import cluster_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.levels import LEVEL_BROKERS, LEVEL_COMPACTION
+from ponor_metadata.rows import ClusterRow
+from ponor_metadata.view import cluster_of
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeId
+from ponor_runtime.network import Connection
+
+from ponor_controller.domains.leases.operations import LeaseDecision, close_lease, open_lease, renew_lease
+from ponor_controller.domains.nodes.descriptions import describe_nodes, unregister_node
+from ponor_controller.kernel.leading import Leading, confirm_refusals, not_leading
+from ponor_controller.kernel.proposer import Proposer
+from ponor_controller.server.cluster_ports import Balance, Heard
+from ponor_controller.server.rpc_connections import Callers
+from ponor_controller.settings import SnapshotLeaseSettings
+from ponor_controller.shared_rules.feature_levels import require_level
+
+STOP_TTL_MS_MAX: Final = 600_000
+
+_Handler: TypeAlias = Callable[[Any], Awaitable[wire.ClusterResponse]]
+
+
+class ClusterService:
+    """Serves ClusterService.Cluster."""
+
+    def __init__(
+        self,
+        leading: Leading,
+        proposer: Proposer,
+        balance: Balance,
+        heard: Heard,
+        settings: SnapshotLeaseSettings,
+    ) -> None:
+        self._leading = leading
+        self._proposer = proposer
+        self._balance = balance
+        self._heard = heard
+        self._settings = settings
+        self._callers = Callers(self._answer)
+        self._handlers: Mapping[str, _Handler] = {
+            "announce_stop": self._announce_stop,
+            "describe_balance": self._describe_balance,
+            "pause_balancer": self._pause_balancer,
+            "open_snapshot": self._open_snapshot,
+            "renew_snapshot": self._renew_snapshot,
+            "close_snapshot": self._close_snapshot,
+            "describe_nodes": self._describe_nodes,
+            "unregister_node": self._unregister_node,
+            "describe_identity": self._describe_identity,
+        }
+
+    async def handle(self, connection: Connection) -> None:
+        """Answer until the caller goes."""
+        await self._callers.serve(connection)
+
+    async def _answer(self, frame: bytes) -> bytes:
+        try:
+            self._callers.require_room()
+            request = _decode(frame)
+            kind = request.WhichOneof("kind")
+            if kind is None:
+                raise _invalid("the request's kind is not known here; upgrade the controller first")
+            if not self._leading.is_leading:
+                raise not_leading(self._leading, kind)
+            work = self._handlers[kind](getattr(request, kind))
+            response = await confirm_refusals(work, self._leading, self._unchanged)
+        except OperationError as error:
+            response = wire.ClusterResponse(error=error.to_proto())
+        return response.SerializeToString()
+
+    async def _announce_stop(self, request: wire.AnnounceStop) -> wire.ClusterResponse:
+        if not 0 <= request.ttl_ms <= STOP_TTL_MS_MAX:
+            raise _invalid(
+                f"an announcement for {request.ttl_ms} ms; give 1 to {STOP_TTL_MS_MAX}, or 0 to take one back"
+            )
+        cluster = await self._changeable("announcing the end of the cluster")
+        until_ms = self._proposer.now_ms() + request.ttl_ms if request.ttl_ms else 0
+        if until_ms == cluster.stop_until_ms:
+            return await self._unchanged()
+        announced = records_pb2.ClusterStopAnnounced(until_ms=until_ms)
+        return await self._commit(records_pb2.Record(cluster_stop_announced=announced))
+
+    async def _pause_balancer(self, request: wire.PauseBalancer) -> wire.ClusterResponse:
+        cluster = await self._changeable("telling the balancer to keep still")
+        if request.paused == cluster.balancer_paused:
+            return await self._unchanged()
+        paused = records_pb2.BalancerPaused(paused=request.paused)
+        return await self._commit(records_pb2.Record(balancer_paused=paused))
+
+    async def _describe_balance(self, _: wire.DescribeBalance) -> wire.ClusterResponse:
+        # What a leader knows that was replaced meanwhile is not worth reading.
+        await self._leading.read_index()
+        return wire.ClusterResponse(balance=self._balance.describe())
+
+    async def _describe_nodes(self, _: wire.DescribeNodes) -> wire.ClusterResponse:
+        await self._leading.read_index()
+        return wire.ClusterResponse(nodes=describe_nodes(self._proposer.view, self._heard))
+
+    async def _unregister_node(self, request: wire.UnregisterNode) -> wire.ClusterResponse:
+        await self._changeable("unregistering a node")
+        records = unregister_node(NodeId(request.node_id), self._proposer.view, self._heard)
+        return await (self._commit(*records) if records else self._unchanged())
+
+    async def _describe_identity(self, _: wire.DescribeIdentity) -> wire.ClusterResponse:
+        await self._leading.read_index()
+        cluster = cluster_of(self._proposer.view)
+        if cluster is None:
+            raise OperationError(error_pb2.ERROR_CODE_OVERLOADED, "the cluster is being formatted; ask again")
+        identity = wire.ClusterIdentity(
+            cluster_id=cluster.cluster_id,
+            cluster_ordinal=cluster.cluster_ordinal,
+            namespace=cluster.namespace,
+            incarnation=cluster.incarnation,
+        )
+        return wire.ClusterResponse(identity=identity)
+
+    async def _open_snapshot(self, request: wire.OpenSnapshot) -> wire.ClusterResponse:
+        await self._changeable("reading a snapshot", LEVEL_COMPACTION)
+        proposer = self._proposer
+        return await self._lease(open_lease(request, proposer.view, proposer.now_ms(), self._settings))
+
+    async def _renew_snapshot(self, request: wire.RenewSnapshot) -> wire.ClusterResponse:
+        await self._changeable("reading a snapshot", LEVEL_COMPACTION)
+        proposer = self._proposer
+        decision = renew_lease(request, proposer.view, proposer.now_ms(), self._settings)
+        return await self._lease(decision)
+
+    async def _close_snapshot(self, request: wire.CloseSnapshot) -> wire.ClusterResponse:
+        await self._changeable("reading a snapshot", LEVEL_COMPACTION)
+        records = close_lease(request, self._proposer.view)
+        return await self._commit(*records) if records else await self._unchanged()
+
+    async def _lease(self, decision: LeaseDecision) -> wire.ClusterResponse:
+        await (self._commit(*decision.records) if decision.records else self._unchanged())
+        opened = wire.SnapshotOpened(
+            lease_id=decision.row.lease_id,
+            index=decision.row.image_index,
+            leased_until_ms=decision.row.leased_until_ms,
+            cluster_time_ms=self._proposer.now_ms(),
+        )
+        return wire.ClusterResponse(snapshot=opened)
+
+    async def _changeable(self, what: str, level: int = LEVEL_BROKERS) -> ClusterRow:
+        """The cluster's row, when it may be changed now."""
+        await self._proposer.room()
+        if not self._leading.is_leading:
+            raise not_leading(self._leading, what)
+        require_level(self._proposer.view, level, what)
+        cluster = cluster_of(self._proposer.view)
+        assert cluster is not None, "whoever leads has formatted the log"
+        return cluster
+
+    async def _commit(self, *records: records_pb2.Record) -> wire.ClusterResponse:
+        index = self._proposer.propose(records)
+        await self._proposer.committed_up_to(index)
+        return _done(index)
+
+    async def _unchanged(self) -> wire.ClusterResponse:
+        """It is so already, but perhaps only proposed."""
+        index = self._proposer.last_index
+        await self._proposer.committed_up_to(index)
+        await self._leading.read_index()
+        return _done(index)
+
+
+def _decode(frame: bytes) -> wire.ClusterRequest:
+    try:
+        return wire.ClusterRequest.FromString(frame)
+    except DecodeError as error:
+        raise _invalid(f"a frame is not a ClusterRequest: {error}") from error
+
+
+def _done(index: int) -> wire.ClusterResponse:
+    return wire.ClusterResponse(done=wire.ClusterDone(index=index))
+
+
+def _invalid(message: str) -> OperationError:
+    return OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, message)

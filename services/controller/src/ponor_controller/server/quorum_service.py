@@ -1,0 +1,204 @@
+"""The quorum service: describes the quorum, changes it, and changes what holds for the whole cluster (feature levels, incarnation).
+
+What lives here: dispatch of requests, one at a time per connection. Rules of membership are the core's; the driver carries them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from google.protobuf.message import DecodeError
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import quorum_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.view import cluster_of
+from ponor_raft.membership import DIRECTORY_ID_BYTES
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NODE_ID_BOUND, NodeId, node_id_in
+from ponor_runtime.network import Connection
+
+from ponor_controller.consensus.members import Member
+from ponor_controller.domains.quorum.ports import QuorumControl
+from ponor_controller.kernel.leading import Leading, confirm_refusals, not_leading
+from ponor_controller.kernel.proposer import Proposer
+from ponor_controller.server.rpc_connections import Callers
+from ponor_controller.shared_rules.feature_levels import (
+    check_updates,
+    describe_features,
+    require_quorum_level,
+)
+
+_Handler: TypeAlias = Callable[[Any], Awaitable[wire.QuorumResponse]]
+
+
+class QuorumService:
+    """Serves QuorumService.Quorum."""
+
+    def __init__(self, control: QuorumControl, leading: Leading, proposer: Proposer) -> None:
+        self._control = control
+        self._leading = leading
+        self._proposer = proposer
+        self._callers = Callers(self._answer)
+        self._handlers: Mapping[str, _Handler] = {
+            "describe": self._describe,
+            "add_learner": self._add_learner,
+            "promote": self._promote,
+            "remove": self._remove,
+            "transfer": self._transfer,
+            "take_snapshot": self._take_snapshot,
+            "update_features": self._update_features,
+            "confirm_incarnation": self._confirm_incarnation,
+            "read_index": self._read_index,
+        }
+
+    async def handle(self, connection: Connection) -> None:
+        """Answer until the caller goes."""
+        await self._callers.serve(connection)
+
+    async def _answer(self, frame: bytes) -> bytes:
+        try:
+            self._callers.require_room()
+            request = _decode(frame)
+            kind = request.WhichOneof("kind")
+            if kind is None:
+                raise _invalid("the request's kind is not known here; upgrade the controller first")
+            work = self._handlers[kind](getattr(request, kind))
+            response = await confirm_refusals(work, self._leading, self._confirmed)
+        except OperationError as error:
+            response = wire.QuorumResponse(error=error.to_proto())
+        return response.SerializeToString()
+
+    # Looking
+
+    async def _describe(self, request: wire.DescribeQuorum) -> wire.QuorumResponse:
+        if request.leader_only:
+            self._require_leading("describing the quorum")
+            await self._control.confirm_leadership()
+        description = self._control.describe()
+        description.features.extend(describe_features(self._proposer.view))
+        return wire.QuorumResponse(description=description)
+
+    async def _read_index(self, _: wire.ReadIndex) -> wire.QuorumResponse:
+        return _done(await self._leading.read_index())
+
+    # Changing
+
+    async def _add_learner(self, request: wire.AddLearner) -> wire.QuorumResponse:
+        self._require_leading("adding a learner")
+        require_quorum_level(self._proposer.view, "a change of the quorum")
+        return _done(await self._control.add_learner(_learner(request, self._whole(request.node_id))))
+
+    async def _promote(self, request: wire.PromoteLearner) -> wire.QuorumResponse:
+        self._require_leading("promoting a learner")
+        return _done(await self._control.promote(self._whole(request.node_id)))
+
+    async def _remove(self, request: wire.RemoveMember) -> wire.QuorumResponse:
+        self._require_leading("removing a member")
+        require_quorum_level(self._proposer.view, "a change of the quorum")
+        if request.directory_id:
+            _check_directory_id(request.directory_id)
+        return _done(await self._control.remove(self._whole(request.node_id), request.directory_id))
+
+    async def _transfer(self, request: wire.TransferLeadership) -> wire.QuorumResponse:
+        self._require_leading("handing leadership over")
+        # Zero stands for the voter that is furthest; the cluster's ordinal does not complete it.
+        target = self._whole(request.node_id) if request.node_id else NodeId(0)
+        return _done(await self._control.transfer(target))
+
+    async def _take_snapshot(self, _: wire.TakeSnapshot) -> wire.QuorumResponse:
+        self._require_leading("a snapshot at the leader")
+        return _done(await self._control.take_snapshot())
+
+    async def _update_features(self, request: wire.UpdateFeatures) -> wire.QuorumResponse:
+        await self._room("updating features")
+        records = check_updates(self._proposer.view, request.updates)
+        if request.validate_only:
+            return await self._unchanged()
+        return _done(await self._commit(records))
+
+    async def _confirm_incarnation(self, request: wire.ConfirmIncarnation) -> wire.QuorumResponse:
+        await self._room("confirming the incarnation")
+        cluster = cluster_of(self._proposer.view)
+        present = 0 if cluster is None else cluster.incarnation
+        if request.incarnation != present or present == 0:
+            raise _invalid(
+                f"incarnation {request.incarnation} cannot be confirmed: the cluster is at {present}"
+                + ("; recovery was never forced" if present == 0 else "")
+            )
+        assert cluster is not None
+        if not cluster.incarnation_unconfirmed:
+            return await self._unchanged()
+        confirmed = records_pb2.IncarnationConfirmed(incarnation=present)
+        return _done(await self._commit([records_pb2.Record(incarnation_confirmed=confirmed)]))
+
+    async def _commit(self, records: Sequence[records_pb2.Record]) -> int:
+        if not records:
+            return await self._confirmed()
+        index = self._proposer.propose(records)
+        await self._proposer.committed_up_to(index)
+        return index
+
+    def _whole(self, node_id: int) -> NodeId:
+        """A node id; a number within the cluster is completed by the cluster's ordinal."""
+        cluster = cluster_of(self._proposer.view)
+        if cluster is None or not 0 <= node_id < NODE_ID_BOUND:
+            return NodeId(node_id)
+        return node_id_in(cluster.cluster_ordinal, NodeId(node_id))
+
+    async def _unchanged(self) -> wire.QuorumResponse:
+        return _done(await self._confirmed())
+
+    async def _confirmed(self) -> int:
+        """The newest index, once all that an answer may speak of is committed and a majority confirmed this leader."""
+        index = self._proposer.last_index
+        await self._proposer.committed_up_to(index)
+        await self._leading.read_index()
+        return index
+
+    async def _room(self, what: str) -> None:
+        """Wait before the view is looked at: what others propose during the wait may make the same change."""
+        self._require_leading(what)
+        await self._proposer.room()
+        self._require_leading(what)
+
+    def _require_leading(self, what: str) -> None:
+        if not self._leading.is_leading:
+            raise not_leading(self._leading, what)
+
+
+def _decode(frame: bytes) -> wire.QuorumRequest:
+    try:
+        return wire.QuorumRequest.FromString(frame)
+    except DecodeError as error:
+        raise _invalid(f"a frame is not a QuorumRequest: {error}") from error
+
+
+def _learner(request: wire.AddLearner, node_id: NodeId) -> Member:
+    _check_directory_id(request.directory_id)
+    if not 0 < request.node_id < NODE_ID_BOUND:
+        raise _invalid(f"node id {request.node_id}: give the controller's, above 0 and below {NODE_ID_BOUND}")
+    for address in (request.peer_address, request.service_address):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise _invalid(f"address {address!r}: write HOST:PORT")
+    return Member(
+        node_id,
+        request.directory_id,
+        request.peer_address,
+        request.service_address,
+        voter=False,
+    )
+
+
+def _check_directory_id(directory_id: bytes) -> None:
+    if len(directory_id) != DIRECTORY_ID_BYTES:
+        raise _invalid(f"a directory id has {DIRECTORY_ID_BYTES} bytes, not {len(directory_id)}")
+
+
+def _done(index: int) -> wire.QuorumResponse:
+    return wire.QuorumResponse(done=wire.QuorumDone(index=index))
+
+
+def _invalid(message: str) -> OperationError:
+    return OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, message)

@@ -1,0 +1,125 @@
+"""Frames on their way to one node.
+
+What lives here: results gathered over one turn of the loop into as few frames as the size limit allows, heartbeats, and the last word when a session is refused. They are
+handed over at the end of the turn of answers; a task takes over when the network makes them wait. Bounded by the operations in flight:
+every result answers one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_rpc.joined_messages import joined_messages, message_head
+from ponor_runtime.network import Connection
+
+from ponor_controller.server.sessions.answer_turn import AnswerTurn
+
+RESULT_FRAME_BYTES = 256 * 1024
+"""Target size of a frame of results; a larger single result goes alone."""
+
+RESULTS: Final = wire.SessionResponse.RESULTS_FIELD_NUMBER
+RESULT: Final = wire.ResultBatch.RESULTS_FIELD_NUMBER
+
+
+class _Frame(NamedTuple):
+    """An encoded frame of results: how many, and the bytes of the operations that they answer."""
+
+    encoded: bytes
+    answered: int
+    answered_bytes: int
+
+
+class Outbox:
+    """Sends in the order given; `refuse` is the last."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        turn: AnswerTurn,
+        heartbeat: Callable[[], wire.Heartbeat],
+        heartbeat_seconds: float,
+    ) -> None:
+        self._connection = connection
+        self._turn = turn
+        self._heartbeat = heartbeat
+        self._heartbeat_seconds = heartbeat_seconds
+        self._results: deque[tuple[bytes, int]] = deque()
+        self.on_sent: Callable[[int, int], None] = lambda _count, _bytes: None
+        """Told how many results a frame had that was handed to the network, and the bytes of the operations that they answer."""
+        self._refusal: error_pb2.Error | None = None
+        self._filled = asyncio.Event()
+        self._flushes = False
+        self._waits: _Frame | None = None
+        """The frame that the network did not take at once."""
+
+    def put(self, result: bytes, operation_bytes: int) -> None:
+        """Send the encoded result of an operation of this size."""
+        self._results.append((result, operation_bytes))
+        if not self._flushes:
+            self._flushes = True
+            self._turn.add(self._flush)
+
+    def refuse(self, error: error_pb2.Error) -> None:
+        """Send why the session is over, then end; results still waiting are dropped: the node asks again elsewhere."""
+        if self._refusal is None:
+            self._refusal = error
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Send until refused.
+
+        Raises:
+            ConnectionClosedError: the node is gone.
+        """
+        while self._refusal is None:
+            try:
+                async with asyncio.timeout(self._heartbeat_seconds):
+                    await self._filled.wait()
+            except TimeoutError:
+                await self._connection.send(
+                    wire.SessionResponse(heartbeat=self._heartbeat()).SerializeToString()
+                )
+                continue
+            self._filled.clear()
+            while (frame := self._next_frame()) is not None:
+                self._waits = frame
+                await self._connection.send(frame.encoded)
+                self._waits = None
+                self.on_sent(frame.answered, frame.answered_bytes)
+        await self._connection.send(wire.SessionResponse(refused=self._refusal).SerializeToString())
+
+    def _flush(self) -> None:
+        self._flushes = False
+        if self._waits is None and (frame := self._next_frame()) is not None:
+            if self._connection.try_send(frame.encoded):
+                self.on_sent(frame.answered, frame.answered_bytes)
+            else:
+                self._waits = frame
+        if self._waits is not None or self._results:
+            self._filled.set()
+
+    def _next_frame(self) -> _Frame | None:
+        if self._refusal is not None:
+            return None
+        if self._waits is not None:
+            return self._waits
+        parts: list[bytes] = []
+        size_bytes = answered = answered_bytes = 0
+        while self._results:
+            result, operation_bytes = self._results[0]
+            head = message_head(RESULT, len(result))
+            if answered and size_bytes + len(head) + len(result) > RESULT_FRAME_BYTES:
+                break
+            self._results.popleft()
+            parts += (head, result)
+            size_bytes += len(head) + len(result)
+            answered += 1
+            answered_bytes += operation_bytes
+        return (
+            _Frame(joined_messages(RESULTS, size_bytes, parts), answered, answered_bytes) if parts else None
+        )

@@ -1,0 +1,183 @@
+"""One session: the frames of one node process after its Hello.
+
+What lives here: reading frames, the bound on what is in flight, and handing operations to the lanes. Who the node is was decided before; what an
+operation means is decided after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+from google.protobuf.message import DecodeError
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeId
+from ponor_runtime.network import Connection, ConnectionClosedError
+from ponor_runtime.observer_clock import ObserverClock
+
+from ponor_controller.kernel.lanes import Lanes
+from ponor_controller.kernel.node_activity import NodeActivity
+from ponor_controller.kernel.operation import Caller, PendingOperation
+from ponor_controller.server.sessions.outbox import Outbox
+
+LoadListener: TypeAlias = Callable[[NodeId, wire.LoadReport], None]
+"""Hears what a broker says that it carries."""
+
+OPERATIONS_FRAME_BYTES_MAX = 256 * 1024
+"""A frame may be larger only if it carries one operation, such as the commit of a very wide upload."""
+
+
+class NodeSilentError(ConnectionClosedError):
+    """The node sent nothing for as long as it may be silent. The other end may still take the connection for whole."""
+
+
+class Session:
+    """Serves one connection of one process."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        outbox: Outbox,
+        lanes: Lanes,
+        activity: NodeActivity,
+        caller: Caller,
+        loads: LoadListener,
+        *,
+        operations_max: int,
+        bytes_max: int,
+        silence_ms_max: int,
+        observed: ObserverClock,
+    ) -> None:
+        self.caller = caller
+        self._connection = connection
+        self._outbox = outbox
+        self._lanes = lanes
+        self._activity = activity
+        self._loads = loads
+        self._operations_max = operations_max
+        self._bytes_max = bytes_max
+        self._silence_seconds = silence_ms_max / 1000
+        self._observed = observed
+        self._operations = 0
+        self._bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        outbox.on_sent = self._sent
+        self._abandoned = asyncio.Event()
+
+    def end(self, error: OperationError) -> None:
+        """End the session with a reason; the process on the other side hears it."""
+        self._outbox.refuse(error.to_proto())
+
+    def abandon(self) -> None:
+        """Drop the connection without a word: the same process has another one. Its operations still count."""
+        self._abandoned.set()
+
+    async def run(self) -> None:
+        """Serve until the node goes or is silent, or the session is ended.
+
+        Raises:
+            NodeSilentError: the node was silent for longer than it may be: half of a connection can die without a word.
+            ConnectionClosedError: the node is gone.
+        """
+        loop = asyncio.get_running_loop()
+        name = f"session-{self.caller.node_id}-{self.caller.node_epoch}"
+        reading = loop.create_task(self._read(), name=f"{name}-read")
+        sending = loop.create_task(self._outbox.run(), name=f"{name}-send")
+        abandoned = loop.create_task(self._abandoned.wait(), name=f"{name}-abandoned")
+        tasks = (reading, sending, abandoned)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done() and reading.exception() is None:
+                await asyncio.wait((sending,))  # the reader refused: the last word still goes out
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self) -> None:
+        while True:
+            await self._room.wait()
+            try:
+                async with self._observed.timeout(self._silence_seconds):
+                    frame = await self._connection.receive()
+            except TimeoutError:
+                raise NodeSilentError(
+                    f"node {self.caller.node_id} was silent for {self._silence_seconds:g} s"
+                ) from None
+            self._activity.heard(self.caller.node_id)
+            problem = self._accept(frame)
+            if problem is not None:
+                self.end(OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, problem))
+                return
+
+    def _accept(self, frame: bytes) -> str | None:
+        """Take a frame; what is wrong with it, if anything is."""
+        try:
+            request = wire.SessionRequest.FromString(frame)
+        except DecodeError as error:
+            return f"a frame is not a SessionRequest: {error}"
+        kind = request.WhichOneof("frame")
+        if kind == "heartbeat":
+            return None
+        if kind == "load":
+            return self._accept_load(request.load, len(frame))
+        if kind != "operations":
+            return f"a frame of kind {kind} is out of place"
+        batch = request.operations
+        if len(batch.operations) > self._operations_max:
+            return f"{len(batch.operations)} operations in one frame; at most {self._operations_max} may be in flight"
+        if len(frame) > OPERATIONS_FRAME_BYTES_MAX and len(batch.operations) > 1:
+            return f"a frame of {len(frame)} bytes with several operations; split above {OPERATIONS_FRAME_BYTES_MAX}"
+        operations, first_incomplete_id = list(batch.operations), batch.first_incomplete_id
+        for operation in operations:
+            if operation.request_id < first_incomplete_id:
+                return (
+                    f"operation {operation.request_id} is below the first incomplete id {first_incomplete_id}"
+                )
+        if operations:
+            self._put(operations, first_incomplete_id, len(frame))
+        return None
+
+    def _accept_load(self, report: wire.LoadReport, size_bytes: int) -> str | None:
+        if self.caller.role != records_pb2.NODE_ROLE_BROKER:
+            return f"node {self.caller.node_id} is no broker and reports load"
+        if size_bytes > OPERATIONS_FRAME_BYTES_MAX:
+            return f"a report of {size_bytes} bytes; name fewer partitions, at most {OPERATIONS_FRAME_BYTES_MAX} bytes of them"
+        self._loads(self.caller.node_id, report)
+        return None
+
+    def _put(self, operations: list[wire.Operation], first_incomplete_id: int, frame_bytes: int) -> None:
+        # Each stands for its share of the frame: to measure it would cost as much as to encode it.
+        share_bytes = -(-frame_bytes // len(operations))
+        self._operations += len(operations)
+        self._bytes += share_bytes * len(operations)
+        answer = partial(self._answer, share_bytes)
+        for operation in operations:
+            kind = operation.WhichOneof("kind")
+            self._lanes.put(PendingOperation(self.caller, operation, first_incomplete_id, answer, kind))
+        self._update_room()
+
+    def _answer(self, size_bytes: int, result: bytes) -> None:
+        self._outbox.put(result, size_bytes)
+
+    def _sent(self, operations: int, size_bytes: int) -> None:
+        if not self._room.is_set():
+            self._activity.heard(self.caller.node_id)  # we did not read: the silence is ours
+        self._operations -= operations
+        self._bytes -= size_bytes
+        self._update_room()
+
+    def _update_room(self) -> None:
+        if self._operations < self._operations_max and self._bytes < self._bytes_max:
+            self._room.set()
+        else:
+            self._room.clear()

@@ -1,0 +1,292 @@
+"""The session service: who is connected, and under which epoch.
+
+What lives here: Hello, registration, and one live session per node, as long as this controller leads. A process that registers anew ends the session of the
+one before it; the same process on a new connection takes its own old one over; the end of leadership ends them all, and every node is told where to go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_metadata.view import cluster_of
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import NodeId
+from ponor_runtime.network import Connection, ConnectionClosedError
+from ponor_runtime.observer_clock import ObserverClock
+
+from ponor_controller.domains.nodes.registration import register_node
+from ponor_controller.kernel.lanes import Lanes
+from ponor_controller.kernel.leading import Leading, not_leading
+from ponor_controller.kernel.node_activity import NodeActivity
+from ponor_controller.kernel.operation import Caller
+from ponor_controller.kernel.proposer import Proposer
+from ponor_controller.server.sessions.answer_turn import AnswerTurn
+from ponor_controller.server.sessions.lost_history import lost_history
+from ponor_controller.server.sessions.outbox import Outbox
+from ponor_controller.server.sessions.session import LoadListener, NodeSilentError, Session
+from ponor_controller.settings import ControllerSettings
+
+T = TypeVar("T")
+LOG: Final = logging.getLogger("ponor.controller")
+
+
+class SessionService:
+    """Serves SessionService.Session."""
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        lanes: Lanes,
+        activity: NodeActivity,
+        leading: Leading,
+        cluster_id: str,
+        settings: ControllerSettings,
+        *,
+        loads: LoadListener,
+        answers: AnswerTurn,
+        observed: ObserverClock,
+    ) -> None:
+        self._proposer = proposer
+        self._lanes = lanes
+        self._activity = activity
+        self._leading = leading
+        self._cluster_id = cluster_id
+        self._settings = settings
+        self._loads = loads
+        self._answers = answers
+        self._observed = observed
+        self._sessions: dict[NodeId, Session] = {}
+        self._connections = 0
+        self._leads = leading.is_leading
+        self._losses = 0
+        self._lost_history = ""
+        self._changed = asyncio.Event()
+        leading.on_change(self._leadership_changed)
+
+    @property
+    def session_count(self) -> int:
+        """Open sessions."""
+        return len(self._sessions)
+
+    async def handle(self, connection: Connection) -> None:
+        """Serve one node until it goes or is refused."""
+        self._connections += 1
+        try:
+            await self._serve(connection)
+        except OperationError as error:
+            await _refuse(connection, error.to_proto())
+        except ConnectionClosedError:
+            return
+        finally:
+            self._connections -= 1
+            await connection.close()
+
+    async def _serve(self, connection: Connection) -> None:
+        if self._connections > self._settings.sessions_max:
+            raise OperationError(
+                error_pb2.ERROR_CODE_OVERLOADED,
+                f"{self._settings.sessions_max} sessions are open; try again later",
+            )
+        hello = await _receive_hello(connection)
+        await self._wait_until_leading(hello)
+        caller, registered_index = await self._while_leading(self._register(hello))
+        session = self._open(connection, caller)
+        try:
+            await self._welcome(connection, caller, registered_index)
+            await session.run()
+        except NodeSilentError:
+            self._remove(session)  # its silence counts, and nothing broke
+            raise
+        finally:
+            if self._remove(session):
+                self._activity.left(caller.node_id)
+
+    def _remove(self, session: Session) -> bool:
+        """Whether it was the session of its node."""
+        node_id = session.caller.node_id
+        if self._sessions.get(node_id) is not session:
+            return False
+        del self._sessions[node_id]
+        return True
+
+    def _leadership_changed(self) -> None:
+        leads = self._leading.is_leading
+        if leads and not self._leads:
+            self._activity.restart(row.node_id for row in self._proposer.view.nodes if not row.fenced)
+        if self._leads and not leads:
+            self._losses += 1
+            for session in tuple(self._sessions.values()):
+                session.end(not_leading(self._leading, f"session of node {session.caller.node_id}"))
+        self._leads = leads
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _wait_until_leading(self, hello: wire.Hello) -> None:
+        """Keep a node that comes during an election: asking again and again would only keep the voters busy.
+
+        Raises:
+            OperationError: NOT_LEADER when another controller leads, or nobody did in time.
+        """
+        try:
+            async with asyncio.timeout(self._settings.leader_wait_ms / 1000):
+                while not self._leading.is_leading and not self._leading.leader_address:
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        if not self._leading.is_leading:
+            raise not_leading(self._leading, f"hello of node {hello.node_id}")
+
+    async def _while_leading(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns, unless leadership ends before.
+
+        Raises:
+            OperationError: NOT_LEADER when it did: what was proposed may be committed by the next leader, or dropped.
+        """
+        losses = self._losses
+        working = asyncio.get_running_loop().create_task(work, name="session-registration")
+        losing = asyncio.get_running_loop().create_task(self._lost(losses), name="session-leadership")
+        try:
+            await asyncio.wait((working, losing), return_when=asyncio.FIRST_COMPLETED)
+            if self._losses != losses:
+                raise not_leading(self._leading, "registration")
+            return working.result()
+        finally:
+            working.cancel()
+            losing.cancel()
+            await asyncio.gather(working, losing, return_exceptions=True)
+
+    async def _lost(self, losses: int) -> None:
+        while self._losses == losses:
+            await self._changed.wait()
+
+    async def _register(self, hello: wire.Hello) -> tuple[Caller, int]:
+        """Give the process its epoch, committed."""
+        await self._check_history(hello)
+        await self._proposer.room()
+        view = self._proposer.view
+        try:
+            registration = register_node(hello, view, self._proposer.now_ms())
+        except OperationError:
+            # The refusal may speak of what is only proposed, and a node that is told of another epoch stops. A leader that was deposed while it did not run must not tell it so.
+            await self._proposer.committed_up_to(self._proposer.last_index)
+            await self._leading.read_index()
+            raise
+        # Before the row shows the process: what its predecessor left behind (silence, a broken session) must not be held against it.
+        self._activity.heard(NodeId(hello.node_id))
+        if registration.records:
+            self._proposer.propose(registration.records)
+        registered_index = self._proposer.last_index
+        await self._proposer.committed_up_to(registered_index)
+        if not registration.records:
+            # A welcome says that the epoch still holds. A leader that was deposed while it did not run must not say so.
+            await self._leading.read_index()
+        node = view.nodes.get(NodeId(hello.node_id))
+        assert node is not None
+        if node.node_epoch != registration.node_epoch:
+            raise OperationError(
+                error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
+                f"another process registered as node {hello.node_id} meanwhile; this one must stop",
+            )
+        return Caller(NodeId(hello.node_id), registration.node_epoch, hello.role), registered_index
+
+    async def _check_history(self, hello: wire.Hello) -> None:
+        """Let nobody in while this controller's log is known to be an older copy.
+
+        Raises:
+            OperationError: INVALID_REQUEST, with what is missing and the remedy.
+        """
+        if self._contradiction(hello):
+            # A leader that was deposed and does not know it lacks what its successor committed, and is no older copy.
+            await self._leading.read_index()
+            found = self._contradiction(hello)
+            if found and not self._lost_history:
+                self._lost_history = found
+                LOG.error("no node is let in any more: %s", found)
+        if self._lost_history:
+            raise OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, self._lost_history)
+
+    def _contradiction(self, hello: wire.Hello) -> str:
+        reign, cluster = self._leading.reign, cluster_of(self._proposer.view)
+        if reign is None or cluster is None or hello.cluster_id not in ("", cluster.cluster_id):
+            return ""  # what a node of another cluster saw is that cluster's log
+        return lost_history(hello, reign, cluster.incarnation, self._leading.term_at)
+
+    @property
+    def lost_history(self) -> str:
+        """What this controller's log lacks, as a node told; empty: nothing is known to be missing."""
+        return self._lost_history
+
+    def _open(self, connection: Connection, caller: Caller) -> Session:
+        before = self._sessions.get(caller.node_id)
+        if before is not None and before.caller.node_epoch == caller.node_epoch:
+            before.abandon()
+        elif before is not None:
+            before.end(
+                OperationError(
+                    error_pb2.ERROR_CODE_NODE_EPOCH_STALE,
+                    f"a newer process registered as node {caller.node_id} with epoch {caller.node_epoch}; this one must stop",
+                )
+            )
+        outbox = Outbox(connection, self._answers, self._heartbeat, self._settings.session_timeout_ms / 3000)
+        session = Session(
+            connection,
+            outbox,
+            self._lanes,
+            self._activity,
+            caller,
+            self._loads,
+            operations_max=self._settings.session_operations_max,
+            bytes_max=self._settings.session_bytes_max,
+            silence_ms_max=self._settings.session_timeout_ms,
+            observed=self._observed,
+        )
+        self._sessions[caller.node_id] = session
+        self._activity.heard(caller.node_id)
+        return session
+
+    async def _welcome(self, connection: Connection, caller: Caller, registered_index: int) -> None:
+        cluster, reign = cluster_of(self._proposer.view), self._leading.reign
+        assert cluster is not None
+        assert reign is not None, "a session begins at a leader"
+        welcome = wire.Welcome(
+            cluster_id=self._cluster_id,
+            node_epoch=caller.node_epoch,
+            registered_index=registered_index,
+            cluster_time_ms=self._proposer.now_ms(),
+            session_timeout_ms=self._settings.session_timeout_ms,
+            controller_addresses=[row.service_address for row in self._proposer.view.image.quorum],
+            quorum_incarnation=cluster.incarnation,
+            leader_term=reign.term,
+            leader_nonce=reign.nonce,
+        )
+        await connection.send(wire.SessionResponse(welcome=welcome).SerializeToString())
+
+    def _heartbeat(self) -> wire.Heartbeat:
+        return wire.Heartbeat(index=self._proposer.view.image.index, cluster_time_ms=self._proposer.now_ms())
+
+
+async def _receive_hello(connection: Connection) -> wire.Hello:
+    try:
+        request = wire.SessionRequest.FromString(await connection.receive())
+    except DecodeError as error:
+        raise OperationError(
+            error_pb2.ERROR_CODE_INVALID_REQUEST, f"a frame is not a SessionRequest: {error}"
+        ) from error
+    if request.WhichOneof("frame") != "hello":
+        raise OperationError(
+            error_pb2.ERROR_CODE_INVALID_REQUEST, "the first frame of a session must be a hello"
+        )
+    return request.hello
+
+
+async def _refuse(connection: Connection, error: error_pb2.Error) -> None:
+    try:
+        await connection.send(wire.SessionResponse(refused=error).SerializeToString())
+    except ConnectionClosedError:
+        return

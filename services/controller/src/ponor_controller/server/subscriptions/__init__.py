@@ -1,0 +1,1 @@
+"""Subscriptions: a snapshot, then committed batches, each encoded once for all subscribers."""

@@ -1,0 +1,8 @@
+"""Settings that all controllers of a cluster share."""
+
+from ponor_controller.settings.balancing import BalanceSettings
+from ponor_controller.settings.compaction import CompactionSettings
+from ponor_controller.settings.controller import ControllerSettings
+from ponor_controller.settings.snapshot_leases import SnapshotLeaseSettings
+
+__all__ = ["BalanceSettings", "CompactionSettings", "ControllerSettings", "SnapshotLeaseSettings"]

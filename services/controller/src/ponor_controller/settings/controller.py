@@ -1,0 +1,285 @@
+"""Settings of the controller: every bound and every time it keeps, with its default.
+
+What lives here: one frozen dataclass; `ponor_runtime.settings` parses and checks values by the metadata of its fields. Nothing else in
+this package holds a number that an operator might want to change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ponor_runtime.settings import setting
+
+from ponor_controller.settings.balancing import BalanceSettings
+from ponor_controller.settings.compaction import CompactionSettings
+from ponor_controller.settings.snapshot_leases import SnapshotLeaseSettings
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What an operator may choose; see each field's `doc`."""
+
+    # Objects
+    destroy_delay_ms: int = setting(
+        600_000,
+        minimum=0,
+        maximum=7 * 86_400_000,
+        unit="ms",
+        doc="Age of a destroyed object, or of a lease that ran out, before GC may delete; keep it above twice the longest read timeout, and above the time for which a put may be under way.",
+    )
+    prepared_ttl_ms_max: int = setting(
+        86_400_000, minimum=1, maximum=7 * 86_400_000, unit="ms", doc="Longest lease of prepared object ids."
+    )
+    prepared_count_max: int = setting(
+        1_000,
+        minimum=1,
+        maximum=1_000,
+        unit="objects",
+        doc="Object ids that one operation may reserve. Brokers ask for at most 500 at once.",
+    )
+    claim_ttl_ms_max: int = setting(
+        600_000, minimum=1, maximum=86_400_000, unit="ms", doc="Longest claim of a GC node."
+    )
+    claim_count_max: int = setting(
+        1_000, minimum=1, maximum=10_000, unit="objects", doc="Objects in one claim or confirmation."
+    )
+
+    # Streams, keys, topics
+    streams_per_operation_max: int = setting(
+        1_000,
+        minimum=1,
+        maximum=10_000,
+        unit="streams",
+        doc="Streams that one operation may create, open, close or delete.",
+    )
+    upload_ranges_max: int = setting(
+        2_000,
+        minimum=1,
+        maximum=2_000,
+        unit="ranges",
+        doc="Ranges of streams in one commit of an upload or a compaction, those of stream objects included.",
+    )
+    commit_objects_max: int = setting(
+        250,
+        minimum=1,
+        maximum=250,
+        unit="objects",
+        doc="Stream objects in one commit of an upload or a compaction. Brokers and compactors keep to 250: do not lower it.",
+    )
+    key_bytes_max: int = setting(1_024, minimum=1, maximum=64 * KIB, unit="bytes", doc="Longest key.")
+    value_bytes_max: int = setting(
+        4_096, minimum=1, maximum=64 * KIB, unit="bytes", doc="Longest value of a key."
+    )
+    keys_per_operation_max: int = setting(
+        1_000, minimum=1, maximum=10_000, unit="keys", doc="Keys that one operation may put."
+    )
+    default_partitions: int = setting(
+        1,
+        minimum=1,
+        maximum=1_000,
+        unit="partitions",
+        doc="Partitions of a topic whose creator asked for -1.",
+    )
+    partitions_per_topic_max: int = setting(
+        1_000,
+        minimum=1,
+        maximum=1_000,
+        unit="partitions",
+        doc="Partitions of one topic, all of which are made and deleted in one turn of the event loop.",
+    )
+    partitions_max: int = setting(
+        50_000,
+        minimum=1,
+        maximum=60_000,
+        unit="partitions",
+        doc="Partitions in the cluster. A broker that registers again raises the epoch of all it leads in one batch.",
+    )
+    producer_ids_max: int = setting(
+        10_000, minimum=1, maximum=1_000_000, unit="ids", doc="Producer ids in one block."
+    )
+
+    # Sessions
+    session_timeout_ms: int = setting(
+        9_000, minimum=100, maximum=600_000, unit="ms", doc="Silence after which a node is suspected."
+    )
+    session_reset_grace_ms: int = setting(
+        300,
+        minimum=1,
+        maximum=600_000,
+        unit="ms",
+        doc="Time in which a node whose session broke must come back before it is suspected; session_timeout_ms is the ceiling. One that lives is back after 25 to 50 ms"
+        " and five round trips: raise it where controllers are more than 20 ms away from brokers.",
+    )
+    leader_wait_ms: int = setting(
+        1_000,
+        minimum=0,
+        maximum=60_000,
+        unit="ms",
+        doc="How long a node that says hello during an election is kept waiting for the new leader's address.",
+    )
+    sessions_max: int = setting(4_096, minimum=1, maximum=100_000, unit="sessions", doc="Open sessions.")
+    session_operations_max: int = setting(
+        1_024,
+        minimum=1,
+        maximum=65_536,
+        unit="operations",
+        doc="Operations of one session that are not answered yet.",
+    )
+    session_bytes_max: int = setting(
+        MIB,
+        minimum=KIB,
+        maximum=64 * MIB,
+        unit="bytes",
+        doc="Bytes of one session's operations that are not answered yet.",
+    )
+
+    # Moves of partitions
+    reelection_timeout_ms: int = setting(
+        15_000,
+        minimum=100,
+        maximum=3_600_000,
+        unit="ms",
+        doc="Time after which the controller elects the target of a move whose source closed its streams and did not ask; at twice this, a source that still holds them is fenced.",
+    )
+    drain_moves_in_flight_max: int = setting(
+        128,
+        minimum=1,
+        maximum=10_000,
+        unit="moves",
+        doc="Moves that a drain has under way from one broker. Other moves of one source beyond each such wave get another reelection_timeout_ms.",
+    )
+    drain_retry_ms: int = setting(
+        1_000,
+        minimum=1,
+        maximum=600_000,
+        unit="ms",
+        doc="Pause before a draining broker is asked again for a partition whose move was cancelled.",
+    )
+
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    snapshot_leases: SnapshotLeaseSettings = field(default_factory=SnapshotLeaseSettings)
+
+    # Agreement between controllers
+    election_timeout_ms: int = setting(
+        1_000,
+        minimum=200,
+        maximum=60_000,
+        unit="ms",
+        doc="Silence of the leader after which another controller stands for election; each draws anew between this and twice this.",
+    )
+    heartbeat_interval_ms: int = setting(
+        100,
+        minimum=50,
+        maximum=10_000,
+        unit="ms",
+        doc="How often a leader shows that it is there; keep it below a quarter of election_timeout_ms.",
+    )
+
+    # Proposals and log
+    batch_bytes_max: int = setting(
+        3 * MIB,
+        minimum=64 * KIB,
+        maximum=3 * MIB,
+        unit="bytes",
+        doc="Largest record batch; it must fit into one frame.",
+    )
+    proposals_max: int = setting(
+        4_096,
+        minimum=1,
+        maximum=65_536,
+        unit="batches",
+        doc="Batches that are proposed and not committed yet.",
+    )
+    proposals_bytes_max: int = setting(
+        16 * MIB,
+        minimum=4 * MIB,
+        maximum=256 * MIB,
+        unit="bytes",
+        doc="Bytes that are proposed and not committed yet.",
+    )
+    log_segment_bytes: int = setting(
+        16 * MIB,
+        minimum=4 * MIB,
+        maximum=1024 * MIB,
+        unit="bytes",
+        doc="Size of one segment of the record log.",
+    )
+    log_trailing_batches: int = setting(
+        20_000,
+        minimum=0,
+        maximum=1_000_000,
+        unit="batches",
+        doc="Batches kept before a snapshot, on disk and in memory, so that a controller which was away for a moment needs no snapshot.",
+    )
+    log_trailing_bytes_max: int = setting(
+        16 * MIB,
+        minimum=4 * KIB,
+        maximum=1024 * MIB,
+        unit="bytes",
+        doc="The same in bytes; whichever is reached first.",
+    )
+    snapshot_batches: int = setting(
+        100_000,
+        minimum=1,
+        maximum=10_000_000,
+        unit="batches",
+        doc="Batches between two snapshots of the image. Memory holds up to twice as many, some 200 bytes each beside their data.",
+    )
+    snapshot_bytes: int = setting(
+        64 * MIB,
+        minimum=4 * KIB,
+        maximum=4_096 * MIB,
+        unit="bytes",
+        doc="Log bytes between two snapshots of the image. Memory holds up to twice as many.",
+    )
+
+    # Subscriptions
+    subscribers_max: int = setting(
+        4_096, minimum=1, maximum=100_000, unit="subscribers", doc="Open subscriptions."
+    )
+    retained_bytes_max: int = setting(
+        32 * MIB,
+        minimum=4 * MIB,
+        maximum=1024 * MIB,
+        unit="bytes",
+        doc="Committed batches kept in memory for subscribers; one that falls behind further is cut off.",
+    )
+    retained_batches_max: int = setting(
+        200_000,
+        minimum=1,
+        maximum=10_000_000,
+        unit="batches",
+        doc="Number of committed batches kept in memory for subscribers.",
+    )
+    progress_interval_ms: int = setting(
+        500,
+        minimum=10,
+        maximum=60_000,
+        unit="ms",
+        doc="How often a subscriber hears the commit index when nothing changes.",
+    )
+    subscriber_window_bytes: int = setting(
+        16 * MIB,
+        minimum=4 * MIB,
+        maximum=1024 * MIB,
+        unit="bytes",
+        doc="What one subscriber may have been sent and not acknowledged yet.",
+    )
+    subscription_frames_per_second_max: int = setting(
+        2_000,
+        minimum=20,
+        maximum=1_000_000,
+        unit="frames",
+        doc="Frames per second to all subscribers together; with many subscribers, what is committed meanwhile shares a frame (for at most 50 ms).",
+    )
+    resume_wait_ms_max: int = setting(
+        2_000,
+        minimum=0,
+        maximum=60_000,
+        unit="ms",
+        doc="How long a subscriber that has seen a newer index than this controller is kept waiting before it is sent to another one.",
+    )

@@ -1,0 +1,1 @@
+"""Rules that several domains apply: placement, ownership of streams, commits of objects."""

@@ -1,0 +1,1 @@
+"""From a data directory to a running controller: recovery, formation, ports, readiness."""

@@ -1,0 +1,152 @@
+"""Recovery after the majority is lost for good: one controller's log goes on alone, in a new incarnation.
+
+What lives here: the one write that does it, on the directory of a controller that does not run (docs/design/consensus.md#quorum-operations). Two entries' worth of facts are appended as
+one: the incarnation rises, and this directory is the only voter. A membership holds from the moment it is in the log, so that the next start elects this controller, which then
+commits everything its log holds, also what was never committed before. What only the others had is lost. Nothing else is changed, so an interrupted attempt is simply
+repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from ponor.metadata.v1 import records_pb2
+from ponor_metadata.epochs import INCARNATION_MAX
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.view import cluster_of
+from ponor_raft.entry import Entry, HardState
+from ponor_raft.stored import StoredState
+from ponor_rpc.errors import OperationError
+from ponor_runtime.runtime import Runtime
+
+from ponor_controller.consensus.directory_identity import DirectoryIdentity, open_identity
+from ponor_controller.consensus.errors import DirectoryInUseError, WrongDirectoryError
+from ponor_controller.consensus.members import Member, membership_of, voters_set
+from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
+from ponor_controller.options import ControllerOptions
+from ponor_controller.settings import ControllerSettings
+from ponor_controller.shared_rules.feature_levels import require_quorum_level
+from ponor_controller.startup.recovery import recover
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedRecovery:
+    """What was found, and what was made of it.
+
+    Attributes:
+        cluster_id: of the cluster.
+        node_id: of the controller that goes on.
+        known_committed_index: everything up to here was committed for certain.
+        last_index: everything up to here counts as committed now.
+        last_term: of the entry at `last_index`. Of several logs the one with the greatest last term lacks least; only between equal terms the last index decides.
+        incarnation: the new one.
+        former_voters: node ids of those that voted before.
+    """
+
+    cluster_id: str
+    node_id: int
+    known_committed_index: int
+    last_index: int
+    last_term: int
+    incarnation: int
+    former_voters: tuple[int, ...]
+
+
+async def force_recovery(
+    runtime: Runtime, settings: ControllerSettings, options: ControllerOptions
+) -> ForcedRecovery:
+    """Make one stopped controller the whole quorum. Durable when it returns.
+
+    Raises:
+        DirectoryInUseError: the controller runs.
+        WrongDirectoryError: the directory holds no log of a cluster.
+        RecordLogCorruptError: it is damaged: choose another controller's.
+    """
+    try:
+        lock = runtime.disk.lock(options.data)
+    except BlockingIOError as error:
+        raise DirectoryInUseError(f"a controller runs on {options.data}; stop it first") from error
+    try:
+        identity = await open_identity(
+            runtime.disk, options.data, options.cluster_id, lambda: _refuse_empty(options)
+        )
+        if not identity.formatted:
+            raise WrongDirectoryError(
+                f"{options.data} never held a log; choose another controller's directory"
+            )
+        log_settings = RecordLogSettings(settings.log_segment_bytes, 8 * settings.proposals_bytes_max)
+        log = await RecordLog.open(
+            runtime.disk, options.data, identity.directory_id, log_settings, runtime.telemetry
+        )
+        try:
+            return await _append(log, settings, identity, options)
+        finally:
+            await log.close()
+    finally:
+        lock.release()
+
+
+async def _append(
+    log: RecordLog, settings: ControllerSettings, identity: DirectoryIdentity, options: ControllerOptions
+) -> ForcedRecovery:
+    stored = await log.recover(membership_of(identity.initial_voters))
+    image = recover(log, stored, settings).image
+    known_committed = image.index
+    _apply_rest(image, stored)
+    cluster = cluster_of(image)
+    if cluster is None:
+        raise WrongDirectoryError(f"{options.data}: its log ends before the cluster was formatted")
+    try:
+        require_quorum_level(image, "forced recovery")
+    except OperationError as error:
+        raise WrongDirectoryError(error.message) from error
+    incarnation = cluster.incarnation + 1
+    if incarnation > INCARNATION_MAX:
+        raise WrongDirectoryError(
+            f"{options.data}: the cluster was recovered by force {INCARNATION_MAX} times, and no epochs are left for one more"
+        )
+    last_term = stored.entries[-1].term if stored.entries else stored.base.term
+    term = stored.hard_state.term + 1
+    own = Member(identity.node_id, identity.directory_id.bytes, options.peer_listen, options.listen)
+    former = tuple(row.node_id for row in image.quorum if row.voter)
+    entry = _entry(image, term, incarnation, own)
+    await _persist(log, HardState(term, identity.replica), entry)
+    return ForcedRecovery(
+        cluster.cluster_id, identity.node_id, known_committed, entry.index - 1, last_term, incarnation, former
+    )
+
+
+def _apply_rest(image: MetadataImage, stored: StoredState) -> None:
+    """The whole log, as it will be committed: what it says now is what the new records must follow."""
+    for entry in stored.entries:
+        if entry.index > image.index:
+            image.apply_committed(entry.data)
+
+
+def _entry(image: MetadataImage, term: int, incarnation: int, own: Member) -> Entry:
+    raised = records_pb2.IncarnationRaised(incarnation=incarnation)
+    batch = records_pb2.RecordBatch(
+        index=image.index + 1,
+        term=term,
+        cluster_time_ms=image.cluster_time_ms,
+        records=[records_pb2.Record(incarnation_raised=raised), voters_set([own])],
+    )
+    return Entry(batch.index, term, batch.SerializeToString(deterministic=True), membership_of([own]))
+
+
+async def _persist(log: RecordLog, hard_state: HardState, entry: Entry) -> None:
+    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None) -> None:
+        if error is None:
+            durable.set_result(None)
+        else:
+            durable.set_exception(error)
+
+    log.persist(hard_state, [entry], done)
+    await durable
+
+
+def _refuse_empty(options: ControllerOptions) -> DirectoryIdentity:
+    raise WrongDirectoryError(f"{options.data} holds no controller's data; choose another directory")

@@ -1,0 +1,84 @@
+"""Restart: the image and the retained tail from what is known to be committed.
+
+What lives here: the newest snapshot, and the batches that lead from the older one to it, with the running digest checked on the way. What the log holds behind the newest
+snapshot is not known to be committed yet: the consensus delivers it once it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponor_metadata import snapshot
+from ponor_metadata.digest import EMPTY_DIGEST, running_digest
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.snapshot import SnapshotCorruptError
+from ponor_raft.stored import StoredState
+
+from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError
+from ponor_controller.consensus.record_log import RecordLog
+from ponor_controller.consensus.snapshot_files import Snapshot
+from ponor_controller.server.subscriptions.retained_tail import RetainedBatch, RetainedTail
+from ponor_controller.settings import ControllerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The committed state as far as it is known at a start: as of the newest snapshot."""
+
+    image: MetadataImage
+    tail: RetainedTail
+
+
+def recover(log: RecordLog, stored: StoredState, settings: ControllerSettings) -> Recovered:
+    """Decode the newest snapshot, and go over the batches before it. The log lets go of the snapshot's body.
+
+    Raises:
+        RecordLogCorruptError: log and snapshots do not belong together.
+    """
+    image = decode_image(log.snapshot) if log.snapshot is not None else MetadataImage()
+    log.snapshot = None
+    begin_index, digest = image.index, image.digest
+    older = log.tail_begin
+    first = stored.entries[0].index if stored.entries else image.index + 1
+    if older is not None and first <= older.index + 1:
+        begin_index, digest = older.index, older.digest
+    elif first == 1:
+        begin_index, digest = 0, EMPTY_DIGEST
+    tail = RetainedTail(
+        begin_index,
+        digest,
+        bytes_max=settings.retained_bytes_max,
+        batches_max=settings.retained_batches_max,
+    )
+    for entry in stored.entries[begin_index + 1 - first : image.index + 1 - first]:
+        digest = running_digest(digest, entry.data)
+        tail.append(RetainedBatch(entry.index, entry.data, digest))
+    if digest != image.digest:
+        raise RecordLogCorruptError(
+            "log",
+            image.index,
+            f"the digest after batch {image.index} differs from the snapshot's: files of two logs are mixed",
+            RESTORE_REMEDY,
+        )
+    return Recovered(image, tail)
+
+
+def decode_image(stored: Snapshot) -> MetadataImage:
+    """The image in a snapshot.
+
+    Raises:
+        RecordLogCorruptError: it is none, or of another index.
+    """
+    header = stored.header
+    try:
+        image = snapshot.decode(stored.body)
+    except SnapshotCorruptError as error:
+        raise RecordLogCorruptError(f"snapshot {header.index}", 0, str(error), RESTORE_REMEDY) from error
+    if (image.index, image.digest) != (header.index, header.digest):
+        raise RecordLogCorruptError(
+            f"snapshot {header.index}",
+            0,
+            f"its body is as of index {image.index}, or has another digest",
+            RESTORE_REMEDY,
+        )
+    return image

@@ -1,0 +1,114 @@
+"""A set object of which most is trimmed is offered alone, and written again without it; one that is still wanted is left in peace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_controller.domains.compaction import garbage_ratio as wear
+from ponor_controller.domains.compaction.garbage_ratio import trimmed_share
+from ponor_controller.kernel.operation import Caller
+
+from services.controller.tests.compacting import DONE, EAGER, Worker, eager_ledger, require_all_found
+from services.controller.tests.ledger import Ledger
+
+RECORDS = 100
+LIGHT = 50
+"""Entries of Meta and Time streams: few bytes, however many."""
+WORN = replace(EAGER, compaction_patience_ms=1 << 40, compaction_fan_in=1_000)
+"""Nothing is joined: what is offered is offered for its wear."""
+
+
+def partitions_of_three_streams(ledger: Ledger, partitions: int) -> tuple[Caller, list[int]]:
+    """Meta, Data and Time of each, as brokers create them, one upload of all of them; who uploaded, and the Data streams."""
+    broker = ledger.register(0)
+    meta, data, time = (
+        ledger.create_streams(broker, partitions, kind=kind) for kind in ("meta", "log", "time")
+    )
+    for each in (*meta, *data, *time):
+        ledger.open(broker, each, 1)
+    pieces = [(each, 1, 0, RECORDS) for each in data] + [(each, 1, 0, LIGHT) for each in (*meta, *time)]
+    ledger.upload(broker, sorted(pieces))
+    return broker, data
+
+
+def trim(ledger: Ledger, broker: Caller, streams: list[int], offset: int) -> None:
+    rows = [wire.StreamState(stream_id=each, stream_epoch=1, start_offset=offset) for each in streams]
+    ledger.do(broker, trim_streams=wire.TrimStreams(streams=rows))
+
+
+def walk(ledger: Ledger) -> None:
+    while not ledger.wear.step():
+        pass
+
+
+@pytest.mark.parametrize("partitions", [5, 500])
+def test_an_object_that_is_kept_by_its_meta_streams_alone_is_written_again(partitions: int) -> None:
+    ledger = eager_ledger(WORN)
+    broker, data = partitions_of_three_streams(ledger, partitions)
+    worker = Worker(ledger)
+    (row,) = ledger.image.stream_set_objects
+    walk(ledger)
+    assert worker.finds_nothing(), "all of it is wanted"
+    trim(ledger, broker, data, RECORDS - 1)
+    assert trimmed_share(ledger.view, row, 1_024) == pytest.approx(0.99)
+    walk(ledger)
+    task = worker.lease()
+    assert [each.object_id for each in task.sources] == [row.object_id]
+    assert worker.commit(worker.plan(task)) == DONE
+    require_all_found(ledger)
+    walk(ledger)
+    assert worker.finds_nothing(), "what was trimmed is gone"
+
+
+def test_a_topic_of_small_records_that_is_kept_does_not_keep_all_others() -> None:
+    ledger = eager_ledger(WORN)
+    broker = ledger.register(0)
+    *short, kept = ledger.create_streams(broker, 21, kind="log")
+    for each in (*short, kept):
+        ledger.open(broker, each, 1)
+    ledger.upload(broker, [*((each, 1, 0, 10) for each in short), (kept, 1, 0, 10_000)])
+    trim(ledger, broker, short, 10)
+    walk(ledger)
+    assert len(ledger.wear.worn) == 1, (
+        "twenty of twenty-one pieces are gone, and two hundredths of the offsets"
+    )
+
+
+def test_half_of_an_object_is_not_enough_and_a_stream_that_is_gone_counts_as_trimmed() -> None:
+    ledger = eager_ledger(WORN)
+    broker, data = partitions_of_three_streams(ledger, 5)
+    worker = Worker(ledger)
+    trim(ledger, broker, data, RECORDS // 2)
+    walk(ledger)
+    assert not ledger.wear.worn
+    ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=data))
+    walk(ledger)
+    assert len(ledger.wear.worn) == 1
+    assert len(worker.lease().streams) == 10
+
+
+def test_what_was_worn_when_it_was_seen_is_looked_at_again_when_it_is_offered() -> None:
+    ledger = eager_ledger(WORN)
+    broker, data = partitions_of_three_streams(ledger, 5)
+    trim(ledger, broker, data, RECORDS - 1)
+    walk(ledger)
+    first, second = Worker(ledger), Worker(ledger, 501)
+    first.lease()
+    assert second.finds_nothing(), "it is at work on already"
+    assert not ledger.wear.worn
+
+
+def test_a_walk_over_many_objects_goes_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wear, "OBJECTS_PER_STEP", 4)
+    ledger = eager_ledger(WORN)
+    broker = ledger.register(0)
+    (stream,) = ledger.create_streams(broker, 1)
+    ledger.open(broker, stream, 1)
+    for number in range(10):
+        ledger.upload(broker, [(stream, 1, number, number + 1)])
+    steps = 1
+    while not ledger.wear.step():
+        steps += 1
+    assert steps == 3

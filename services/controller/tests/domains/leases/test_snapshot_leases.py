@@ -1,0 +1,308 @@
+"""Leases of snapshots: what they keep from collection, and when they end against their readers."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import cluster_service_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_controller.domains.compaction.duty import STEP_S, CompactionDriver
+from ponor_controller.domains.leases import duty as lease_driver
+from ponor_controller.domains.leases.duty import LeaseDriver
+from ponor_controller.domains.leases.operations import LeaseDecision, close_lease, open_lease, renew_lease
+from ponor_controller.kernel.leading import Leading
+from ponor_controller.kernel.operation import Caller
+from ponor_controller.settings import ControllerSettings, SnapshotLeaseSettings
+from ponor_metadata.levels import METADATA_LEVEL
+from ponor_metadata.rows import FeatureRow, ObjectState
+from ponor_metadata.validate import validate
+from ponor_rpc.errors import OperationError
+from ponor_runtime.identity import ObjectId
+from ponor_runtime.telemetry import Telemetry
+
+from services.controller.tests.compacting import Worker, eager_ledger
+from services.controller.tests.kernel.test_proposals import Leader
+from services.controller.tests.ledger import Ledger, new_reclaim_driver
+
+SETTINGS = SnapshotLeaseSettings(
+    snapshot_lease_age_ms_max=100_000, snapshot_leases_max=2, snapshot_pinned_bytes_max=1_200
+)
+
+
+class AlwaysLeading:
+    """Of `Leading`, what drivers ask."""
+
+    is_leading = True
+
+    def on_change(self, listener: object) -> None:
+        """It never changes."""
+
+
+LEADING: Leading = AlwaysLeading()  # type: ignore[assignment]
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger(settings=ControllerSettings(destroy_delay_ms=0, snapshot_leases=SETTINGS))
+
+
+@pytest.fixture
+def broker(ledger: Ledger) -> Caller:
+    return ledger.register(0)
+
+
+@pytest.fixture
+def gc(ledger: Ledger) -> Caller:
+    return ledger.register(1_000, role=records_pb2.NODE_ROLE_GC)
+
+
+def opens(ledger: Ledger, ttl_ms: int = 10_000, holder: str = "a reader") -> int:
+    request = cluster_service_pb2.OpenSnapshot(holder=holder, ttl_ms=ttl_ms)
+    decision = open_lease(request, ledger.view, ledger.now_ms, SETTINGS)
+    ledger.apply(decision.records)
+    return decision.row.lease_id
+
+
+def renews(ledger: Ledger, lease_id: int, ttl_ms: int = 10_000) -> LeaseDecision:
+    request = cluster_service_pb2.RenewSnapshot(lease_id=lease_id, ttl_ms=ttl_ms)
+    decision = renew_lease(request, ledger.view, ledger.now_ms, SETTINGS)
+    ledger.apply(decision.records)
+    return decision
+
+
+def closes(ledger: Ledger, lease_id: int) -> list[records_pb2.Record]:
+    records = close_lease(cluster_service_pb2.CloseSnapshot(lease_id=lease_id), ledger.view)
+    ledger.apply(records)
+    return records
+
+
+def written(ledger: Ledger, broker: Caller) -> tuple[int, int]:
+    """A stream with one object of 500 bytes."""
+    (stream,) = ledger.create_streams(broker)
+    ledger.open(broker, stream, 1)
+    (single,) = ledger.upload(broker, stream_objects=[(stream, 1, 0, 5)])
+    return stream, single
+
+
+def deletes(ledger: Ledger, broker: Caller, *streams: int) -> None:
+    """Delete streams, and destroy what only they needed."""
+    ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=streams))
+    ledger.reclaim()
+
+
+def claims(ledger: Ledger, gc: Caller) -> list[int]:
+    body = wire.ClaimObjects(limit=100, ttl_ms=1)
+    granted = ledger.do(gc, claim_objects=body).objects_granted
+    return [each.object_id for each in granted.objects]
+
+
+def test_what_is_destroyed_under_a_lease_waits_for_its_end_and_what_was_before_does_not(
+    ledger: Ledger, broker: Caller, gc: Caller
+) -> None:
+    (before, old), (after, young) = written(ledger, broker), written(ledger, broker)
+    deletes(ledger, broker, before)
+    ledger.now_ms += 1
+    first = opens(ledger)
+    ledger.now_ms += 1
+    deletes(ledger, broker, after)
+    second = opens(ledger)
+    ledger.now_ms += 5_000
+    assert claims(ledger, gc) == [old]
+    ledger.now_ms += 5
+    closes(ledger, second)
+    assert young not in claims(ledger, gc)
+    closes(ledger, first)
+    assert closes(ledger, first) == [], "closed already"
+    ledger.now_ms += 5
+    assert young in claims(ledger, gc)
+    validate(ledger.image)
+
+
+def test_in_the_millisecond_of_its_beginning_a_lease_keeps_everything(
+    ledger: Ledger, broker: Caller, gc: Caller
+) -> None:
+    stream, single = written(ledger, broker)
+    opens(ledger)
+    deletes(ledger, broker, stream)
+    ledger.now_ms += 5_000
+    assert single not in claims(ledger, gc)
+
+
+def test_a_lease_that_is_proposed_and_not_committed_keeps_too(
+    ledger: Ledger, broker: Caller, gc: Caller
+) -> None:
+    stream, single = written(ledger, broker)
+    ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=[stream]))
+    ledger.hold = True
+    opens(ledger)
+    new_reclaim_driver(ledger).step()
+    destroyed = ledger.view.objects.get(ObjectId(single))
+    assert destroyed is not None
+    assert destroyed.state is ObjectState.DESTROYED
+    ledger.now_ms += 5_000
+    assert claims(ledger, gc) == []
+
+
+def test_a_lease_is_renewed_up_to_the_greatest_age(ledger: Ledger) -> None:
+    begun_ms = ledger.now_ms
+    lease = opens(ledger, ttl_ms=1 << 40)
+    row = ledger.image.snapshots.get(lease)
+    assert row is not None
+    assert row.leased_until_ms == begun_ms + 100_000
+    short = opens(ledger, ttl_ms=10)
+    assert renews(ledger, short, 5).records == [], "a lease never shrinks"
+    ledger.now_ms += 5
+    assert renews(ledger, short, 50).row.leased_until_ms == begun_ms + 55
+    ledger.now_ms = begun_ms + 54
+    assert renews(ledger, short, 1 << 40).row.leased_until_ms == begun_ms + 100_000
+    ledger.now_ms = begun_ms + 100_000
+    with pytest.raises(OperationError, match="is over; open another") as refused:
+        renews(ledger, short)
+    assert refused.value.code == error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED
+
+
+def test_what_makes_no_sense_is_refused(ledger: Ledger) -> None:
+    for holder, ttl_ms in (("", 1), ("x" * 257, 1), ("a", 0)):
+        with pytest.raises(OperationError) as refused:
+            opens(ledger, ttl_ms, holder)
+        assert refused.value.code == error_pb2.ERROR_CODE_INVALID_REQUEST
+    with pytest.raises(OperationError) as refused:
+        renews(ledger, 99)
+    assert refused.value.code == error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED
+    opens(ledger)
+    opens(ledger)
+    with pytest.raises(OperationError, match="2 snapshots are being read") as refused:
+        opens(ledger)
+    assert refused.value.code == error_pb2.ERROR_CODE_OVERLOADED
+
+
+# The duty
+
+
+class Office:
+    """A leader with the duty, over a ledger whose time is its own."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.leader = Leader(ledger)
+        self.telemetry = Telemetry()
+        self.driver = LeaseDriver(self.leader.proposer, LEADING, SETTINGS, self.telemetry)
+        self.pass_ms(0)
+
+    def pass_ms(self, time_ms: int) -> None:
+        self.leader.clock.ns += time_ms * 1_000_000
+        self.ledger.now_ms = self.leader.proposer.now_ms()
+
+    def step(self) -> float | None:
+        wait_s = self.driver.step()
+        self.leader.commit()
+        return wait_s
+
+    def broken(self) -> int:
+        return sum(value for _, value in self.telemetry.counters("ponor_snapshot_leases_broken_total"))
+
+
+def test_a_lease_that_nobody_renews_ends_when_its_time_is_over(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    office = Office(ledger)
+    assert office.step() is None
+    lease = opens(ledger, ttl_ms=1_500, holder="spark-7")
+    assert office.step() == 1.0
+    office.pass_ms(1_000)
+    assert office.step() == pytest.approx(0.5)
+    office.pass_ms(500)
+    with caplog.at_level(logging.INFO):
+        assert office.step() == 0
+    assert "snapshot 1 of spark-7 was not renewed" in caplog.text
+    assert lease not in ledger.image.snapshots
+    assert office.step() is None
+    assert office.broken() == 0
+
+
+def test_a_lease_of_the_greatest_age_is_broken_by_name(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    office = Office(ledger)
+    opens(ledger, ttl_ms=1 << 40, holder="spark-7")
+    office.pass_ms(100_000)
+    office.step()
+    assert "snapshot 1 of spark-7 is broken: it was read for 100000 ms" in caplog.text
+    assert (len(ledger.image.snapshots), office.broken()) == (0, 1)
+
+
+def test_when_leases_keep_too_much_the_oldest_is_broken_by_name(
+    ledger: Ledger,
+    broker: Caller,
+    gc: Caller,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lease_driver, "ROWS_PER_STEP", 2)
+    office = Office(ledger)
+    objects = [written(ledger, broker) for _ in range(5)]
+    deletes(ledger, broker, objects[0][0])
+    office.pass_ms(1)
+    oldest = opens(ledger, ttl_ms=90_000, holder="spark-1")
+    deletes(ledger, broker, objects[1][0], objects[2][0])
+    office.pass_ms(1)
+    younger = opens(ledger, ttl_ms=90_000, holder="spark-2")
+    assert office.step() == 0, "there may be more to count"
+    assert office.step() == 1.0
+    assert sum(value for _, value in office.telemetry.gauges("ponor_snapshot_pinned_bytes")) == 1_000
+    office.pass_ms(1)
+    deletes(ledger, broker, objects[3][0])
+    office.step()
+    assert "snapshot 1 of spark-1 is broken: since it began 1500 bytes were destroyed" in caplog.text
+    assert oldest not in ledger.image.snapshots
+    for _ in range(3):
+        office.step()
+    assert sum(value for _, value in office.telemetry.gauges("ponor_snapshot_pinned_bytes")) == 500
+    assert younger in ledger.image.snapshots
+    office.pass_ms(10)
+    assert claims(ledger, gc) == [single for _, single in objects[:3]]
+    with pytest.raises(OperationError, match="is over"):
+        renews(ledger, oldest)
+
+
+# The duty towards compaction
+
+
+def test_a_task_of_which_nothing_is_left_ends_once_its_worker_is_gone() -> None:
+    ledger = eager_ledger()
+    broker, worker = ledger.register(0), Worker(ledger)
+    (stream,) = ledger.create_streams(broker)
+    ledger.open(broker, stream, 1)
+    for start in (0, 5):
+        ledger.upload(broker, [(stream, 1, start, start + 5)])
+    leader, telemetry = Leader(ledger), Telemetry()
+    driver = CompactionDriver(
+        leader.proposer,
+        ledger.survey,
+        ledger.wear,
+        ledger.compactions,
+        LEADING,
+        ledger.settings.compaction,
+        telemetry,
+    )
+    ledger.now_ms = leader.proposer.now_ms()
+    assert driver.step() == 10.0, "a survey of two objects is done at once"
+    shown = {
+        name: sum(value for _, value in telemetry.gauges(f"ponor_compaction_{name}"))
+        for name in ("backlog_objects", "backlog_bytes", "tasks")
+    }
+    assert shown == {"backlog_objects": 2, "backlog_bytes": 2_000, "tasks": 0}
+    worker.lease(ttl_ms=1_000)
+    deletes(ledger, broker, stream)
+    driver.step()
+    assert len(ledger.view.compactions) == 1, "its worker is at it, and hears of it"
+    ledger.fence(worker.caller)
+    driver.step()
+    leader.commit()
+    assert not list(ledger.image.compactions)
+    assert STEP_S < 1
+    ledger.image.features.put(FeatureRow(METADATA_LEVEL, 3))
+    assert driver.step() is None, "below its level there is nothing to do"

@@ -1,0 +1,259 @@
+"""Duties of the leader: when they look, what they write, and the trace that a move leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_controller.domains.moves.duty import MoveDriver
+from ponor_controller.domains.nodes.drain_duty import RETRY_S, DrainDriver
+from ponor_controller.kernel.leader_duty import HANDING_OVER_S, LeaderDuty
+from ponor_controller.kernel.node_activity import NodeActivity
+from ponor_controller.settings import ControllerSettings
+from ponor_metadata.rows import MoveCause
+from ponor_rpc.errors import OperationError
+from ponor_runtime.telemetry import Telemetry
+from ponor_runtime.trace_recording import RecordedTracing
+from ponor_runtime.tracing import TraceContext
+
+from services.controller.tests.kernel.test_proposals import Leader
+from services.controller.tests.ledger import Ledger
+from services.controller.tests.moves_kit import TRACEPARENT, Moving
+
+
+class Traced(Telemetry):
+    """Telemetry whose spans can be looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracing = RecordedTracing(provider.get_tracer("test"))
+
+    def spans(self) -> list[tuple[str, int]]:
+        """(name, trace id) of all that ended."""
+        spans = self._exporter.get_finished_spans()
+        return [(span.name, span.context.trace_id) for span in spans if span.context is not None]
+
+
+class Office:
+    """A leader with its drivers, over a ledger; time and commits are the test's."""
+
+    def __init__(self, moving: Moving, settings: ControllerSettings | None = None) -> None:
+        self.moving = moving
+        self.leader = Leader(moving.ledger, settings)
+        self.telemetry = Traced()
+        activity = NodeActivity(self.leader.clock, session_timeout_ms=9_000)
+        self.activity = activity
+        proposer = self.leader.proposer
+        self.moves = MoveDriver(proposer, activity, self.telemetry)
+        self.drains = DrainDriver(proposer, activity, self.leader.settings, self.telemetry)
+        self.pass_s(0)
+
+    def pass_s(self, seconds: float) -> None:
+        """Time goes by, and every broker is heard."""
+        self.leader.clock.ns += int(seconds * 1e9)
+        for broker in self.moving.brokers:
+            self.activity.heard(broker.node_id)
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office(Moving(partitions=6))
+
+
+def test_nothing_is_looked_for_while_nothing_moves(office: Office) -> None:
+    assert (office.moves.step(), office.drains.step()) == (None, None)
+
+
+def test_the_controllers_step_is_in_the_trace_of_the_move(office: Office) -> None:
+    moving = office.moving
+    moving.begin((0, moving.others()[0].node_id), traceparent=TRACEPARENT)
+    again_s = office.moves.step()
+    assert again_s is not None
+    assert again_s <= 9.001, "a target may fall silent before the timeout is over"
+    moving.close()
+    office.pass_s(16)
+    office.moves.step()
+    (entry,) = office.leader.consensus.entries
+    (record,) = entry.batch.records
+    assert record.partition_changed.traceparent == TRACEPARENT
+    assert office.telemetry.spans() == [], "it ends with the commit"
+    office.leader.commit()
+    parent = TraceContext.parse(TRACEPARENT)
+    assert parent is not None
+    assert office.telemetry.spans() == [("ponor.controller.move", parent.trace_id)]
+    assert dict(office.telemetry.counters("ponor_controller_move_interventions_total"))[("elected",)] == 1
+
+
+def test_a_wave_is_one_trace_and_all_its_moves_belong_to_it(office: Office) -> None:
+    moving = office.moving
+    source = moving.brokers[0]
+    body = wire.SetDrain(node_id=source.node_id, draining=True)
+    moving.ledger.do(source, set_drain=body)
+    assert office.drains.step() is not None
+    office.leader.commit()
+    moves = list(moving.ledger.image.moves)
+    assert [(move.source_id, move.cause, move.reason) for move in moves] == [
+        (source.node_id, MoveCause.DRAIN, f"broker {source.node_id} drains")
+    ] * 2
+    ((name, trace_id),) = office.telemetry.spans()
+    assert name == "ponor.controller.drain"
+    contexts = [TraceContext.parse(move.traceparent) for move in moves]
+    assert [context.trace_id for context in contexts if context] == [trace_id] * 2
+    assert office.drains.step() is not None
+    assert office.leader.consensus.entries == [], "they are on their way"
+
+
+def test_a_drain_does_not_insist_at_once_on_what_was_cancelled(office: Office) -> None:
+    """Whoever cancels has a reason that lasts, such as a store that refuses: asked again at once, it would cancel at once."""
+    moving = office.moving
+    source = moving.brokers[0]
+    moving.ledger.do(source, set_drain=wire.SetDrain(node_id=source.node_id, draining=True))
+    office.drains.step()
+    office.leader.commit()
+    numbers = [move.partition for move in moving.ledger.image.moves]
+    moving.cancel(*numbers, caller=source, reason="the store refuses")
+    assert office.drains.step() == pytest.approx(RETRY_S)
+    assert office.leader.consensus.entries == []
+    office.pass_s(1.1)
+    office.drains.step()
+    office.leader.commit()
+    assert [move.partition for move in moving.ledger.image.moves] == numbers
+
+
+def test_a_drain_waits_for_a_place(office: Office) -> None:
+    moving = office.moving
+    source = moving.brokers[0]
+    moving.ledger.do(source, set_drain=wire.SetDrain(node_id=source.node_id, draining=True))
+    for _ in range(10):
+        office.leader.clock.ns += int(3e9)
+        office.activity.heard(source.node_id)
+    assert office.drains.step() == RETRY_S, "all others are silent"
+    assert office.leader.consensus.entries == []
+    office.pass_s(0)
+    office.drains.step()
+    assert len(office.leader.consensus.entries) == 1
+
+
+def test_who_leaves_is_answered_before_it_has_no_rights() -> None:
+    ledger = Ledger()
+    broker = ledger.register(0)
+    leader = Leader(ledger)
+    leader.execute(broker, 1, leave_cluster=wire.LeaveCluster())
+    (entry,) = leader.consensus.entries
+    assert [record.WhichOneof("kind") for record in entry.batch.records] == [
+        "operation_completed",
+        "node_fenced",
+    ]
+    leader.commit()
+    assert leader.answers[-1].HasField("done")
+    leader.execute(broker, 1, leave_cluster=wire.LeaveCluster())
+    leader.commit()
+    assert leader.answers[-1].error.code == error_pb2.ERROR_CODE_NODE_FENCED, "asked again: it has left"
+
+
+# When a duty looks.
+
+
+class Succession:
+    """Leadership in the test's hand. Fulfils `Leading` and what a duty asks of the proposer."""
+
+    def __init__(self) -> None:
+        self.leads = False
+        self.is_leading = True
+        self.leader_address = ""
+        self.commit_age_ms = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def lead(self, leads: bool) -> None:
+        self.leads = leads
+        for listener in self._listeners:
+            listener()
+
+    async def room(self) -> None:
+        return
+
+    async def read_index(self) -> int:
+        raise NotImplementedError
+
+
+class ShortClock:
+    """The loop's clock."""
+
+    def monotonic_ns(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1e9)
+
+    def wall_ms(self) -> int:
+        return 0
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(90):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_a_duty_is_done_by_whoever_leads_and_when_it_is_woken() -> None:
+    office: Any = Succession()
+    looks: list[float | None] = []
+    answers: list[float | OperationError | None] = [
+        None,
+        0.001,
+        None,
+        OperationError(error_pb2.ERROR_CODE_NOT_LEADER, "it hands over"),
+        None,
+    ]
+
+    def step() -> float | None:
+        answer = answers[len(looks)]
+        if isinstance(answer, OperationError):
+            looks.append(HANDING_OVER_S)
+            raise answer
+        looks.append(answer)
+        return answer
+
+    duty = LeaderDuty(step, office, office, ShortClock())
+    running = asyncio.create_task(duty.run())
+    try:
+        duty.wake()
+        await asyncio.sleep(0.1)
+        assert looks == [], "another one leads"
+        office.lead(True)
+        await _until(lambda: len(looks) == 1)
+        duty.wake()
+        await _until(lambda: looks == [None, 0.001, None])
+        duty.wake()
+        await _until(lambda: len(looks) == 5)
+        office.lead(False)
+        duty.wake()
+        await asyncio.sleep(0.1)
+        assert len(looks) == 5
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_duty_that_fails_is_not_hidden() -> None:
+    office: Any = Succession()
+
+    def step() -> float | None:
+        raise OperationError(error_pb2.ERROR_CODE_INVALID_REQUEST, "a bug")
+
+    office.lead(True)
+    with pytest.raises(OperationError, match="a bug"):
+        await LeaderDuty(step, office, office, ShortClock()).run()
