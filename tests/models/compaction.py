@@ -1,6 +1,6 @@
 """Objects that are replaced by others while their stream is trimmed and deleted, read under images and leases, and collected: a model for exhaustive search.
 
-What lives here: workers, a collector and readers around the controller's rules (`ponor_simulation.protocols`). One stream; each of the first objects holds one offset of it, the last of them is uploaded at some
+What lives here: workers, a collector and readers around the controller's rules (`ponor_cluster_simulation.protocols`). One stream; each of the first objects holds one offset of it, the last of them is uploaded at some
 time. A worker leases what there is, plans whatever it likes (a worker may have a bug, or metadata of long ago), puts one object and commits; it may stand still at any point for any time, and its commit
 arrives at any later time, and again. Nobody dies: who never goes on is dead.
 
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from ponor_simulation.protocols import compactions, objects, snapshots
-from ponor_simulation.protocols.compactions import CompactionRules, Held, Task
-from ponor_simulation.protocols.objects import Object, ObjectRules, Phase
-from ponor_simulation.protocols.streams import NotAllowedError
+from ponor_cluster_simulation.protocols import compactions, objects, snapshots
+from ponor_cluster_simulation.protocols.compactions import CompactionRules, Held, Task
+from ponor_cluster_simulation.protocols.objects import Object, ObjectRules, Phase
+from ponor_cluster_simulation.protocols.streams import NotAllowedError
 
 STREAM: Final = 0
 BROKER: Final = (8, 1)

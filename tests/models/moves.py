@@ -1,6 +1,6 @@
 """A partition that moves, and fails over, from broker to broker: a model for exhaustive search.
 
-What lives here: brokers with their write-ahead logs in the store, around the controller's rules (`ponor_simulation.protocols`). A broker is a line of processes; one that was fenced or replaced goes on
+What lives here: brokers with their write-ahead logs in the store, around the controller's rules (`ponor_cluster_simulation.protocols`). A broker is a line of processes; one that was fenced or replaced goes on
 as a zombie, with a put under way that lands at any time, or never. Requests arrive at any later time and again. There are no clocks: a timeout fires at any moment, which is more than any clock does.
 A process may be stuck: it lives and does nothing any more, so that nobody suspects it.
 
@@ -16,9 +16,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ponor_simulation.protocols import partitions, streams
-from ponor_simulation.protocols.partitions import Partition
-from ponor_simulation.protocols.streams import NOBODY, NotAllowedError, Stream
+from ponor_cluster_simulation.protocols import partitions, streams
+from ponor_cluster_simulation.protocols.partitions import Partition
+from ponor_cluster_simulation.protocols.streams import NOBODY, NotAllowedError, Stream
 
 FAULTS_AND_WISHES = frozenset({"begin", "cancel", "append", "suspect", "restart", "stick", "forget"})
 """Actions that need not happen: what is left must come to rest without them."""

@@ -1,6 +1,6 @@
 """Objects from PREPARED to gone, with writers that die and retry, a collector, readers of older images, and a store: a model for exhaustive search.
 
-What lives here: everything around the controller's rules (`ponor_simulation.protocols.objects`). Requests and answers arrive at any later time, any number of
+What lives here: everything around the controller's rules (`ponor_cluster_simulation.protocols.objects`). Requests and answers arrive at any later time, any number of
 times, or never; deletes do so for ever, puts until the delay after their writer gave up (one that came through is not repeated: a store's requests live for
 seconds, the delay lasts minutes). A writer is a process of one node; the second one registers while requests of the
 first are under way. An upload is: prepare an id, put the object, commit; the writer that hears of its commit drops its only other copy.
@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from ponor_simulation.protocols import objects
-from ponor_simulation.protocols.objects import Object, ObjectRules, Phase
-from ponor_simulation.protocols.streams import NotAllowedError
+from ponor_cluster_simulation.protocols import objects
+from ponor_cluster_simulation.protocols.objects import Object, ObjectRules, Phase
+from ponor_cluster_simulation.protocols.streams import NotAllowedError
 
 NODE = 1
 COLLECTOR = (9, 1)

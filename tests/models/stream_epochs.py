@@ -1,6 +1,6 @@
 """One stream, processes that die, come back or are thought dead, and a network that repeats and delays: a model for exhaustive search.
 
-What lives here: brokers, their write-ahead logs and their messages around the controller's rules (`ponor_simulation.protocols.streams`). A record is acknowledged
+What lives here: brokers, their write-ahead logs and their messages around the controller's rules (`ponor_cluster_simulation.protocols.streams`). A record is acknowledged
 when it is in its process's write-ahead log. A message that was sent can arrive at any later time, any number of times, or never; that covers lost answers and
 retries. A node's next process either has its disk (then the one before is dead: the directory is locked) or a blank one; then what was only on the old disk is
 lost by decision, but the old process may live on and not know.
@@ -15,8 +15,8 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ponor_simulation.protocols import streams
-from ponor_simulation.protocols.streams import NotAllowedError, Stream, StreamRules
+from ponor_cluster_simulation.protocols import streams
+from ponor_cluster_simulation.protocols.streams import NotAllowedError, Stream, StreamRules
 
 NODES = "AB"
 

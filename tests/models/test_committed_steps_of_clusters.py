@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from ponor.metadata.v1.records_pb2 import RecordBatch
+from ponor_cluster_simulation.protocols.committed_steps import CommittedSteps
+from ponor_cluster_simulation.run.cluster_run import ClusterRun
+from ponor_cluster_simulation.run.plan import RunPlan, draw_plan
 from ponor_controller.domains.objects import operations as objects
 from ponor_controller.domains.objects import uploads
 from ponor_controller.kernel.decisions import Situation
 from ponor_metadata.rows import ObjectRow, ObjectState
 from ponor_metadata.tables import OBJECTS_WAITING
-from ponor_simulation.plan import RunPlan, draw_plan
-from ponor_simulation.protocols.committed_steps import CommittedSteps
-from ponor_simulation.run import ClusterRun
 
 SEEDS = (2, 5)
 CATCHING_SEEDS = (5, *range(1, 40))
@@ -24,13 +24,13 @@ def steps_of(plan: RunPlan) -> tuple[CommittedSteps, str]:
     """One run, with its batches held against the models, and whatever else failed in it."""
     run = ClusterRun(plan)
     steps = CommittedSteps(plan.settings.controller.destroy_delay_ms)
-    others = run.cluster.watch.on_batch
+    others = run.world.cluster.watch.on_batch
 
     def take(batch: RecordBatch) -> None:
         steps.take(batch)
         others(batch)
 
-    run.cluster.watch.on_batch = take
+    run.world.cluster.watch.on_batch = take
     return steps, run.run().failure
 
 

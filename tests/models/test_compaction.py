@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from ponor_simulation.protocols.compactions import CompactionRules
-from ponor_simulation.protocols.objects import ObjectRules
+from ponor_cluster_simulation.protocols.compactions import CompactionRules
+from ponor_cluster_simulation.protocols.objects import ObjectRules
 
 from tests.models.checker import Exploration, explore
 from tests.models.compaction import AroundRules, CompactionModel

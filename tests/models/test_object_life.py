@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from ponor_simulation.protocols.objects import ObjectRules
+from ponor_cluster_simulation.protocols.objects import ObjectRules
 
 from tests.models.checker import Exploration, explore
 from tests.models.object_life import ObjectModel, SurroundingRules

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from ponor_simulation.protocols.streams import StreamRules
+from ponor_cluster_simulation.protocols.streams import StreamRules
 
 from tests.models.checker import Exploration, explore
 from tests.models.stream_epochs import StreamModel

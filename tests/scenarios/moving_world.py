@@ -14,6 +14,8 @@ from unittest.mock import patch
 from ponor_broker.partitions.handoff.handoff import Departure, Stage
 from ponor_broker.services import BrokerServices
 from ponor_broker.settings import BrokerSettings
+from ponor_cluster_simulation.cluster.sim_cluster import ClusterSettings, SimCluster
+from ponor_cluster_simulation.workload.kafka_client import KafkaClient
 from ponor_controller.settings import ControllerSettings
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.alter_partition_reassignments import (
@@ -56,8 +58,6 @@ from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import PartitionRow, WalKind
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.telemetry import Telemetry
-from ponor_simulation.cluster import ClusterSettings, SimCluster
-from ponor_simulation.kafka_client import KafkaClient
 from ponor_simulation.loop import INCARNATION
 from ponor_simulation.object_store import StoreFaults
 from ponor_simulation.process import wait_until

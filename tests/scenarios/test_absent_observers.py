@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from ponor_cluster_simulation.cluster.sim_cluster import SimCluster
 from ponor_controller.settings import ControllerSettings
 from ponor_kafka.errors import ErrorCode
 from ponor_metadata.rows import NodeRole, WalKind
-from ponor_simulation.cluster import SimCluster
 
 from tests.scenarios.moving_world import MovingWorld
 

@@ -14,11 +14,11 @@ import pytest
 from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
 from ponor_broker.services import BrokerServices
 from ponor_broker.storage.stream_manager import ControllerStreamManager
+from ponor_cluster_simulation.invariants.quiescence import unexplained
 from ponor_kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from ponor_kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from ponor_metadata.rows import WalKind
 from ponor_runtime.identity import NodeId
-from ponor_simulation.invariants.at_rest import unexplained
 from s3stream.errors import S3StreamError
 
 from tests.scenarios.moving_world import MovingWorld

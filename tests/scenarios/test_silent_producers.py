@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from ponor_cluster_simulation.workload.kafka_client import KafkaClient
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.fetch import PartitionData
 from ponor_kafka.messages.list_offsets import (
@@ -22,7 +23,6 @@ from ponor_kafka.record_batch import split_batches
 from ponor_kafka.record_builder import build_batch
 from ponor_metadata.rows import WalKind
 from ponor_runtime.network import ConnectionClosedError
-from ponor_simulation.kafka_client import KafkaClient
 
 from tests.scenarios.moving_world import TOPIC, MovingWorld
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from ponor_simulation.seeds import run_seed, silence
+from ponor_cluster_simulation.seeds import run_seed, silence
 
 SEEDS_MAX = 200
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ponor_cluster_simulation.cluster.sim_cluster import KAFKA_ADDRESS
+from ponor_cluster_simulation.workload.kafka_client import KafkaClient
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.create_topics import (
     CreatableTopic,
@@ -37,8 +39,6 @@ from ponor_kafka.record_batch import split_batches
 from ponor_kafka.record_builder import build_batch
 from ponor_runtime.network import ConnectionClosedError
 from ponor_runtime.runtime import Runtime
-from ponor_simulation.cluster import KAFKA_ADDRESS
-from ponor_simulation.kafka_client import KafkaClient
 
 TOPIC: Final = "window"
 RETENTION_MS: Final = 3_000

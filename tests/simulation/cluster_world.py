@@ -1,6 +1,6 @@
 """A cluster whose machines crash, with clients that go on, and what must hold when everything is calm again.
 
-What lives here: the faults and the judgement. The cluster itself is `ponor_simulation.cluster`, the clients are `cluster_producer` and `cluster_consumer`.
+What lives here: the faults and the judgement. The cluster itself is `ponor_cluster_simulation.cluster.sim_cluster`, the clients are `cluster_producer` and `cluster_consumer`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from typing import Final
 
 from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.settings import BrokerSettings
+from ponor_cluster_simulation.cluster.sim_cluster import CONTROLLER_ADDRESS, ClusterSettings, SimCluster
+from ponor_cluster_simulation.workload.admin import Admin
+from ponor_cluster_simulation.workload.consumer import Consumer
+from ponor_cluster_simulation.workload.history import ClusterHistory
+from ponor_cluster_simulation.workload.producer import Producer
 from ponor_controller.settings import ControllerSettings
 from ponor_gc.settings import GcSettings
 from ponor_metadata import snapshot
@@ -19,15 +24,10 @@ from ponor_metadata.rows import ObjectState
 from ponor_metadata.subscription import SubscriptionClient
 from ponor_metadata.validate import validate
 from ponor_runtime.runtime import Runtime
-from ponor_simulation.cluster import CONTROLLER_ADDRESS, ClusterSettings, SimCluster
 from ponor_simulation.disk import DiskSpeed
 from ponor_simulation.object_store import StoreFaults
 from ponor_simulation.process import SimProcess, wait_until
 from ponor_simulation.simulation import Simulation
-from ponor_simulation.workload.admin import Admin
-from ponor_simulation.workload.consumer import Consumer
-from ponor_simulation.workload.history import ClusterHistory
-from ponor_simulation.workload.producer import Producer
 from s3stream.objects.keys import object_key
 from s3stream.settings import KIB, MIB, StorageSettings
 from s3stream.stores.retrying import RetrySettings

@@ -10,18 +10,18 @@ import random
 from dataclasses import replace
 from typing import Final
 
+from ponor_cluster_simulation.cluster.sim_cluster import ClusterSettings, SimCluster
+from ponor_cluster_simulation.invariants.ledger import Ledger, is_slot
+from ponor_cluster_simulation.invariants.registry import Checks
+from ponor_cluster_simulation.run.compaction_plan import draw_compaction
+from ponor_cluster_simulation.run.plan import draw_settings
+from ponor_cluster_simulation.workload.admin import Admin
+from ponor_cluster_simulation.workload.consumer import Consumer
+from ponor_cluster_simulation.workload.history import ClusterHistory
+from ponor_cluster_simulation.workload.producer import Producer
 from ponor_metadata.rows import WalKind
-from ponor_simulation.cluster import ClusterSettings, SimCluster
-from ponor_simulation.compaction_plan import draw_compaction
-from ponor_simulation.invariants.ledger import Ledger, is_slot
-from ponor_simulation.invariants.registry import Checks
-from ponor_simulation.plan import draw_settings
 from ponor_simulation.process import wait_until
 from ponor_simulation.simulation import Simulation
-from ponor_simulation.workload.admin import Admin
-from ponor_simulation.workload.consumer import Consumer
-from ponor_simulation.workload.history import ClusterHistory
-from ponor_simulation.workload.producer import Producer
 from s3stream.object_wal.slot_keys import parse_slot_key
 
 TOPIC: Final = "orders"

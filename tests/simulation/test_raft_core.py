@@ -1,9 +1,9 @@
 """The Raft core in groups of one to six, under crashes, broken networks, slow disks, pauses and operators: many seeds, and planted bugs that must be caught.
 
-What must hold stands in `ponor_simulation.raft_cluster.invariants`, and every history of the clients must be linearizable; after the faults every group recovers. A
+What must hold stands in `ponor_cluster_simulation.raft_cluster.invariants`, and every history of the clients must be linearizable; after the faults every group recovers. A
 seed that fails prints itself, what its swarm was, and the last events. One seed again:
 
-    .venv/bin/python -c 'from ponor_simulation.raft_cluster.cluster import run_raft; run_raft(17)'
+    .venv/bin/python -c 'from ponor_cluster_simulation.raft_cluster.cluster import run_raft; run_raft(17)'
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from ponor_simulation.raft_cluster.cluster import run_raft
+from ponor_cluster_simulation.raft_cluster.cluster import run_raft
 from ponor_simulation.simulation import SimulationFailedError
 
 SEEDS = int(os.environ.get("PONOR_SEEDS", "30"))
@@ -25,7 +25,7 @@ BATCH = 20
 MUTANT_SEEDS_MAX = 200
 ROOT = Path(__file__).parents[2]
 PRINT_DIGESTS = """\
-from ponor_simulation.raft_cluster.cluster import run_raft
+from ponor_cluster_simulation.raft_cluster.cluster import run_raft
 print(*[run_raft(seed).trace.digest for seed in (3, 4)])
 """
 

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from ponor_simulation.coverage import Coverage
-from ponor_simulation.report import failure_lines
-from ponor_simulation.seeds import SeedResult, run_seed
+from ponor_cluster_simulation.coverage import Coverage
+from ponor_cluster_simulation.report import failure_lines
+from ponor_cluster_simulation.seeds import SeedResult, run_seed
 
 SEEDS = int(os.environ.get("PONOR_SWARM_SEEDS", "6"))
 REPLAYED_SEEDS = (
@@ -28,7 +28,7 @@ BATCH = 3
 ROOT = Path(__file__).parents[2]
 PRINT_TRACES = """\
 import sys
-from ponor_simulation.seeds import run_seed, silence
+from ponor_cluster_simulation.seeds import run_seed, silence
 silence()
 for seed in map(int, sys.argv[1:]):
     print(seed, run_seed(seed, small=False).trace)

@@ -12,18 +12,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SIMULATION = ROOT / "libs" / "simulation" / "src" / "ponor_simulation"
+SIMULATION = ROOT / "simulation" / "src" / "ponor_cluster_simulation"
+KERNEL = ROOT / "libs" / "simulation" / "src" / "ponor_simulation"
 SCENARIOS = ROOT / "tests" / "simulation"
 METHODS = {"SESSION", "SUBSCRIBE", "PEER", "QUORUM"}
 """Of our own services, in ponor_rpc.methods."""
-WATCH = SIMULATION / "cluster_watch.py"
+WATCH = SIMULATION / "cluster" / "cluster_watch.py"
 """May patch: it puts a subclass or a wrapper that reports into the place of what it reports on, and changes nothing."""
 BROKEN_PEER = SCENARIOS / "test_metadata_clients.py"
 """A test of the two clients alone, against a peer that breaks the protocol on purpose; the swarm runs them against the controller."""
 
 
 def files() -> Iterator[Path]:
-    for folder in (SIMULATION, SCENARIOS):
+    for folder in (SIMULATION, KERNEL, SCENARIOS):
         yield from sorted(folder.rglob("*.py"))
 
 
@@ -48,7 +49,7 @@ def test_nothing_stands_in_for_a_service(path: Path) -> None:
 
 
 def test_services_begin_at_their_own_app() -> None:
-    """Each of them once, in `cluster`, and nowhere else in the member."""
+    """Each of them once, in `sim_cluster`, and nowhere else in the member."""
     found: dict[str, list[str]] = {}
     for path in sorted(SIMULATION.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -57,5 +58,5 @@ def test_services_begin_at_their_own_app() -> None:
             if any(alias.name == "run" for alias in node.names):
                 found.setdefault(node.module or "", []).append(path.name)
     assert found == {
-        f"ponor_{service}.app": ["cluster.py"] for service in ("broker", "compactor", "controller", "gc")
+        f"ponor_{service}.app": ["sim_cluster.py"] for service in ("broker", "compactor", "controller", "gc")
     }

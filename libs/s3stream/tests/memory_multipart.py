@@ -11,8 +11,8 @@ from ponor_runtime.object_store import (
     ObjectAlreadyExistsError,
     OpenMultipart,
     UploadedPart,
+    check_key,
 )
-from s3stream.stores.key_rules import check_key
 
 from libs.s3stream.tests.store_rig import Failure, MemoryObjectStore
 

@@ -20,8 +20,8 @@ from ponor_runtime.object_store import (
     ObjectNotFoundError,
     ObjectStoreRefusedError,
     ObjectStoreUnavailableError,
+    check_key,
 )
-from s3stream.stores.key_rules import check_key
 from s3stream.stores.s3 import connect
 from s3stream.stores.s3_errors import OBSTORE_ERRORS, as_store_error
 from s3stream.stores.s3_location import parse_s3_location

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from ponor_simulation.histories.linearizability import REFUSED, find_anomalies
-from ponor_simulation.histories.operation import Operation
+from ponor_cluster_simulation.histories.linearizability import REFUSED, find_anomalies
+from ponor_cluster_simulation.histories.operation import Operation
 
 from tests.e2e.load.metadata_clients import Call
 

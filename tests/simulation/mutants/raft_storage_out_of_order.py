@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from ponor_cluster_simulation.raft_cluster.disk import RaftDisk
 from ponor_raft.log_window import LogWindow
 from ponor_raft.outbox import Outbox
-from ponor_simulation.raft_cluster.disk import RaftDisk
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:

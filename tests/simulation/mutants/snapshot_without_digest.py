@@ -13,10 +13,7 @@ from ponor_controller.consensus.snapshot_files import NAME_PREFIX, Snapshot, Sna
 from ponor_controller.consensus.snapshot_format import decode_header, header_bytes
 from ponor_metadata import snapshot
 from ponor_runtime.durable_file import read_whole
-from ponor_simulation import rot_trial
-from ponor_simulation.disk import SimDisk
-from ponor_simulation.faults import injector
-from ponor_simulation.faults.rot import Rotten, rot
+from ponor_simulation.disk import RottenBit, SimDisk
 
 LOTS_MAX = 100
 """Lots in a row name all files in turn, of which a controller has some ten."""
@@ -34,7 +31,10 @@ class AgreeableChecksum(int):
     __hash__ = int.__hash__
 
 
-def rot_of_snapshot(disk: SimDisk, lot: int) -> Rotten | None:
+_rot = SimDisk.rot
+
+
+def rot_of_snapshot(disk: SimDisk, lot: int) -> RottenBit | None:
     """The first lot from this one on that names a bit of the newest snapshot; the bits of the others flip back."""
     snapshots = [
         str(directory / name)
@@ -43,11 +43,11 @@ def rot_of_snapshot(disk: SimDisk, lot: int) -> Rotten | None:
         if name.startswith(NAME_PREFIX) and name.removeprefix(NAME_PREFIX).isdecimal()
     ]
     for each in range(lot, lot + LOTS_MAX):
-        place = rot(disk, each)
+        place = _rot(disk, each)
         if place is None or (snapshots and place.path == max(snapshots)):
             return place
         disk.flip_bit(PurePath(place.path), place.position, place.bit)
-    return rot(disk, lot)
+    return _rot(disk, lot)
 
 
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +60,5 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         return Snapshot(header, data[header_bytes(header.membership) :])
 
     monkeypatch.setattr(SnapshotFiles, "read", read)
-    for module in (injector, rot_trial):
-        monkeypatch.setattr(module, "rot", rot_of_snapshot)
+    monkeypatch.setattr(SimDisk, "rot", rot_of_snapshot)
     monkeypatch.setattr(snapshot, "crc32c", lambda data: AgreeableChecksum(crc32c(data)))

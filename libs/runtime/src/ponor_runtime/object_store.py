@@ -11,11 +11,32 @@ from a fenced node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from ponor_runtime.disk import Buffer
+
+KEY_BYTES_MAX: Final = 900
+_SEGMENT: Final = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._=-]{1,200}"
+_KEY: Final = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
+"""Keys that are valid as S3 keys, obstore paths and file names."""
+
+
+def check_key(key: str) -> str:
+    """Return the key.
+
+    Raises:
+        ValueError: it is not segments of `A-Za-z0-9._=-` joined by `/`, it is too long, or a segment is `.`
+            or `..`.
+    """
+    if len(key) > KEY_BYTES_MAX or _KEY.fullmatch(key) is None:
+        raise ValueError(
+            f"object store key {key[:100]!r}: segments of A-Z a-z 0-9 . _ = - joined by '/' are expected,"
+            f" {KEY_BYTES_MAX} characters at most"
+        )
+    return key
 
 
 class ObjectStoreError(Exception):

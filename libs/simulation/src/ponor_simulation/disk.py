@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from ponor_runtime.disk import SECTOR_BYTES, Buffer
 
@@ -27,6 +27,14 @@ from ponor_simulation.trace import Trace
 
 class AfterCrashError(GeneratorExit):
     """A file of an earlier life was used: by a `finally` block of a dead program that is being collected, which this ends quietly."""
+
+
+class RottenBit(NamedTuple):
+    """Where a bit flipped; `position` in bytes."""
+
+    path: str
+    position: int
+    bit: int
 
 
 @dataclass(slots=True)
@@ -185,6 +193,29 @@ class SimDisk:
         for content in (file.seen, file.durable):
             if position < len(content):
                 content[position] ^= 1 << bit
+
+    def rot(self, lot: int) -> RottenBit | None:
+        """Flip one stored bit; None if the disk stores nothing.
+
+        Every file is equally likely, and in it every byte that is not zero: most bytes of a fresh segment are
+        zero, and their rot shows nothing.
+
+        Args:
+            lot: any number from 0; the same one selects the same bit of the same contents.
+        """
+        files = [
+            (directory / name, state.durable)
+            for directory, names in sorted(self.state.directories.items())
+            for name, state in sorted(names.names.items())
+            if any(state.durable)
+        ]
+        if not files:
+            return None
+        path, content = files[lot % len(files)]
+        written = [position for position, byte in enumerate(content) if byte]
+        place = RottenBit(str(path), written[lot // len(files) % len(written)], lot % 8)
+        self.flip_bit(path, place.position, place.bit)
+        return place
 
     # What files need
 

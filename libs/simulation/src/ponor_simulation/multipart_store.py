@@ -18,8 +18,8 @@ from ponor_runtime.object_store import (
     ObjectStoreRefusedError,
     OpenMultipart,
     UploadedPart,
+    check_key,
 )
-from s3stream.stores.key_rules import check_key
 
 from ponor_simulation.loop import INCARNATION
 from ponor_simulation.object_store import OpenUpload, SimBucket, SimObjectStore

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
+from ponor_runtime.object_store import check_key
 
 from s3stream.stores.botocore_errors import BOTOCORE_ERRORS, as_store_error
-from s3stream.stores.key_rules import check_key
 from s3stream.stores.s3_location import S3Location
 
 CONNECT_TIMEOUT_S: Final = 5

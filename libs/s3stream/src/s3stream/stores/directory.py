@@ -25,9 +25,8 @@ from ponor_runtime.object_store import (
     ObjectStoreError,
     ObjectStoreRefusedError,
     ObjectStoreUnavailableError,
+    check_key,
 )
-
-from s3stream.stores.key_rules import check_key
 
 PROCESSES_MAX: Final = 256
 """How many processes may have one directory store open at a time."""

@@ -27,12 +27,12 @@ from ponor_runtime.object_store import (
     ObjectStoreError,
     OpenMultipart,
     UploadedPart,
+    check_key,
 )
 from ponor_runtime.randomness import Randomness
 
 from s3stream.stores.buffers import total_bytes
 from s3stream.stores.directory import DirectoryObjectStore, as_store_error
-from s3stream.stores.key_rules import check_key
 from s3stream.stores.placed_parts import PartPlaces, PlacedFile, etag_of, place_of
 
 KEY_BYTES_MAX: Final = 160

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Final
 import obstore
 from obstore.store import S3Store
 from ponor_runtime.disk import Buffer
-from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectInfo, ObjectNotFoundError
+from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectInfo, ObjectNotFoundError, check_key
 
 from s3stream.stores.buffers import joined, total_bytes
-from s3stream.stores.key_rules import check_key
 from s3stream.stores.metered import DELETE_BATCH_KEYS, LIST_PAGE_KEYS
 from s3stream.stores.reads_in_place import put_in_place
 from s3stream.stores.s3_errors import OBSTORE_ERRORS, as_store_error, is_range_beyond_end

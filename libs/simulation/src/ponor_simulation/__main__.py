@@ -1,6 +1,0 @@
-"""`python -m ponor_simulation`: the same as `ponor simulate`, without the rest of the `ponor` command."""
-
-from ponor_simulation.command import simulate_app
-
-if __name__ == "__main__":
-    simulate_app()

@@ -1,0 +1,6 @@
+"""`python -m ponor_cluster_simulation`: the same as `ponor simulate`, without the rest of the `ponor` command."""
+
+from ponor_cluster_simulation.command import simulate_app
+
+if __name__ == "__main__":
+    simulate_app()

@@ -1,0 +1,193 @@
+"""What the processes of a simulated cluster believe: the images that they hold, and the digests that these had at every index.
+
+What lives here: a look into running services. Their `app.py` builds the parts itself; while a watch is on, the classes that hold images report themselves when they are built, and
+every image reports each batch that it applied. Nothing of what they do is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from ponor.metadata.v1.records_pb2 import RecordBatch
+from ponor_controller.controller import Controller
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.subscription import SubscriptionClient
+from ponor_raft.ready import Leadership
+from ponor_simulation.loop import INCARNATION
+
+from ponor_cluster_simulation.invariants.registry import Checks
+
+CONTROLLER: Final = "controller"
+FOLLOWER: Final = "broker"
+"""Who holds an image and follows for all its life; others look at one now and then, or are a scenario's own."""
+
+
+class ClusterWatch:
+    """See the module's docstring.
+
+    Attributes:
+        controllers: by process, the controller of its present life.
+        followers: by process, its subscription in its present life.
+        digests: index to digest, from whoever showed it first; all others must agree, in this and in every later life.
+        on_batch: told of every committed batch once, in order; the ledger sits here.
+    """
+
+    def __init__(self, checks: Checks | None = None) -> None:
+        self._checks = checks or Checks()
+        self.controllers: dict[str, Controller] = {}
+        self.followers: dict[str, SubscriptionClient] = {}
+        self.digests: dict[int, bytes] = {}
+        self.resets = 0
+        """How often a follower's image was replaced by a snapshot."""
+        self.leaders: dict[int, int] = {}
+        """Term to the node that led in it."""
+        self.installs = 0
+        """How often a controller took the image that another sent it."""
+        self.on_batch: Callable[[RecordBatch], None] = lambda _: None
+        self._newest = 0
+        self._applied: dict[str, int] = {}
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Watch within the block."""
+        watch = self
+        apply_committed = MetadataImage.apply_committed
+        adopt = MetadataImage.adopt
+
+        begin_controller = Controller.__init__
+        begin_subscription = SubscriptionClient.__init__
+
+        def controller_watched(controller: Controller, *args: Any, **named: Any) -> None:
+            begin_controller(controller, *args, **named)
+            watch.controllers[_process()] = controller
+            watch.recovered(controller.image)
+            controller.consensus.on_leadership(watch.led)
+
+        def subscription_watched(subscription: SubscriptionClient, *args: Any, **named: Any) -> None:
+            begin_subscription(subscription, *args, **named)
+            if _process().startswith(FOLLOWER):
+                watch.followers[_process()] = subscription
+                watch.follow(subscription)
+
+        def apply_watched(
+            image: MetadataImage, encoded: bytes, batch: RecordBatch | None = None
+        ) -> RecordBatch:
+            applied = apply_committed(image, encoded, batch)
+            watch.applied(image, applied)
+            return applied
+
+        def adopt_watched(image: MetadataImage, other: MetadataImage) -> None:
+            adopt(image, other)
+            watch.installed(image)
+
+        def replay_watched(image: MetadataImage, encoded: bytes) -> None:
+            apply_watched(image, encoded)
+
+        with (
+            patch.object(Controller, "__init__", controller_watched),
+            patch.object(SubscriptionClient, "__init__", subscription_watched),
+            patch.object(MetadataImage, "apply_committed", apply_watched),
+            patch.object(MetadataImage, "adopt", adopt_watched),
+            patch.object(MetadataImage, "replay", replay_watched),
+        ):
+            yield
+
+    @property
+    def controller(self) -> Controller | None:
+        """The controller, where there is one; the newest one that was built, where there are several."""
+        return next(reversed(self.controllers.values()), None)
+
+    @property
+    def follower(self) -> SubscriptionClient | None:
+        """The broker's subscription in its present life; of several the newest."""
+        return next(reversed(self.followers.values()), None)
+
+    def follow(self, subscription: SubscriptionClient) -> None:
+        """Compare every state that a subscription shows, and that it never goes back."""
+        shown = 0
+
+        def batch_shown(batch: RecordBatch) -> None:
+            nonlocal shown
+            self._checks.require(
+                28, batch.index == shown + 1, f"{_process()} saw {batch.index} after {shown}"
+            )
+            shown = batch.index
+
+        def image_shown(image: MetadataImage) -> None:
+            nonlocal shown
+            self.resets += 1
+            self._checks.require(
+                28, image.index >= shown, f"{_process()} went back from {shown} to {image.index}"
+            )
+            shown = image.index
+            self.saw(image, 10)
+
+        subscription.listeners.append(batch_shown)
+        subscription.image_listeners.append(image_shown)
+
+    def recovered(self, image: MetadataImage) -> None:
+        """A controller begins a life with this."""
+        self.saw(image, 10)
+
+    def installed(self, image: MetadataImage) -> None:
+        """A controller took the image that another sent it."""
+        self.installs += 1
+        self.saw(image, 10)
+        self._moved(image.index)
+
+    def led(self, leadership: Leadership) -> None:
+        """A controller believes in a leader."""
+        if leadership.leader is not None:
+            known = self.leaders.setdefault(leadership.term, leadership.leader.node_id)
+            same = known == leadership.leader.node_id
+            self._checks.require(1, same, f"term {leadership.term}: {known} and {leadership.leader.node_id}")
+
+    def applied(self, image: MetadataImage, batch: RecordBatch) -> None:
+        """An image moved on by a batch."""
+        self.saw(image, 28)
+        life = INCARNATION.get()
+        if life is not None and life.name.startswith(CONTROLLER):
+            self._moved(image.index)
+        if image.index > self._newest:
+            self._newest = image.index
+            self.on_batch(batch)
+
+    def _moved(self, index: int) -> None:
+        """The image of the controller that runs now is at this index."""
+        life = INCARNATION.get()
+        assert life is not None
+        before = self._applied.get(life.name, 0)
+        self._checks.require(4, index > before, f"{life.name} committed {index} after {before}")
+        self._applied[life.name] = index
+        controller = self.controllers.get(_process())
+        if controller is not None and controller.image.index == index:
+            node = controller.driver.node
+            in_order = index <= node.commit_index <= node.last_index
+            self._checks.require(
+                6,
+                in_order,
+                f"{life.name}: {index} applied, {node.commit_index} committed, {node.last_index} last",
+            )
+
+    def saw(self, image: MetadataImage, number: int = 3) -> None:
+        """An image as it is now.
+
+        Args:
+            image: anybody's.
+            number: the invariant on whose behalf it is looked at.
+
+        Raises:
+            InvariantBrokenError: somebody had other contents at this index: a committed prefix changed.
+        """
+        if image.index:
+            digest = image.digest
+            known = self.digests.setdefault(image.index, digest)
+            self._checks.require(number, known == digest, f"two histories at index {image.index}")
+
+
+def _process() -> str:
+    life = INCARNATION.get()
+    return "nobody" if life is None else life.name.partition("#")[0]

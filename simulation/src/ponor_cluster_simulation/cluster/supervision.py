@@ -1,0 +1,105 @@
+"""The supervisor of a simulated cluster: starts again what ended, and says when something had no reason to end.
+
+What lives here: which ends are in order. A process that was asked to stop may return; one whose disk failed may stop itself; one whose disk rotted may refuse to start. Nothing else that is done to a
+cluster is a reason to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from ponor_controller.consensus.errors import RecordLogCorruptError, WrongDirectoryError
+from ponor_journal.errors import JournalCorruptError, JournalIdentityError
+from ponor_metadata.session import NodeFencedError
+from ponor_runtime.runtime import Runtime
+from ponor_simulation.process import SimProcess
+from ponor_simulation.simulation import Simulation
+from s3stream.errors import StorageFailedError
+
+from ponor_cluster_simulation.cluster.sim_cluster import SimCluster
+
+POLL_S: Final = 0.05
+REFUSALS: Final = (
+    RecordLogCorruptError,
+    WrongDirectoryError,
+    JournalCorruptError,
+    JournalIdentityError,
+)
+"""What a controller says that will not start on what its disk holds."""
+FENCED: Final = (NodeFencedError, StorageFailedError)
+"""What a broker says that was fenced: the controllers told it, or the fence in its write-ahead log did."""
+RESTART_S: Final = 0.3
+
+
+class Supervisor:
+    """Watches all processes of a run.
+
+    Attributes:
+        refused: services whose rotten disk made them refuse to start; they stay down.
+    """
+
+    def __init__(self, simulation: Simulation, cluster: SimCluster) -> None:
+        self._simulation = simulation
+        self._cluster = cluster
+        self._failures_before: dict[str, tuple[Runtime | None, int]] = {}
+        self._restarting: dict[str, None] = {}
+        self.refused: dict[str, None] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.check()
+            await asyncio.sleep(POLL_S)
+
+    def check(self) -> None:
+        """Look at everybody.
+
+        Raises:
+            AssertionError: somebody ended without a reason.
+        """
+        for process in self._simulation.processes.values():
+            if process.name in self._cluster.processes:
+                self._check_service(process)
+            elif process.failure is not None:
+                raise process.failure
+
+    def _check_service(self, process: SimProcess) -> None:
+        if process.running:
+            runtime, _ = self._failures_before.get(process.name, (None, 0))
+            if runtime is not process.runtime:
+                self._failures_before[process.name] = (process.runtime, process.disk.failed_operations)
+            return
+        if process.failure is None and not process.finished:
+            return  # it was crashed; whoever did it starts it again
+        if process.failure is not None and not self._is_excused(process, process.failure):
+            raise AssertionError(f"{process.name} stopped: {process.failure!r}") from process.failure
+        if process.name not in self._restarting and process.name not in self.refused:
+            self._restarting[process.name] = None
+            self._simulation.loop.call_later(
+                RESTART_S, self._restart, process.name, context=self._simulation.loop.outside
+            )
+
+    def _restart(self, name: str) -> None:
+        self._restarting.pop(name, None)
+        if not self._cluster.processes[name].running and name not in self.refused:
+            self._cluster.start(name)
+
+    def _is_excused(self, process: SimProcess, failure: BaseException) -> bool:
+        if isinstance(failure, AssertionError):
+            return False
+        if isinstance(failure, FENCED) and self._cluster.lost_rights(process.name):
+            self._cluster.coverage.states["brokers that stopped because they were fenced"] += 1
+            return True
+        if process.name in self._cluster.rotten and isinstance(failure, REFUSALS):
+            if process.name not in self.refused:
+                self._cluster.coverage.states["refusals to start on a rotten disk"] += 1
+            self.refused[process.name] = None
+            return True
+        runtime, before = self._failures_before.get(process.name, (None, 0))
+        if runtime is not process.runtime:
+            before = 0
+        if process.disk.failed_operations > before:
+            self._cluster.coverage.states[f"stops after a disk error: {type(failure).__name__}"] += 1
+            return True
+        return False

@@ -1,0 +1,93 @@
+"""`ponor simulate`: a seed again, or many of them.
+
+What lives here: words of the command line. The `ponor` command finds it by the entry point "ponor.commands"; it does not know this package.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from ponor_cluster_simulation.coverage import Coverage
+from ponor_cluster_simulation.report import coverage_lines, failure_lines
+from ponor_cluster_simulation.seeds import SeedResult, run_seed, run_seeds, silence
+
+HELP = """Run a whole cluster in virtual time, under faults drawn from a seed, and check the invariants.
+
+\b
+Examples:
+  ponor simulate --seed 17                 the same seed, the same trace
+  ponor simulate --seed 17 --faults '3,7'  only these of its faults
+  ponor simulate --seeds 200 --workers 2   seeds 0 to 199
+"""
+
+simulate_app = typer.Typer(name="simulate", add_completion=False, pretty_exceptions_enable=False)
+
+
+@simulate_app.command(help=HELP)
+def simulate(
+    seed: Annotated[int | None, typer.Option(help="Run this one.")] = None,
+    faults: Annotated[
+        str | None,
+        typer.Option(metavar="N,N…", help="With --seed: only the faults of these numbers; '' for none."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Run so many, from --first on.")] = 60,
+    first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that run them.")] = 2,
+    log: Annotated[bool, typer.Option(help="Show what the services log.")] = False,
+) -> None:
+    """See HELP."""
+    if not log:
+        silence()
+    if seed is not None:
+        only = None if faults is None else [int(number) for number in faults.split(",") if number.strip()]
+        results = [run_seed(seed, only=only, small=only is None)]
+        _print(f"trace={results[0].trace}")
+    else:
+        results = _run_many(range(first, first + seeds), workers)
+    coverage = Coverage()
+    for result in results:
+        coverage.add(result.coverage)
+    failed = [result for result in results if result.failure]
+    for line in coverage_lines(coverage):
+        _print(line)
+    for result in failed:
+        for line in failure_lines(result, _commit()):
+            _print(line)
+    if failed:
+        _print(
+            f"{len(failed)} of {len(results)} seeds failed: {', '.join(str(each.seed) for each in failed)}"
+        )
+        raise typer.Exit(1)
+    _print(f"{len(results)} seeds, no violation")
+
+
+def _run_many(numbers: range, workers: int) -> list[SeedResult]:
+    results = []
+    for result in run_seeds(numbers, workers=workers):
+        results.append(result)
+        if result.failure:
+            _print(f"seed {result.seed} failed: {result.failure.splitlines()[0]}")
+    return results
+
+
+def _commit() -> str:
+    """Which code failed, where a repository says it."""
+    try:
+        told = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],  # noqa: S607 - whichever git there is
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return ""
+    return told.stdout.strip()
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

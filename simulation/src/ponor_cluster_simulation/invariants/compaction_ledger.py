@@ -1,0 +1,265 @@
+"""The ledger's pages about compactions and leases of snapshots.
+
+What lives here: invariants 26, 35 and 36, from records and from the bucket. That offsets are covered is said by the models (`protocols.compactions`); here the stored bytes themselves are compared: a
+compaction moves whole blocks, so each block of an output is one of a source or several side by side, byte by byte, each that somebody may still ask for is in an output, and what an output's index says of a block
+is what its records say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from ponor.metadata.v1 import records_pb2 as records
+from ponor_runtime.identity import ObjectId
+from ponor_simulation.object_store import SimBucket
+from s3stream.errors import ObjectCorruptError
+from s3stream.objects.block import decode_block
+from s3stream.objects.index import decode_footer, decode_index
+from s3stream.objects.keys import object_key
+
+from ponor_cluster_simulation.invariants.object_ledger import Life, ObjectLedger, ObjectPage
+from ponor_cluster_simulation.invariants.registry import Checks
+from ponor_cluster_simulation.invariants.stream_ledger import Actor, StreamLedger
+from ponor_cluster_simulation.protocols.swaps import Swap
+
+
+class Stored(NamedTuple):
+    """A block as it lies in an object."""
+
+    end: int
+    data: bytes
+
+
+Blocks: TypeAlias = dict[tuple[int, int], Stored]
+"""By stream and first offset."""
+
+
+@dataclass(slots=True)
+class TaskPage:
+    """What is known of a task."""
+
+    kind: int
+    node_id: int
+    sources: tuple[int, ...]
+    worker: Actor
+    token: int
+
+
+class CompactionLedger:
+    """See the module's docstring.
+
+    Attributes:
+        swaps: by kind of task, how many there were.
+        given_again: leases of a task after its first.
+        over_some: swaps of tasks of which some sources were gone.
+        without_outputs: swaps that only took away.
+    """
+
+    def __init__(
+        self, checks: Checks, streams: StreamLedger, objects: ObjectLedger, bucket: SimBucket | None
+    ) -> None:
+        self._checks = checks
+        self._streams = streams
+        self._objects = objects
+        self._bucket = bucket
+        self.tasks: dict[int, TaskPage] = {}
+        self.swaps: dict[int, int] = {}
+        self.given_again = self.over_some = self.without_outputs = 0
+        self.swapped_at = 0
+        """Index of the newest swap."""
+
+    def compaction_leased(self, record: records.CompactionLeased) -> None:
+        """A worker has a task."""
+        worker = Actor(record.worker_id, record.worker_epoch)
+        name = f"compaction {record.task_id}"
+        before = self.tasks.get(record.task_id)
+        self._checks.require(35, self._streams.is_current(worker), f"{name}: {worker} is not current")
+        expected = 1 if before is None else before.token + 1
+        self._checks.require(35, record.token == expected, f"{name}: token {record.token}, not {expected}")
+        self.given_again += before is not None
+        page = TaskPage(record.kind, record.node_id, tuple(record.source_ids), worker, record.token)
+        for source in page.sources:
+            life = self._objects.objects[source].life
+            self._checks.require(35, life is Life.COMMITTED, f"{name}: its source {source} is {life.name}")
+        for other_id, other in self.tasks.items():
+            shared = set(other.sources) & set(page.sources) if other_id != record.task_id else None
+            self._checks.require(35, not shared, f"{name} and {other_id} share the sources {shared}")
+        self.tasks[record.task_id] = page
+
+    def compaction_ended(
+        self, record: records.CompactionEnded, actor: Actor | None, swap: Swap | None, index: int
+    ) -> None:
+        """A task is over; with a swap its outputs stand for its sources from now on."""
+        task = self.tasks.pop(record.task_id, None)
+        name = f"compaction {record.task_id}"
+        self._checks.require(35, task is not None, f"{name} ended twice")
+        if swap is None or task is None:
+            return
+        self._checks.require(35, actor == task.worker, f"{name} of {task.worker} was swapped by {actor}")
+        sources = [each for each in task.sources if each in swap.destroyed]
+        self.swaps[task.kind] = self.swaps.get(task.kind, 0) + 1
+        self.over_some += len(sources) < len(task.sources)
+        self.without_outputs += not swap.outputs
+        self.swapped_at = index
+        for output in swap.outputs:
+            writer = self._objects.objects[output].writer
+            self._checks.require(35, writer == actor, f"{name}: object {output} was prepared for {writer}")
+        if self._bucket is not None:
+            self._compare(name, sources, swap.outputs, all_there=len(sources) == len(task.sources))
+        self._streams.replaced(
+            sources, [piece for output in swap.outputs for piece in self._objects.objects[output].pieces]
+        )
+
+    def _compare(self, name: str, sources: Iterable[int], outputs: Iterable[int], *, all_there: bool) -> None:
+        old: Blocks = {}
+        for source in sources:
+            old.update(self._blocks(source))
+        taken: dict[tuple[int, int], None] = {}
+        for output in outputs:
+            blocks = self._blocks(output, proven=True)
+            self._pieces_are_blocks(name, output, blocks)
+            for (stream_id, start), block in blocks.items():
+                pieces = _pieces(old, stream_id, start, block.end)
+                if not pieces and not all_there:
+                    pieces = self._live_pieces(old, stream_id, start, block.end)
+                twice = next((at for at in pieces if at in taken), None)
+                self._checks.require(26, twice is None, f"{name}: outputs hold the block at {twice} twice")
+                taken.update(dict.fromkeys(pieces))
+                known = b"".join(old[at].data for at in pieces)
+                excused = not all_there and not self._is_wanted(stream_id, block.end)
+                is_whole = bool(pieces) and pieces[0][1] == start
+                same = block.data == known if is_whole else block.data.endswith(known) if pieces else excused
+                self._checks.require(
+                    26,
+                    same,
+                    f"{name}: block {(stream_id, start, block.end)} of the outputs is not that of the sources",
+                )
+        for (stream_id, start), block in old.items():
+            kept = (stream_id, start) in taken or not self._is_wanted(stream_id, block.end)
+            self._checks.require(
+                26, kept, f"{name}: block {(stream_id, start, block.end)} of the sources is in no output"
+            )
+
+    def _live_pieces(self, old: Blocks, stream_id: int, start: int, end: int) -> list[tuple[int, int]]:
+        """The same of a block whose head lay in a source that is gone, if nobody may ask for that any more."""
+        found = sorted(at for stream, at in old if stream == stream_id and start < at < end)
+        if not found or self._is_wanted(stream_id, found[0]):
+            return []
+        return _pieces(old, stream_id, found[0], end)
+
+    def _pieces_are_blocks(self, name: str, output: int, blocks: Blocks) -> None:
+        for stream_id, piece in self._objects.objects[output].pieces:
+            at = piece.start
+            for (stream, start), block in sorted(blocks.items()):
+                if stream == stream_id and start <= at < block.end:
+                    at = block.end
+            self._checks.require(
+                26, at >= piece.end, f"{name}: object {output} has {piece} of stream {stream_id} up to {at}"
+            )
+
+    def _blocks(self, object_id: int, *, proven: bool = False) -> Blocks:
+        """What lies in an object. `proven`: every block must also be what its entry in the index says, as readers demand."""
+        assert self._bucket is not None
+        key = object_key(self._objects.objects[object_id].namespace, ObjectId(object_id))
+        data = self._bucket.objects.get(key)
+        self._checks.require(22, data is not None, f"object {object_id} is in no store as it is swapped")
+        assert data is not None
+        footer = decode_footer(key, ObjectId(object_id), data, len(data))
+        blocks: Blocks = {}
+        for each in decode_index(key, footer, data[footer.index_position :][: footer.index_bytes]):
+            block = Stored(each.end_offset, data[each.position :][: each.size_bytes])
+            if proven:
+                try:
+                    decode_block(key, each, block.data)
+                except ObjectCorruptError as damage:
+                    self._checks.require(26, False, f"{key} was committed, and nobody can read it: {damage}")
+            blocks[int(each.stream_id), each.start_offset] = block
+        return blocks
+
+    def _is_wanted(self, stream_id: int, end: int) -> bool:
+        page = self._streams.streams.get(stream_id)
+        return page is not None and end > page.start
+
+
+def _pieces(blocks: Blocks, stream_id: int, start: int, end: int) -> list[tuple[int, int]]:
+    """The blocks that hold exactly [start, end) of a stream, one behind the other; none if there are no such."""
+    found: list[tuple[int, int]] = []
+    at = start
+    while at < end and (stream_id, at) in blocks:
+        found.append((stream_id, at))
+        at = blocks[stream_id, at].end
+    return found if at == end else []
+
+
+@dataclass(slots=True)
+class LeasePage:
+    """What is known of a lease: the index that is read, and when it began and ends."""
+
+    index: int
+    begun_at_ms: int
+    until_ms: int
+
+
+class SnapshotLedger:
+    """Leases of snapshots: an object that was committed at the leased index, and destroyed later, stays, and no lease ends before its time.
+
+    Attributes:
+        is_closed: whether the reader of a lease asked for its end.
+    """
+
+    def __init__(self, checks: Checks, objects: ObjectLedger, pinned_bytes_max: int) -> None:
+        self._checks = checks
+        self._objects = objects
+        self._pinned_bytes_max = pinned_bytes_max
+        self.is_closed: Callable[[int], bool] = lambda _: False
+        self.leases: dict[int, LeasePage] = {}
+        self.leased = 0
+        self.kept = 0
+        """How often something was looked at while a lease lived."""
+
+    def snapshot_leased(self, record: records.SnapshotLeased) -> None:
+        """Somebody reads."""
+        self.leases[record.lease_id] = LeasePage(record.index, record.begun_at_ms, record.leased_until_ms)
+        self.leased += 1
+
+    def snapshot_renewed(self, record: records.SnapshotRenewed, now_ms: int) -> None:
+        """Somebody reads on."""
+        page, name = self.leases.get(record.lease_id), f"lease {record.lease_id} of a snapshot"
+        self._checks.require(36, page is not None, f"{name} was renewed and is over")
+        assert page is not None
+        self._checks.require(
+            36,
+            now_ms <= page.until_ms <= record.leased_until_ms,
+            f"{name} until {page.until_ms} was renewed at {now_ms} until {record.leased_until_ms}",
+        )
+        page.until_ms = record.leased_until_ms
+
+    def snapshot_released(self, record: records.SnapshotReleased, now_ms: int) -> None:
+        """Nobody does any more: its reader said so, its time is over, or it keeps too much."""
+        page, name = self.leases.pop(record.lease_id, None), f"lease {record.lease_id} of a snapshot"
+        self._checks.require(36, page is not None, f"{name} ended twice")
+        assert page is not None
+        if now_ms >= page.until_ms or self.is_closed(record.lease_id):
+            return
+        kept_bytes = self._objects.destroyed_bytes_since(page.begun_at_ms)
+        self._checks.require(
+            36,
+            kept_bytes > self._pinned_bytes_max,
+            f"{name} until {page.until_ms} ended at {now_ms}; it keeps {kept_bytes} bytes",
+        )
+
+    def require_unpinned(self, object_id: int, page: ObjectPage, what: str) -> None:
+        """An object is about to go."""
+        if page.committed_at_index == 0:
+            return
+        for lease_id, lease in self.leases.items():
+            self.kept += 1
+            named = page.committed_at_index <= lease.index
+            gone = page.life is not Life.COMMITTED and page.destroyed_at_index <= lease.index
+            self._checks.require(
+                36,
+                not named or gone,
+                f"object {object_id} was {what}, and lease {lease_id} reads index {lease.index}: it was committed at {page.committed_at_index} and destroyed at {page.destroyed_at_index}",
+            )

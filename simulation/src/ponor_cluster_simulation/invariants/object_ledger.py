@@ -1,0 +1,236 @@
+"""The ledger's pages about objects: from the giving of an id to the moment when nothing is left.
+
+What lives here: invariants 20 to 24, kept from records and from what is done to the bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from ponor.metadata.v1 import records_pb2 as records
+from ponor_metadata.ranges import PackedRanges
+from ponor_runtime.identity import ObjectId
+from ponor_simulation.object_store import SimBucket
+from s3stream.objects.keys import object_key, parse_object_key
+
+from ponor_cluster_simulation.invariants.registry import Checks
+from ponor_cluster_simulation.invariants.stream_ledger import Actor, Piece, StreamLedger
+
+
+class Life(IntEnum):
+    """Where an object is."""
+
+    PREPARED = 1
+    COMMITTED = 2
+    DESTROYED = 3
+    GONE = 4
+
+
+@dataclass(slots=True)
+class ObjectPage:
+    """What is known of an object."""
+
+    namespace: str
+    writer: Actor
+    expires_at_ms: int
+    life: Life = Life.PREPARED
+    destroyed_at_ms: int = 0
+    claimed_until_ms: int = 0
+    committed_at_index: int = 0
+    """0: it never was."""
+    destroyed_at_index: int = 0
+    size_bytes: int = 0
+    """Of what was committed."""
+    pieces: list[tuple[int, Piece]] = field(default_factory=list)
+    """(stream, piece)."""
+
+
+class ObjectLedger:
+    """See the module's docstring.
+
+    Args:
+        bucket: where the objects are; None where it cannot be seen.
+        destroy_delay_ms: how long what was destroyed must stay.
+    """
+
+    def __init__(
+        self, checks: Checks, streams: StreamLedger, bucket: SimBucket | None, destroy_delay_ms: int
+    ) -> None:
+        self._checks = checks
+        self._streams = streams
+        self._bucket = bucket
+        self._destroy_delay_ms = destroy_delay_ms
+        self.objects: dict[int, ObjectPage] = {}
+        self.index = 0
+        """Of the batch that is being read."""
+        self.before_removal: Callable[[int, ObjectPage, str], None] = lambda *_: None
+        """Told of each object that is claimed, or deleted from the bucket."""
+        self._highest_id = -1
+
+    # Records
+
+    def objects_prepared(self, record: records.ObjectsPrepared) -> None:
+        """Ids were given."""
+        writer = Actor(record.node_id, record.node_epoch)
+        self._checks.require(
+            20,
+            record.first_object_id > self._highest_id,
+            f"object ids from {record.first_object_id} on, after {self._highest_id}",
+        )
+        self._checks.require(
+            14, self._streams.is_current(writer), f"objects were prepared for {writer}, which is not current"
+        )
+        for object_id in range(record.first_object_id, record.first_object_id + record.count):
+            self.objects[object_id] = ObjectPage(record.namespace, writer, record.expires_at_ms)
+            self._highest_id = object_id
+
+    def stream_object_committed(
+        self, record: records.StreamObjectCommitted, actor: Actor | None, *, replaces: bool = False
+    ) -> None:
+        """Data of one stream. `replaces`: in the place of what is destroyed in the same batch, so that no stream ends elsewhere."""
+        piece = Piece(record.object_id, record.start_offset, record.end_offset)
+        self._committed(
+            record.object_id,
+            record.size_bytes,
+            record.committed_at_ms,
+            [(record.stream_id, piece)],
+            actor,
+            replaces=replaces,
+        )
+
+    def stream_set_object_committed(
+        self, record: records.StreamSetObjectCommitted, actor: Actor | None, *, replaces: bool = False
+    ) -> None:
+        """Data of many streams. `replaces`: as above."""
+        pieces = [
+            (int(each.stream_id), Piece(record.object_id, each.start_offset, each.end_offset))
+            for each in PackedRanges(record.packed_ranges).decoded
+        ]
+        self._committed(
+            record.object_id, record.size_bytes, record.committed_at_ms, pieces, actor, replaces=replaces
+        )
+
+    def objects_destroyed(self, record: records.ObjectsDestroyed) -> list[int]:
+        """Nothing refers to them any more, which `destroyed_are_dead` looks at when the batch is over. Returns them."""
+        for object_id in record.object_ids:
+            self._move(object_id, (Life.PREPARED, Life.COMMITTED), Life.DESTROYED)
+            self.objects[object_id].destroyed_at_ms = record.destroyed_at_ms
+            self.objects[object_id].destroyed_at_index = self.index
+        return list(record.object_ids)
+
+    def destroyed_are_dead(self, object_ids: Iterable[int]) -> None:
+        """No stream still needs what was destroyed."""
+        for object_id in object_ids:
+            for stream_id, piece in self.objects[object_id].pieces:
+                alive = self._streams.is_alive(stream_id, piece)
+                self._checks.require(
+                    24, not alive, f"object {object_id} was destroyed and holds {piece} of stream {stream_id}"
+                )
+
+    def objects_claimed(self, record: records.ObjectsClaimed, now_ms: int) -> None:
+        """Somebody may delete them."""
+        for object_id in record.object_ids:
+            page = self._page(object_id)
+            self.before_removal(object_id, page, "claimed")
+            if page.life is Life.PREPARED:
+                age_ms = now_ms - page.expires_at_ms
+                self._checks.require(
+                    24,
+                    age_ms > self._destroy_delay_ms,
+                    f"object {object_id} was claimed {age_ms} ms after its lease",
+                )
+                page.life, page.destroyed_at_ms = Life.DESTROYED, now_ms
+            else:
+                self._checks.require(
+                    21, page.life is Life.DESTROYED, f"object {object_id} was claimed while {page.life.name}"
+                )
+                age_ms = now_ms - page.destroyed_at_ms
+                due = age_ms > self._destroy_delay_ms or page.claimed_until_ms > 0
+                self._checks.require(
+                    24, due, f"object {object_id} was claimed {age_ms} ms after it was destroyed"
+                )
+                self._checks.require(
+                    24, page.claimed_until_ms < now_ms, f"object {object_id} was claimed under a live claim"
+                )
+            page.claimed_until_ms = record.claimed_until_ms
+
+    def objects_removed(self, record: records.ObjectsRemoved) -> None:
+        """They are gone from the store."""
+        for object_id in record.object_ids:
+            page = self._page(object_id)
+            self._checks.require(
+                24, page.claimed_until_ms > 0, f"object {object_id} was removed without a claim"
+            )
+            self._move(object_id, (Life.DESTROYED,), Life.GONE)
+
+    # The bucket
+
+    def deleted(self, key: str) -> None:
+        """An object is deleted from the bucket."""
+        _, object_id = parse_object_key(key)
+        page = self._page(object_id)
+        self.before_removal(object_id, page, "deleted")
+        allowed = page.life in {Life.DESTROYED, Life.GONE} and page.claimed_until_ms > 0
+        self._checks.require(24, allowed, f"object {object_id} was deleted while {page.life.name}")
+
+    def referred(self) -> dict[str, int]:
+        """Keys of all committed objects."""
+        return {
+            object_key(page.namespace, ObjectId(object_id)): object_id
+            for object_id, page in self.objects.items()
+            if page.life is Life.COMMITTED
+        }
+
+    def destroyed_bytes_since(self, begun_at_ms: int) -> int:
+        """Bytes of everything that was in use and was destroyed then or later."""
+        return sum(
+            page.size_bytes
+            for page in self.objects.values()
+            if page.life >= Life.DESTROYED and page.destroyed_at_ms >= begun_at_ms
+        )
+
+    def _committed(
+        self,
+        object_id: int,
+        size_bytes: int,
+        now_ms: int,
+        pieces: list[tuple[int, Piece]],
+        actor: Actor | None,
+        *,
+        replaces: bool,
+    ) -> None:
+        page = self._page(object_id)
+        self._checks.require(
+            21, page.life is Life.PREPARED, f"object {object_id} was committed while {page.life.name}"
+        )
+        self._checks.require(
+            21, page.expires_at_ms >= now_ms, f"object {object_id} was committed after it expired"
+        )
+        page.life, page.pieces, page.committed_at_index = Life.COMMITTED, pieces, self.index
+        page.size_bytes = size_bytes
+        for stream_id, piece in pieces:
+            self._checks.require(23, page.life is Life.COMMITTED, f"stream {stream_id} refers to {object_id}")
+            if not replaces:
+                self._streams.committed(stream_id, piece, actor, page.writer)
+        if self._bucket is not None:
+            stored = self._bucket.objects.get(object_key(page.namespace, ObjectId(object_id)))
+            found = "nothing" if stored is None else f"{len(stored)} bytes"
+            fits = stored is not None and len(stored) == size_bytes
+            self._checks.require(
+                22, fits, f"object {object_id} was committed with {size_bytes} bytes, the store has {found}"
+            )
+
+    def _move(self, object_id: int, before: tuple[Life, ...], after: Life) -> None:
+        page = self._page(object_id)
+        self._checks.require(
+            21, page.life in before, f"object {object_id} went from {page.life.name} to {after.name}"
+        )
+        page.life = after
+
+    def _page(self, object_id: int) -> ObjectPage:
+        page = self.objects.get(object_id)
+        self._checks.require(20, page is not None, f"object {object_id} was never prepared")
+        assert page is not None
+        return page

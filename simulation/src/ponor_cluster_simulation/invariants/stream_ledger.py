@@ -1,0 +1,204 @@
+"""The ledger's pages about nodes and streams: epochs, owners, ranges and what was committed to them.
+
+What lives here: invariants 12 to 18, kept from records alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ponor.metadata.v1 import records_pb2 as records
+
+from ponor_cluster_simulation.invariants.registry import Checks
+
+
+class Actor(NamedTuple):
+    """The process whose operation a batch carries out."""
+
+    node_id: int
+    node_epoch: int
+
+
+class Piece(NamedTuple):
+    """[start, end) of a stream in an object."""
+
+    object_id: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class StreamPage:
+    """What is known of a stream."""
+
+    epoch: int = -1
+    owner: Actor | None = None
+    """None while closed."""
+    start: int = 0
+    end: int = 0
+    committed: int = 0
+    """Sum of the lengths of everything that was committed."""
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    """(epoch, start) of each range; it ends where the next begins."""
+    pieces: list[Piece] = field(default_factory=list)
+
+
+class StreamLedger:
+    """See the module's docstring."""
+
+    def __init__(self, checks: Checks) -> None:
+        self._checks = checks
+        self.nodes: dict[int, int] = {}
+        """Node to its newest epoch."""
+        self.fenced: set[Actor] = set()
+        self.recoverers: dict[Actor, Actor] = {}
+        """Of each process whose write-ahead log in the store is open: who acts for it, at first itself."""
+        self.streams: dict[int, StreamPage] = {}
+        self.abandoned: set[int] = set()
+        """Streams of deleted topics that are not deleted yet."""
+        self._ids_given: set[int] = set()
+
+    def is_current(self, actor: Actor) -> bool:
+        """Whether no newer process has the node id."""
+        return self.nodes.get(actor.node_id) == actor.node_epoch and actor not in self.fenced
+
+    def is_fenced(self, node_id: int) -> bool:
+        """Whether the newest process of a node lost its rights."""
+        return Actor(node_id, self.nodes.get(node_id, 0)) in self.fenced
+
+    # Records
+
+    def node_registered(self, record: records.NodeRegistered) -> None:
+        """A process took a node id."""
+        before = self.nodes.get(record.node_id, 0)
+        self._checks.require(
+            13, record.node_epoch > before, f"node {record.node_id}: epoch {record.node_epoch} after {before}"
+        )
+        self.nodes[record.node_id] = record.node_epoch
+
+    def node_fenced(self, record: records.NodeFenced) -> None:
+        """A process lost its rights."""
+        self.fenced.add(Actor(record.node_id, record.node_epoch))
+
+    def stream_created(self, record: records.StreamCreated) -> None:
+        """A new stream."""
+        self._checks.require(
+            20, record.stream_id not in self._ids_given, f"stream id {record.stream_id} was given before"
+        )
+        self._ids_given.add(record.stream_id)
+        self.streams[record.stream_id] = StreamPage()
+
+    def stream_opened(self, record: records.StreamOpened) -> None:
+        """A node owns the stream from now on."""
+        page, name = self._page(record.stream_id), f"stream {record.stream_id}"
+        actor = Actor(record.node_id, record.node_epoch)
+        self._checks.require(
+            13, record.stream_epoch > page.epoch, f"{name}: epoch {record.stream_epoch} after {page.epoch}"
+        )
+        self._checks.require(12, self.is_current(actor), f"{name}: opened by {actor}, which is not current")
+        page.epoch, page.owner = record.stream_epoch, actor
+        if page.ranges and page.ranges[-1][1] == page.end:
+            page.ranges.pop()
+        page.ranges.append((record.stream_epoch, page.end))
+        in_order = all(
+            a[0] < b[0] and a[1] < b[1] for a, b in zip(page.ranges, page.ranges[1:], strict=False)
+        )
+        self._checks.require(16, in_order, f"{name}: ranges {page.ranges}")
+
+    def stream_closed(self, record: records.StreamClosed) -> None:
+        """The owner gave the stream up."""
+        page, name = self._page(record.stream_id), f"stream {record.stream_id}"
+        self._checks.require(12, page.owner is not None, f"{name}: closed, but it was not open")
+        self._checks.require(
+            14, record.stream_epoch == page.epoch, f"{name}: {record.stream_epoch} closed {page.epoch}"
+        )
+        self._checks.require(
+            18, page.end == page.committed, f"{name}: ends at {page.end}, {page.committed} were committed"
+        )
+        page.owner = None
+
+    def stream_trimmed(self, record: records.StreamTrimmed) -> None:
+        """Its beginning is gone."""
+        page, start = self._page(record.stream_id), record.start_offset
+        holds = page.start <= start <= page.end
+        self._checks.require(
+            15, holds, f"stream {record.stream_id}: trimmed to {start} of [{page.start}, {page.end})"
+        )
+        page.start = start
+
+    def stream_deleted(self, record: records.StreamDeleted) -> None:
+        """All of it is gone."""
+        self._page(record.stream_id)
+        del self.streams[record.stream_id]
+        self.abandoned.discard(record.stream_id)
+
+    def committed(self, stream_id: int, piece: Piece, actor: Actor | None, writer: Actor) -> None:
+        """An object with a piece of the stream was committed.
+
+        Args:
+            stream_id: the stream.
+            piece: what of it, and in which object.
+            actor: who asked for it, if the batch says so.
+            writer: for whom the object was prepared.
+        """
+        page, name = self._page(stream_id), f"stream {stream_id}"
+        for each in (writer, actor):
+            if each is not None:
+                self._checks.require(
+                    14, self.is_current(each), f"{name}: a commit of {each}, which is not current"
+                )
+                is_owner = page.owner is not None and self._acts_for(each, page.owner)
+                self._checks.require(14, is_owner, f"{name}: a commit of {each}, while {page.owner} owns it")
+        self._checks.require(
+            17, piece.start == page.end, f"{name}: {piece} does not begin at the end, {page.end}"
+        )
+        self._checks.require(17, piece.start < piece.end, f"{name}: {piece} is empty")
+        page.end = piece.end
+        page.committed += piece.end - piece.start
+        page.pieces.append(piece)
+
+    def replaced(self, sources: Iterable[int], pieces: Iterable[tuple[int, Piece]]) -> None:
+        """Objects were put in the place of others: ends stay, and everything between start and end is held as before, once.
+
+        Args:
+            sources: the objects that are gone.
+            pieces: (stream, piece) of the objects that came.
+        """
+        gone = set(sources)
+        arrived: dict[int, list[Piece]] = {}
+        for stream_id, piece in pieces:
+            self._page(stream_id)
+            arrived.setdefault(stream_id, []).append(piece)
+        for stream_id, page in self.streams.items():
+            if stream_id not in arrived and not any(piece.object_id in gone for piece in page.pieces):
+                continue
+            left = [piece for piece in page.pieces if piece.object_id not in gone and piece.end > page.start]
+            page.pieces = sorted([*left, *arrived.get(stream_id, ())], key=lambda piece: piece.start)
+            at = page.start
+            for piece in page.pieces:
+                follows = piece.start == at or (at == page.start and piece.start < at)
+                self._checks.require(
+                    17, follows, f"stream {stream_id}: {piece} follows {at}, of {page.start} to {page.end}"
+                )
+                at = max(at, piece.end)
+            self._checks.require(17, at == page.end, f"stream {stream_id}: held to {at}, ends at {page.end}")
+
+    # Questions
+
+    def _acts_for(self, actor: Actor, owner: Actor) -> bool:
+        """A log in the store is for one process, or its recoverer; one in a file for all processes of its node."""
+        recoverer = self.recoverers.get(owner)
+        return actor.node_id == owner.node_id if recoverer is None else actor == recoverer
+
+    def is_alive(self, stream_id: int, piece: Piece) -> bool:
+        """Whether a reader may still ask for something of a piece."""
+        page = self.streams.get(stream_id)
+        return page is not None and piece.end > page.start
+
+    def _page(self, stream_id: int) -> StreamPage:
+        page = self.streams.get(stream_id)
+        self._checks.require(12, page is not None, f"stream {stream_id} does not exist")
+        assert page is not None
+        return page

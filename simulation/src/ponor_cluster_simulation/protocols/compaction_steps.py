@@ -1,0 +1,111 @@
+"""Compactions and leases of snapshots as committed records show them: a part of `committed_steps`.
+
+What lives here: tasks, leases, and which offsets every object holds. Rules that need what a record does not hold (the token that a commit named) are the exhaustive search's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ponor.metadata.v1 import records_pb2 as records
+
+from ponor_cluster_simulation.protocols import compactions, snapshots
+from ponor_cluster_simulation.protocols.compactions import Held, StartOf, Task
+from ponor_cluster_simulation.protocols.streams import NotAllowedError
+from ponor_cluster_simulation.protocols.swaps import Swap
+
+Caller = tuple[int, int]
+
+
+@dataclass(slots=True)
+class CompactionSteps:
+    """The models' state of compactions after the batches so far."""
+
+    _tasks: dict[int, Task] = field(default_factory=dict)
+    _node_of_task: dict[int, int] = field(default_factory=dict)
+    _held: dict[int, tuple[Held, ...]] = field(default_factory=dict)
+    _leases: dict[int, int] = field(default_factory=dict)
+    """Lease of a snapshot to the time at which it began."""
+
+    def holds(self, object_id: int, held: Sequence[Held]) -> None:
+        """What an object that is being committed holds."""
+        self._held[object_id] = tuple(held)
+
+    def require_node(self, swap: Swap, node: int) -> None:
+        """A stream set object belongs to the node whose log its data went through."""
+        if self._node_of_task.get(swap.task_id) != node:
+            raise NotAllowedError(f"an object of node {node} in the place of another node's")
+
+    def leased(
+        self,
+        record: records.CompactionLeased,
+        caller: Caller | None,
+        now: int,
+        is_current: Callable[[Caller], bool],
+    ) -> None:
+        """A task, for its first worker or the next."""
+        worker = (record.worker_id, record.worker_epoch)
+        if caller not in {None, worker}:
+            raise NotAllowedError(f"{caller} leases compaction {record.task_id} for {worker}")
+        task = Task(tuple(record.source_ids), worker, record.token, record.leased_until_ms)
+        known = self._tasks.get(record.task_id)
+        others = (each for name, each in self._tasks.items() if name != record.task_id)
+        self._tasks[record.task_id] = compactions.leased(
+            known,
+            task,
+            now,
+            taken=[source for each in others for source in each.sources],
+            worker_is_over=known is not None and not is_current(known.worker),
+        )
+        self._node_of_task[record.task_id] = record.node_id
+
+    def renewed(self, record: records.CompactionRenewed, caller: Caller | None) -> None:
+        """The worker goes on."""
+        task = self._tasks.get(record.task_id)
+        compactions.swapped(task, caller, None)
+        assert task is not None
+        if record.leased_until_ms <= task.leased_until:
+            raise NotAllowedError(f"a lease until {task.leased_until} shrinks to {record.leased_until_ms}")
+        self._tasks[record.task_id] = task._replace(leased_until=record.leased_until_ms)
+
+    def ended(
+        self,
+        record: records.CompactionEnded,
+        caller: Caller | None,
+        swap: Swap | None,
+        start_of: StartOf,
+        is_committed: Callable[[int], bool],
+    ) -> None:
+        """The task is over, and with a swap its sources are."""
+        task = self._tasks.pop(record.task_id, None)
+        self._node_of_task.pop(record.task_id, None)
+        if task is None:
+            raise NotAllowedError(f"compaction {record.task_id} ends twice")
+        if swap is None:
+            return
+        compactions.swapped(task, caller, None)
+        left = [source for source in task.sources if is_committed(source)]
+        if left:
+            raise NotAllowedError(f"objects {left} stay beside what compaction {record.task_id} made of them")
+        replaced = [source for source in task.sources if source in swap.destroyed]
+        compactions.covered(
+            [held for source in replaced for held in self._held.get(source, ())],
+            [held for output in swap.outputs for held in self._held.get(output, ())],
+            start_of,
+            all_known=len(replaced) == len(task.sources),
+        )
+
+    def snapshot_leased(self, record: records.SnapshotLeased) -> None:
+        """Somebody reads what is in use now."""
+        self._leases[record.lease_id] = record.begun_at_ms
+
+    def snapshot_released(self, record: records.SnapshotReleased) -> None:
+        """Nobody does any more."""
+        if self._leases.pop(record.lease_id, None) is None:
+            raise NotAllowedError(f"lease {record.lease_id} ends twice")
+
+    def require_unpinned(self, object_id: int, destroyed_at: int) -> None:
+        """An object that was in use may be claimed if no lease keeps it."""
+        if object_id in self._held:
+            snapshots.require_unpinned(destroyed_at, self._leases.values())

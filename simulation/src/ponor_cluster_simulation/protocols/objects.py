@@ -1,0 +1,140 @@
+"""Objects: PREPARED -> COMMITTED -> DESTROYED -> gone, or PREPARED -> DESTROYED -> gone, and never back.
+
+What lives here: the rules at the controller, in cluster time. Each can be dropped by name, for models that show what it is there for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from ponor_cluster_simulation.protocols.streams import NOBODY, NotAllowedError
+
+
+class Phase(IntEnum):
+    """Where an object is in its life."""
+
+    PREPARED = 1
+    COMMITTED = 2
+    DESTROYED = 3
+    GONE = 4
+
+
+class Object(NamedTuple):
+    """An object as far as its protocol goes. `node` and `node_epoch` may commit it, until `expires_at`; `claimed_by` may delete it, until `claimed_until`."""
+
+    phase: Phase
+    node: int
+    node_epoch: int
+    expires_at: int
+    destroyed_at: int = 0
+    claimed_by: tuple[int, int] = (NOBODY, NOBODY)
+    claimed_until: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRules:
+    """The rules; each may be dropped.
+
+    Attributes:
+        ids_once: an id that was given is never given again.
+        commit_needs_prepared: only what is PREPARED can be committed.
+        commit_by_preparer: only by the process that prepared it.
+        commit_in_lease: only until the lease ends.
+        claim_after_lease: what is PREPARED is claimed only after its lease ended, and then the delay, in which a put may still be under way.
+        claim_after_delay: what was in use is claimed only after the delay, in which readers of older images may still want it.
+        remove_needs_claim: only what was claimed can be forgotten.
+    """
+
+    ids_once: bool = True
+    commit_needs_prepared: bool = True
+    commit_by_preparer: bool = True
+    commit_in_lease: bool = True
+    claim_after_lease: bool = True
+    claim_after_delay: bool = True
+    remove_needs_claim: bool = True
+
+
+ALL_RULES: Final = ObjectRules()
+
+
+def prepared(
+    known: Object | None, node: int, node_epoch: int, expires_at: int, rules: ObjectRules = ALL_RULES
+) -> Object:
+    """A new object; `known` is what is under this id, or was.
+
+    Raises:
+        NotAllowedError: the id was given before.
+    """
+    if known is not None and (rules.ids_once or known.phase is not Phase.GONE):
+        raise NotAllowedError(f"an id given again: it is {known.phase.name}")
+    return Object(Phase.PREPARED, node, node_epoch, expires_at)
+
+
+def committed(each: Object, node: int, node_epoch: int, now: int, rules: ObjectRules = ALL_RULES) -> Object:
+    """The object in use.
+
+    Raises:
+        NotAllowedError: not PREPARED, not the caller's, or its lease is over.
+    """
+    if rules.commit_needs_prepared and each.phase is not Phase.PREPARED:
+        raise NotAllowedError(f"a commit of what is {each.phase.name}")
+    if rules.commit_by_preparer and (each.node, each.node_epoch) != (node, node_epoch):
+        raise NotAllowedError(
+            f"epoch {node_epoch} of node {node} commits what epoch {each.node_epoch} of node {each.node} prepared"
+        )
+    if rules.commit_in_lease and now > each.expires_at:
+        raise NotAllowedError(f"a commit at {now} under a lease until {each.expires_at}")
+    return each._replace(phase=Phase.COMMITTED)
+
+
+def destroyed(each: Object, now: int) -> Object:
+    """The object when nothing refers to it any more.
+
+    Raises:
+        NotAllowedError: it is destroyed already.
+    """
+    if each.phase not in {Phase.PREPARED, Phase.COMMITTED}:
+        raise NotAllowedError(f"a destruction of what is {each.phase.name}")
+    return each._replace(phase=Phase.DESTROYED, destroyed_at=now)
+
+
+def claimed(
+    each: Object, collector: tuple[int, int], now: int, until: int, delay: int, rules: ObjectRules = ALL_RULES
+) -> Object:
+    """The object under a collector (node, node epoch) that may delete it from the store. What was PREPARED is destroyed by this.
+
+    Raises:
+        NotAllowedError: it is in use, its lease or the delay runs, or another collector holds it.
+    """
+    if each.phase is Phase.PREPARED:
+        if rules.claim_after_lease and now <= each.expires_at + delay:
+            raise NotAllowedError(
+                f"a claim at {now} of what was leased until {each.expires_at}: the delay is {delay}"
+            )
+        each = destroyed(each, now)
+    elif each.phase is not Phase.DESTROYED:
+        raise NotAllowedError(f"a claim of what is {each.phase.name}")
+    elif each.claimed_by == (NOBODY, NOBODY) and rules.claim_after_delay and now <= each.destroyed_at + delay:
+        raise NotAllowedError(
+            f"a claim at {now} of what was destroyed at {each.destroyed_at}: the delay is {delay}"
+        )
+    elif each.claimed_by not in {(NOBODY, NOBODY), collector} and now <= each.claimed_until:
+        raise NotAllowedError(f"a claim at {now} of what {each.claimed_by} holds until {each.claimed_until}")
+    return each._replace(claimed_by=collector, claimed_until=until)
+
+
+def removed(each: Object, collector: tuple[int, int] | None, rules: ObjectRules = ALL_RULES) -> Object:
+    """The object when the store has it no more. `collector`: who says so, None where that is not known.
+
+    Raises:
+        NotAllowedError: not destroyed, or not under a claim of the collector.
+    """
+    if each.phase is not Phase.DESTROYED:
+        raise NotAllowedError(f"a removal of what is {each.phase.name}")
+    if rules.remove_needs_claim and (
+        each.claimed_by == (NOBODY, NOBODY) or collector not in {None, each.claimed_by}
+    ):
+        raise NotAllowedError(f"a removal by {collector} of what {each.claimed_by} claimed")
+    return each._replace(phase=Phase.GONE)

@@ -1,0 +1,79 @@
+"""Write-ahead logs in the object store, as the controller knows them: open, trimmed, given to a recoverer, closed.
+
+What lives here: the rules at the controller. What is in the slots is the store's (`tests/models/object_wal.py`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ponor_cluster_simulation.protocols.streams import NOBODY, NotAllowedError
+
+
+class Wal(NamedTuple):
+    """A log that is not closed. `recoverer` (node, node epoch) may act for it; before the first assignment its owner does."""
+
+    trim_sequence: int = 0
+    recoverer: tuple[int, int] = (NOBODY, NOBODY)
+    token: int = 0
+
+
+def opened(known: Wal | None, *, was_closed: bool) -> Wal:
+    """A new log.
+
+    Raises:
+        NotAllowedError: it is open, or was: an epoch has one log in its life.
+    """
+    if known is not None or was_closed:
+        raise NotAllowedError("a log that is opened twice")
+    return Wal()
+
+
+def trimmed(wal: Wal, sequence: int, caller: tuple[int, int] | None, owner: tuple[int, int]) -> Wal:
+    """The log from a slot on.
+
+    Raises:
+        NotAllowedError: it would go back, or the caller neither owns nor recovers it.
+    """
+    if sequence <= wal.trim_sequence:
+        raise NotAllowedError(f"a trim to {sequence} of what is trimmed to {wal.trim_sequence}")
+    _require_actor(wal, caller, owner)
+    return wal._replace(trim_sequence=sequence)
+
+
+def assigned(wal: Wal, recoverer: tuple[int, int], token: int, *, owner_is_over: bool) -> Wal:
+    """The log in the hands of a recoverer.
+
+    Raises:
+        NotAllowedError: its owner may still write, or the token does not follow.
+    """
+    if not owner_is_over:
+        raise NotAllowedError("a recovery beside a process that may still commit")
+    if token != wal.token + 1:
+        raise NotAllowedError(f"token {token} after {wal.token}")
+    return wal._replace(recoverer=recoverer, token=token)
+
+
+def closed(
+    wal: Wal,
+    end_sequence: int,
+    caller: tuple[int, int] | None,
+    owner: tuple[int, int],
+    *,
+    open_stream: int | None,
+) -> None:
+    """The end of a log.
+
+    Raises:
+        NotAllowedError: a stream of it is open, it ends below its trim point, or the caller neither owns nor recovers it.
+    """
+    if open_stream is not None:
+        raise NotAllowedError(f"a log is closed while stream {open_stream} is open under it")
+    if end_sequence < wal.trim_sequence:
+        raise NotAllowedError(f"a log that ends at {end_sequence} and is trimmed to {wal.trim_sequence}")
+    _require_actor(wal, caller, owner)
+
+
+def _require_actor(wal: Wal, caller: tuple[int, int] | None, owner: tuple[int, int]) -> None:
+    if caller is not None and caller not in {owner, wal.recoverer}:
+        raise NotAllowedError(f"{caller} acts on the log of {owner}, which {wal.recoverer} recovers")

@@ -1,0 +1,205 @@
+"""Clients of a Raft group: they write and read registers, give up, ask elsewhere, and remember what they were told.
+
+What lives here: the workload and its history. A write is acknowledged by the replica that proposed it, when it applies its own entry at that index; it failed for
+certain when another entry is there; in all other cases its client never knows. Reads ask any replica.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from ponor_raft.entry import Entry
+from ponor_raft.errors import NotLeaderError, ProposalsFullError
+from ponor_raft.ready import ReadReady
+
+from ponor_cluster_simulation.histories.operation import Operation
+from ponor_cluster_simulation.raft_cluster.invariants import RaftInvariants
+from ponor_cluster_simulation.raft_cluster.replica import Replica
+from ponor_cluster_simulation.raft_cluster.state_machine import Put
+from ponor_cluster_simulation.raft_cluster.timeline import Timeline
+
+KEYS = 4
+PATIENCE_MS = 2_500.0
+THINK_MS_MAX = 160.0
+
+
+@dataclass(slots=True)
+class _Asked:
+    """An operation under way. `index` is where the write was proposed, or what the read waits for."""
+
+    client: int
+    key: int
+    value: int | None
+    called: float
+    replica: Replica
+    life: int
+    index: int = -1
+    term: int = 0
+    floor: int = 0
+    ended: bool = False
+
+
+class Clients:
+    """See the module. `replicas` gives those that run at present."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        chance: Random,
+        count: int,
+        replicas: Callable[[], list[Replica]],
+        invariants: RaftInvariants,
+    ) -> None:
+        self._timeline = timeline
+        self._chance = chance
+        self._count = count
+        self._replicas = replicas
+        self._invariants = invariants
+        self._moment = 0.0
+        self._next_value = 0
+        self._next_context = 0
+        self._writes: dict[tuple[Replica, int, int], _Asked] = {}
+        """By replica, its life, and index."""
+        self._asked_reads: dict[tuple[Replica, int], _Asked] = {}
+        self._waiting_reads: dict[Replica, list[_Asked]] = {}
+        self.stopped = False
+        self.history: list[Operation] = []
+        self.counts: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Each begins at its own time."""
+        for client in range(self._count):
+            self._think(client)
+
+    def finish(self) -> None:
+        """The run is over: what is still under way may have taken effect or not."""
+        self.stopped = True
+        for asked in list(self._writes.values()):
+            self._give_up(asked)
+
+    # --- asking ---
+
+    def _think(self, client: int) -> None:
+        self._timeline.after(THINK_MS_MAX * self._chance.random(), partial(self._ask, client))
+
+    def _ask(self, client: int) -> None:
+        if self.stopped:
+            return
+        running = self._replicas()
+        if not running:
+            self._think(client)
+            return
+        chance = self._chance
+        leaders = [each for each in running if each.node is not None and each.node.is_leader]
+        if chance.random() < 0.5:
+            replica = chance.choice(leaders if leaders and chance.random() < 0.8 else running)
+            self._write(client, replica)
+        else:
+            self._read(client, chance.choice(running))
+
+    def _write(self, client: int, replica: Replica) -> None:
+        self._next_value += 1
+        put = Put(self._chance.randrange(KEYS), self._next_value)
+        asked = _Asked(client, put.key, put.value, self._now(), replica, replica.life)
+        try:
+            assert replica.node is not None
+            if not replica.node.has_room:
+                raise ProposalsFullError("the owner waits for a snapshot")
+            entry = replica.node.propose(put.encode())
+        except (NotLeaderError, ProposalsFullError) as refused:
+            self.counts[type(refused).__name__] += 1
+            self._think(client)
+            return
+        asked.index, asked.term = entry.index, entry.term
+        self._writes[replica, replica.life, entry.index] = asked
+        self._timeline.after(PATIENCE_MS, partial(self._give_up, asked))
+        replica.pump()
+
+    def _read(self, client: int, replica: Replica) -> None:
+        self._next_context += 1
+        asked = _Asked(client, self._chance.randrange(KEYS), None, self._now(), replica, replica.life)
+        asked.floor = self._invariants.acknowledged_index
+        context = self._next_context
+        self._asked_reads[replica, context] = asked
+        self._timeline.after(PATIENCE_MS, partial(self._give_up, asked))
+        replica.call(lambda node: node.read_index(context))
+
+    def _give_up(self, asked: _Asked) -> None:
+        """Nobody knows what becomes of it; the client goes on."""
+        if not asked.ended:
+            self.counts["given up"] += 1
+            self._end(asked, None)
+
+    # --- being told ---
+
+    def applied(self, replica: Replica, entry: Entry) -> None:
+        """A replica applied an entry: its own proposals that stood at this index are decided."""
+        asked = self._writes.pop((replica, replica.life, entry.index), None)
+        if asked is not None and not asked.ended:
+            if asked.term == entry.term:
+                self._invariants.acknowledged(entry.index)
+                self.counts["written"] += 1
+                self._end(asked, self._now())
+            else:
+                self.counts["overwritten"] += 1
+                self._end(asked, None, took_effect=False)
+        self.progressed(replica)
+
+    def progressed(self, replica: Replica) -> None:
+        """A replica's state is further on: reads that waited for it can be served."""
+        waiting = self._waiting_reads.get(replica)
+        if not waiting:
+            return
+        left = []
+        for asked in waiting:
+            if asked.life != replica.life or asked.ended:
+                continue
+            if asked.index <= replica.state.index:
+                self._serve(asked)
+            else:
+                left.append(asked)
+        self._waiting_reads[replica] = left
+
+    def read_ready(self, replica: Replica, read: ReadReady) -> None:
+        """The core's answer to a read."""
+        asked = self._asked_reads.pop((replica, read.context), None)
+        if asked is None or asked.life != replica.life:
+            return
+        if read.index is None:
+            self.counts["read refused"] += 1
+            if not asked.ended:
+                self._end(asked, None, took_effect=False)
+            return
+        self._invariants.read(replica, read.index, asked.floor)
+        if asked.ended:
+            return
+        asked.index = read.index
+        self._waiting_reads.setdefault(replica, []).append(asked)
+        self.progressed(replica)
+
+    def _serve(self, asked: _Asked) -> None:
+        asked.value = asked.replica.state.values.get(asked.key)
+        node = asked.replica.node
+        self.counts[
+            "read at the leader" if node is not None and node.is_leader else "read at a follower"
+        ] += 1
+        self._end(asked, self._now())
+
+    def _end(self, asked: _Asked, returned: float | None, *, took_effect: bool = True) -> None:
+        asked.ended = True
+        is_write = asked.term > 0
+        if took_effect and (returned is not None or is_write):
+            kind = "write" if is_write else "read"
+            self.history.append(
+                Operation(f"client {asked.client}", str(asked.key), kind, asked.value, asked.called, returned)
+            )
+        self._think(asked.client)
+
+    def _now(self) -> float:
+        """A moment of its own for every call and return: finer than time, and in the order of events."""
+        self._moment += 1
+        return self._moment

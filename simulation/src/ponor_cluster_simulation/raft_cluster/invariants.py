@@ -1,0 +1,264 @@
+"""What must hold of a Raft group at every moment, seen from above all of its members.
+
+What lives here: the twelve invariants of Raft that the project checks, by number. They look at disks and messages, not at what a replica says of itself, and
+share nothing with the core's own asserts.
+
+ 1. One leader per term.
+ 2. Log matching: an index and a term name one entry, and one entry before it.
+ 3. What is committed never changes, over crashes.
+ 4. The commit index of a life never falls.
+ 5. A leader has everything that was committed in terms before its own; what it commits ends with an entry of its own term (Figure 8 of the paper).
+ 6. Applied <= committed <= last.
+ 7. A vote or an acknowledgement never leaves before what it promises is durable; what a leader commits is durable at a majority.
+ 8. Term, vote and floor on a disk only move forward.
+ 9. Configurations change by one voter, and never before the one before, and an entry of the leader's term, are committed.
+10. Snapshots hold committed entries only, and every replica has the same digest at an index.
+11. A linearizable read waits for everything that was acknowledged before it was asked for.
+47. A voter that lost committed entries and has heard a leader since grants no vote to a candidate that lacks them, including itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+from ponor_raft.entry import Entry, HardState, SnapshotMeta
+from ponor_raft.membership import Membership, ReplicaId
+from ponor_raft.messages import AppendResponse, Message, SnapshotAck, VoteRequest, VoteResponse
+from ponor_raft.node import RaftNode
+from ponor_raft.ready import Role
+
+from ponor_cluster_simulation.raft_cluster.disk import RaftDisk
+from ponor_cluster_simulation.raft_cluster.replica import Replica
+
+
+class InvariantError(AssertionError):
+    """An invariant is broken; the message begins with its number."""
+
+
+def _require(condition: bool, number: int, what: str) -> None:
+    if not condition:
+        raise InvariantError(f"invariant {number}: {what}")
+
+
+class RaftInvariants:
+    """See the module. One for a whole run; it outlives every crash."""
+
+    def __init__(self, disks: Callable[[], Iterable[tuple[ReplicaId, RaftDisk]]]) -> None:
+        self._disks = disks
+        self._leader_of: dict[int, ReplicaId] = {}
+        self._entries: dict[tuple[int, int], tuple[int, bytes, Membership | None]] = {}
+        """(index, term) to (term of the entry before, data, membership)."""
+        self.committed: list[tuple[int, bytes]] = []
+        """Term and data of each committed entry, from index 1 on."""
+        self._committed_in: list[int] = []
+        """The term of the leader that committed it; never falls."""
+        self._digests: dict[int, bytes] = {}
+        self._seen: dict[tuple[ReplicaId, int], tuple[int, int]] = {}
+        """By life: its commit index, and the term that it led when it was last looked at (0: none)."""
+        self.acknowledged_index = 0
+        self._owed: dict[ReplicaId, int] = {}
+
+    @property
+    def commit_index(self) -> int:
+        """Of the group: the highest that any leader committed."""
+        return len(self.committed)
+
+    # --- leaders and entries ---
+
+    def leads(self, replica: Replica, node: RaftNode, term: int) -> None:
+        """A replica became leader."""
+        other = self._leader_of.setdefault(term, replica.own)
+        _require(other == replica.own, 1, f"{replica.name} leads term {term}, and so does {other.node_id}")
+        newest = bisect_left(self._committed_in, term)
+        if newest and newest > replica.state.index:
+            found = node.term_at(newest)
+            _require(
+                found == self.committed[newest - 1][0],
+                5,
+                f"{replica.name} leads term {term} and has at {newest} an entry of term {found}; one of term {self.committed[newest - 1][0]} is committed",
+            )
+
+    def wrote(self, replica: Replica, entries: tuple[Entry, ...], term_before: int | None) -> None:
+        """A replica took entries into its log. `term_before`: of the one before the first; None where it is not known any more."""
+        for entry in entries:
+            known = self._entries.get((entry.index, entry.term))
+            if known is None:
+                if term_before is not None:
+                    self._entries[entry.index, entry.term] = (term_before, entry.data, entry.membership)
+            else:
+                same = known[1:] == (entry.data, entry.membership) and term_before in {None, known[0]}
+                _require(
+                    same,
+                    2,
+                    f"{replica.name} has another entry {entry.index} of term {entry.term} than others have, or another one before it",
+                )
+            term_before = entry.term
+
+    def changes(
+        self, replica: Replica, node: RaftNode, before: Membership, after: Membership, settled: bool
+    ) -> None:
+        """A leader accepted a change; `settled`: the configuration before it, and an entry of its own term, were committed."""
+        moved = set(before.voters) ^ set(after.voters)
+        _require(len(moved) <= 1, 9, f"{replica.name} changes {len(moved)} voters at once")
+        _require(
+            settled or before == after,
+            9,
+            f"{replica.name} changes the membership in term {node.term} before the last change, or its own opening, is committed",
+        )
+
+    # --- after each call ---
+
+    def look(self, replica: Replica, node: RaftNode) -> None:
+        """The state of a replica when everything it wanted is carried out."""
+        commit, last, applied = node.commit_index, node.last_index, replica.state.index
+        if not applied <= commit <= last:
+            _require(False, 6, f"{replica.name} applied {applied}, committed {commit}, its last is {last}")
+        life = (replica.own, replica.life)
+        before, led = self._seen.get(life, (0, 0))
+        leads = node.term if node.role is Role.LEADER else 0
+        if commit == before and leads == led:
+            return
+        _require(commit >= before, 4, f"{replica.name} committed {before} and then only {commit}")
+        self._seen[life] = (commit, leads)
+        if commit > self.commit_index:
+            # A leader that commits its own removal follows from then on.
+            _require(
+                node.term in {leads, led},
+                3,
+                f"{replica.name} follows and knows of commit {commit}; no leader has committed more than {self.commit_index}",
+            )
+            self._commit(replica, node, commit)
+
+    def _commit(self, replica: Replica, node: RaftNode, commit: int) -> None:
+        """A leader committed: a majority has it durable."""
+        term = node.term_at(commit)
+        assert term is not None, "what becomes committed is in the leader's memory"
+        _require(
+            term == node.term,
+            5,
+            f"{replica.name} leads term {node.term} and commits up to {commit}, an entry of term {term}",
+        )
+        holders = {own for own, disk in self._disks() if disk.holds(commit, term)}
+        voters = node.membership.voters
+        durable = sum(1 for voter in voters if voter in holders)
+        _require(
+            durable >= node.membership.quorum,
+            7,
+            f"{replica.name} committed {commit} in term {node.term}, which is durable at {durable} of {len(voters)} voters",
+        )
+        for entry in node.entries(self.commit_index + 1, commit):
+            self.committed.append((entry.term, entry.data))
+            self._committed_in.append(node.term)
+
+    def applied(self, replica: Replica, entry: Entry) -> None:
+        """A replica applied an entry."""
+        index, term = entry.index, entry.term
+        _require(
+            index <= self.commit_index, 3, f"{replica.name} applied {index}; committed is {self.commit_index}"
+        )
+        committed = self.committed[index - 1][0]
+        _require(
+            term == committed,
+            3,
+            f"{replica.name} applied at {index} an entry of term {term}; one of term {committed} is committed",
+        )
+        self.digest(replica, index, replica.state.digest)
+
+    def digest(self, replica: Replica, index: int, digest: bytes) -> None:
+        """A replica's state at an index."""
+        known = self._digests.setdefault(index, digest)
+        _require(known == digest, 10, f"{replica.name} has another state at {index} than others had")
+
+    # --- disks, messages, snapshots, reads ---
+
+    def hard_state(self, name: str, before: HardState, after: HardState) -> None:
+        """A new hard state is on a disk."""
+        forward = after.floor >= before.floor and (
+            after.term > before.term
+            or (after.term == before.term and before.voted_for in {None, after.voted_for})
+        )
+        _require(forward, 8, f"the disk of {name} had {before}, and now {after}")
+
+    def sends(self, replica: Replica, message: Message) -> None:
+        """A message leaves."""
+        disk = replica.disk
+        if isinstance(message, VoteResponse):
+            if message.granted and not message.pre_vote:
+                self._promised(replica, message.term, message.to)
+        elif isinstance(message, VoteRequest):
+            if not message.pre_vote:
+                self._promised(replica, message.term, replica.own)
+        elif isinstance(message, AppendResponse):
+            if not message.rejected:
+                durable = disk.last_index
+                _require(
+                    message.match_index <= durable,
+                    7,
+                    f"{replica.name} acknowledges {message.match_index}; durable is {durable}",
+                )
+                _require(
+                    message.term <= disk.hard_state.term,
+                    7,
+                    f"{replica.name} acknowledges in term {message.term}; durable is {disk.hard_state.term}",
+                )
+        elif isinstance(message, SnapshotAck) and message.installed:
+            _require(
+                message.index <= disk.last_index,
+                7,
+                f"{replica.name} acknowledges a snapshot at {message.index}; durable is {disk.last_index}",
+            )
+
+    def owes(self, own: ReplicaId) -> None:
+        """The disk of a voter is an older copy of itself; the voter hears of everything that is committed now before it votes."""
+        self._owed[own] = self.commit_index
+
+    def snapshot(self, replica: Replica, meta: SnapshotMeta) -> None:
+        """A snapshot is durable."""
+        _require(
+            meta.index <= self.commit_index,
+            10,
+            f"{replica.name} has a snapshot at {meta.index}; committed is {self.commit_index}",
+        )
+        if meta.index:
+            _require(
+                meta.term == self.committed[meta.index - 1][0],
+                10,
+                f"{replica.name} has a snapshot of another history at {meta.index}",
+            )
+            self.digest(replica, meta.index, meta.digest)
+
+    def acknowledged(self, index: int) -> None:
+        """A client heard that its command took effect."""
+        self.acknowledged_index = max(self.acknowledged_index, index)
+
+    def read(self, replica: Replica, index: int, floor: int) -> None:
+        """A read may be served at `index`; `floor` was `acknowledged_index` when it was asked for."""
+        _require(
+            index >= floor,
+            11,
+            f"{replica.name} reads at {index}; {floor} was acknowledged before the read began",
+        )
+        _require(
+            index <= self.commit_index,
+            11,
+            f"{replica.name} reads at {index}; committed is {self.commit_index}",
+        )
+
+    def _promised(self, replica: Replica, term: int, candidate: ReplicaId) -> None:
+        owed = self._owed.get(replica.own, 0)
+        if owed and (candidate == replica.own or candidate not in self._owed):
+            # The log of a candidate is durable before it asks.
+            disks = dict(self._disks())
+            _require(
+                disks[candidate].holds(owed, self.committed[owed - 1][0]),
+                47,
+                f"{replica.name} lost committed entries up to {owed} and votes for {candidate.node_id}, which lacks {owed}",
+            )
+        durable = replica.disk.hard_state
+        kept = durable.term > term or (durable.term == term and durable.voted_for == candidate)
+        _require(
+            kept,
+            7,
+            f"{replica.name} votes for {candidate.node_id} in term {term}; durable is term {durable.term}, vote {durable.voted_for}",
+        )

@@ -1,0 +1,65 @@
+"""What people read: of a failing seed everything that is needed to look into it, of many seeds what they covered.
+
+What lives here: text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ponor_cluster_simulation.coverage import Coverage, table
+from ponor_cluster_simulation.faults.fault import Fault, FaultKind
+from ponor_cluster_simulation.invariants.registry import report
+from ponor_cluster_simulation.seeds import SeedResult
+
+KNOWN_STATES = (
+    "controller: lives",
+    "broker: lives",
+    "gc: lives",
+    "controller: recoveries that cut a torn tail",
+    "broker: recoveries that cut a torn tail",
+    "images replaced by a snapshot",
+)
+
+
+def failure_lines(result: SeedResult, commit: str) -> list[str]:
+    """All about a failing seed."""
+    lines = [
+        f"seed {result.seed} FAILED: {result.failure}",
+        f"commit {commit or 'unknown'}  trace={result.trace}",
+        f"the last {len(result.last_events)} events:",
+        *(f"  {line}" for line in result.last_events),
+        f"its schedule of {len(result.faults)} faults:",
+        *_schedule(result.faults),
+    ]
+    if result.minimal is not None:
+        lines += [
+            f"the smallest part of it that fails alike ({result.minimal_failure}):",
+            *(_schedule(result.minimal) or ["  no fault at all"]),
+            f"again, with only these: {replay_command(result.seed, result.minimal)}",
+        ]
+    lines.append(f"again, exactly as it was: {replay_command(result.seed, None)}")
+    return lines
+
+
+def replay_command(seed: int, faults: Sequence[Fault] | None) -> str:
+    """What to type."""
+    if faults is None:
+        return f"ponor simulate --seed {seed}"
+    numbers = ",".join(str(fault.number) for fault in faults)
+    return f"ponor simulate --seed {seed} --faults '{numbers}'"
+
+
+def coverage_lines(coverage: Coverage) -> list[str]:
+    """What was met and looked at."""
+    return [
+        f"{coverage.runs} runs, {coverage.virtual_s:,.0f} virtual seconds, {coverage.events:,} events",
+        *table("faults done", coverage.faults, [kind.value for kind in FaultKind]),
+        *table("what they caused", coverage.effects),
+        *table("states reached", coverage.states, KNOWN_STATES),
+        *report(coverage.checks),
+    ]
+
+
+def _schedule(faults: Sequence[Fault]) -> list[str]:
+    return [f"  {fault}" for fault in faults]

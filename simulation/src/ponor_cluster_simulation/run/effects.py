@@ -1,0 +1,92 @@
+"""What a run met: counters that stand with clients, disks, the bucket and the ledger, added to its coverage.
+
+What lives here: their names, and where each is found. What services count themselves is added by `coverage` when one of their lives ends.
+"""
+
+from __future__ import annotations
+
+from ponor_metadata.rows import CompactionKind, WalKind
+
+from ponor_cluster_simulation.run.run_world import RunWorld
+from ponor_cluster_simulation.workload.consumer import Consumer
+from ponor_cluster_simulation.workload.producer import Producer
+from ponor_cluster_simulation.workload.wrong_compactions import OUTCOMES
+
+
+def count_effects(world: RunWorld) -> None:
+    """Add what a run met to its coverage, at its end."""
+    coverage, hub, clients = world.cluster.coverage, world.simulation.network, world.clients
+    coverage.runs = 1
+    coverage.virtual_s = world.simulation.loop.time()
+    coverage.events = world.simulation.trace.events
+    effects, states = coverage.effects, coverage.states
+    effects["frames lost"] += hub.lost_frames
+    effects["connections abandoned by one end"] += hub.abandoned_connections
+    effects["frames held up by a clog"] += hub.stalled_frames
+    disks = [process.disk for process in world.cluster.processes.values()]
+    effects["files that a power loss tore"] += sum(disk.torn_files for disk in disks)
+    effects["disk operations that failed"] += sum(disk.failed_operations for disk in disks)
+    effects["disks that rotted"] += len(world.cluster.rotten)
+    if world.cluster.store is not None:
+        bucket = world.cluster.store.bucket
+        effects["calls of the store that were applied and not answered"] += bucket.unanswered
+        effects["calls of the store that failed"] += bucket.calls.total() - bucket.applied.total()
+        states["pages of listings behind the first"] += bucket.listing_pages
+        effects["reads of the store that came back short"] += bucket.short_reads
+    effects["processes ended by a fault"] += world.injector.crashes if world.injector is not None else 0
+    told = clients.history.acknowledged.values()
+    states["records acknowledged to producers"] += len(told)
+    states["records acknowledged as stored long before"] += sum(offset is None for offset in told)
+    states["records read by consumers"] += clients.history.reads
+    states["batches that producers sent again"] += sum(producer.repeats for producer in clients.producers)
+    states["images replaced by a snapshot"] += world.cluster.watch.resets
+    states["terms in which a controller led"] += len(world.cluster.watch.leaders)
+    states["images that a controller took from another"] += world.cluster.watch.installs
+    states["runs with three controllers"] += world.plan.controllers == 3
+    states["runs with several brokers"] += world.plan.brokers > 1
+    states["runs with object logs"] += world.plan.wal is WalKind.OBJECT
+    followers: list[Producer | Consumer] = [*clients.producers, *clients.consumers]
+    states["offsets committed by groups"] += sum(each.commits for each in clients.committers)
+    states["coordinators that groups changed to"] += sum(each.coordinators for each in clients.committers)
+    _count_compaction(world)
+    states["moves asked for"] += sum(each.asked for each in clients.movers)
+    states["moves begun"] += world.ledger.partitions.moves_begun
+    states["moves called off"] += world.ledger.partitions.moves_cancelled
+    states["partitions that changed hands"] += world.ledger.partitions.elections
+    states["logs recovered by another process"] += world.ledger.wals.recoveries
+    states["fences at the end of a recovered log"] += world.ledger.wals.fences
+    states["brokers fenced"] += len(world.ledger.streams.fenced)
+    states["hints that clients took"] += sum(each.leaders.hints for each in followers)
+    states["records of metadata committed"] += world.ledger.records
+    states["rivals: commits"] += clients.shared_streams.commits
+    states["rivals: refusals"] += clients.shared_streams.fenced
+    states["answers of one broker compared"] += sum(each.reads for each in clients.broker_readers)
+    states["linearizable reads at one controller"] += sum(each.reads for each in clients.controller_readers)
+    states["repeaters: repeats answered"] += sum(each.repeats for each in clients.repeaters)
+    states["repeaters: other bodies refused"] += sum(each.mismatches for each in clients.repeaters)
+
+
+def _count_compaction(world: RunWorld) -> None:
+    states, ledger, clients = world.cluster.coverage.states, world.ledger.compactions, world.clients
+    states["runs with reconciliations"] += world.plan.compaction.reconciles
+    states["runs with compactors"] += world.plan.compaction.compactors > 0
+    for kind in CompactionKind:
+        states[f"compactions: {kind.name.lower()} swapped"] += ledger.swaps.get(kind, 0)
+    states["compactions: tasks given to another worker"] += ledger.given_again
+    states["compactions: swaps of which some sources were gone"] += ledger.over_some
+    states["compactions: swaps that left nothing"] += ledger.without_outputs
+    states["runs with narrow compactors"] += world.plan.compaction.is_narrow
+    states["runs whose objects wear early"] += world.plan.compaction.wears_early
+    for outcome in OUTCOMES:
+        states[f"wrong commits of compactions: {outcome.lower()}"] += sum(
+            each.outcomes[outcome] for each in clients.wrong_compactors
+        )
+    states["snapshots leased"] += world.ledger.snapshots.leased
+    states["records read under a lease"] += clients.stream_history.reads
+    states["reads that came after their lease"] += clients.stream_history.late
+    states["records of the compacted topic acknowledged"] += len(clients.keyed_history.acknowledged)
+    states["records of the compacted topic read"] += clients.keyed_history.reads
+    states["objects that went while a snapshot was leased"] += world.ledger.snapshots.kept
+    if world.cluster.store is not None:
+        states["uploads in parts begun"] += world.cluster.store.bucket.multiparts_begun
+        states["parts copied by the store"] += world.cluster.store.bucket.applied["multipart_copy"]

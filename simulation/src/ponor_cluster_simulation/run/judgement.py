@@ -1,0 +1,320 @@
+"""The judgement: faults are over, and now everything must come to rest and be right.
+
+What lives here: the liveness phase and what holds after it; then, after all machines lost their power once more, the same of the logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from typing import Final
+
+from ponor_metadata import snapshot
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.rows import ObjectState
+from ponor_metadata.validate import validate
+from ponor_metadata.view import is_current
+from ponor_simulation.process import wait_until
+from s3stream.objects.keys import object_key
+
+from ponor_cluster_simulation.histories.linearizability import Register, find_anomalies
+from ponor_cluster_simulation.invariants.ledger import is_slot
+from ponor_cluster_simulation.invariants.quiescence import abandoned_objects, unexplained
+from ponor_cluster_simulation.invariants.registry import LIVENESS
+from ponor_cluster_simulation.run.rot_check import check_rot
+from ponor_cluster_simulation.run.run_world import RunWorld
+from ponor_cluster_simulation.workload.cold_reader import ColdReader
+from ponor_cluster_simulation.workload.keyed import KeyedWriter
+from ponor_cluster_simulation.workload.producer import Producer
+from ponor_cluster_simulation.workload.repeater import Repeater
+from ponor_cluster_simulation.workload.stale_commits import StaleCommitter
+from ponor_cluster_simulation.workload.wrong_compactions import WrongCompactor
+
+LEADER_S_MAX: Final = 5.0
+CALM_S_MAX: Final = 120.0
+"""Virtual time within which everything must have come to rest after the last fault."""
+CALM_S_MIN: Final = 2.0
+"""Without a task for so long, compaction rests: its workers ask more often."""
+
+
+class Judgement:
+    """Judges one run, at its end."""
+
+    def __init__(self, world: RunWorld) -> None:
+        self._world = world
+        self._clients = world.clients
+        self._cluster = world.cluster
+        self._checks = world.checks
+
+    async def judge(self) -> None:
+        """All of it.
+
+        Raises:
+            InvariantBrokenError: something does not hold.
+        """
+        await self._comes_to_rest()
+        await self._log_is_whole("reader")
+        self._answers_are_linearizable()
+        await self._is_settled()
+        await self._survives_zombies()
+        for reader in self._clients.broker_readers:  # not before the zombies have answered them
+            reader.stop = True
+        await self._survives_a_power_cut()
+        if len(self._cluster.controllers) == 1:
+            await check_rot(self._world)
+
+    async def _is_settled(self) -> None:
+        """Moves and recoveries are over, images agree, the store is clean."""
+        await self._brokers_lead_and_moves_end()
+        await self._compaction_rests()
+        await self._alive("everything dead is destroyed and deleted topics are purged", self._is_reclaimed)
+        await self._explained(39, unexplained)
+        await self._explained(25, abandoned_objects)
+        self._connections_are_closed()
+        await self._images_are_equal()
+        await self._store_is_clean()
+        self._rules_hold()
+
+    async def _comes_to_rest(self) -> None:
+        clients, cluster = self._clients, self._cluster
+        await self._alive("a controller leads", lambda: cluster.has_leader, LEADER_S_MAX)
+        await self._alive("the cluster serves", lambda: self._serves)
+        self._clients.stop()
+        for committer in clients.committers:
+            await self._alive("groups' offsets are known", partial(attrgetter("is_finished"), committer))
+        asking: list[Producer | StaleCommitter | Repeater | WrongCompactor] = [
+            *clients.producers,
+            *clients.stale_committers,
+            *clients.repeaters,
+            *clients.wrong_compactors,
+        ]
+        for client in asking:
+            await self._alive(f"{client.name} is answered", partial(attrgetter("is_finished"), client))
+        others: list[ColdReader | KeyedWriter] = [*clients.cold_readers, *clients.keyed_writers]
+        for other in others:
+            await self._alive(
+                "readers under leases, and writers of keys, are done",
+                partial(attrgetter("is_finished"), other),
+            )
+        for keyed in clients.keyed_readers:
+            keyed.stop = True
+            await self._alive(f"{keyed.name} has read all", partial(attrgetter("is_finished"), keyed))
+        self._checks.counts[33] += sum(consumer.looks for consumer in clients.consumers)
+        for consumer in clients.consumers:
+            await self._alive(f"{consumer.name} is at the end", partial(attrgetter("is_at_end"), consumer))
+            consumer.stop = True
+
+    @property
+    def _serves(self) -> bool:
+        absent = {*self._world.supervisor.refused, *self._asleep}
+        return all(
+            name in absent or (process.running and name in self._cluster.serving)
+            for name, process in self._cluster.processes.items()
+        )
+
+    @property
+    def _asleep(self) -> list[str]:
+        """Brokers that stand still until everything else was judged."""
+        return [name for name, process in self._cluster.processes.items() if process.paused]
+
+    async def _alive(self, what: str, condition: Callable[[], bool], s_max: float = CALM_S_MAX) -> None:
+        await self._world.wait(LIVENESS, what, condition, s_max=s_max)
+
+    async def _log_is_whole(self, name: str) -> None:
+        """Somebody new reads everything that was acknowledged, once and in order."""
+        clients = self._clients
+        reader = clients.consumer(name)
+        self._world.start(name, reader.run)
+        await self._alive(f"{name} has read all", lambda: reader.is_at_end)
+        reader.stop = True
+        for partition, log in enumerate(reader.logs):
+            clients.history.check_log(partition, log)
+            self._checks.counts[19] += len(log)
+        if clients.keyed_writers:
+            keyed = clients.keyed_reader(f"keyed-{name}", stop=True)
+            self._world.start(keyed.name, keyed.run)
+            await self._alive(f"{keyed.name} has read all", lambda: keyed.is_finished)
+
+    def _images(self) -> dict[str, MetadataImage]:
+        watch, processes = self._cluster.watch, self._cluster.processes
+        awake = {name for name, process in processes.items() if process.running and not process.paused}
+        images = {name: each.image for name, each in watch.controllers.items() if name in awake}
+        images.update({name: each.image for name, each in watch.followers.items() if name in awake})
+        assert self._world.observer is not None
+        images["observer"] = self._world.observer.image
+        return images
+
+    async def _compaction_rests(self) -> None:
+        """Nothing is left that is worth a task, no task is under way, no snapshot is leased; whoever began something in parts and lives has ended it; where the bucket is compared with the metadata, nothing in parts is left at all."""
+        ledger, loop = self._world.ledger, self._world.simulation.loop
+        store, calm_since = self._cluster.store, loop.time()
+        reconciles = self._world.plan.compaction.reconciles
+        busy, swapped_at = "", -1
+
+        def rests() -> bool:
+            nonlocal calm_since, busy, swapped_at
+            self._world.supervisor.check()
+            image = self._image()
+            opened = () if store is None else store.bucket.multiparts.values()
+            busy = ", ".join(
+                (
+                    *(f"compaction {row.task_id} of node {row.worker_id}" for row in image.compactions),
+                    *(f"lease {row.lease_id} of {row.holder}" for row in image.snapshots),
+                    *(
+                        f"{each.key} begun in parts by {each.is_forgotten_by or 'nobody that lives'}"
+                        for each in opened
+                        if reconciles or each.is_forgotten_by
+                    ),
+                )
+            )
+            if busy or swapped_at != ledger.compactions.swapped_at:
+                calm_since, swapped_at = loop.time(), ledger.compactions.swapped_at
+            return not busy and loop.time() - calm_since >= CALM_S_MIN
+
+        try:
+            await wait_until(rests, poll_s=0.1, timeout_s=CALM_S_MAX)
+        except TimeoutError:
+            self._checks.require(
+                38, False, f"not within {CALM_S_MAX} s: {busy or 'objects are compacted for ever'}"
+            )
+        self._checks.require(38, True, "rests")
+
+    def _is_reclaimed(self) -> bool:
+        image = self._image()
+        return not len(image.reclaims) and not len(image.deletions)
+
+    async def _explained(self, number: int, left: Callable[[MetadataImage], list[str]]) -> None:
+        """Nothing is left that no row explains."""
+        try:
+            await wait_until(lambda: not left(self._image()), poll_s=0.1, timeout_s=CALM_S_MAX)
+        except TimeoutError:
+            words = "; ".join(left(self._image())[:10])
+            self._checks.require(number, False, f"not within {CALM_S_MAX} s: {words}")
+        self._checks.require(number, True, "explained")
+
+    def _connections_are_closed(self) -> None:
+        """Every connection that a life of a process made was closed before its task ended or made another one."""
+        forgotten = self._world.simulation.network.forgotten()
+        self._checks.require(46, not forgotten, "; ".join(forgotten[:10]))
+
+    async def _images_are_equal(self) -> None:
+        await self._alive(
+            "all images are at one index",
+            lambda: len({image.index for image in self._images().values()}) == 1,
+        )
+        images = self._images()
+        bodies = {name: snapshot.encode(image) for name, image in images.items()}
+        first = next(iter(bodies))
+        for name, body in bodies.items():
+            same = body == bodies[first] and images[name].digest == images[first].digest
+            self._checks.require(28, same, f"the images of {name} and {first} differ at {images[name].index}")
+        validate(images[first])
+
+    async def _store_is_clean(self) -> None:
+        """The store comes to hold the objects of committed rows, slots of open logs and fences, and nothing else."""
+
+        def wanted() -> set[str]:
+            image = self._image()
+            return {
+                object_key(row.namespace, row.object_id)
+                for row in image.objects
+                if row.state is ObjectState.COMMITTED
+            }
+
+        deadline = self._world.simulation.loop.time() + CALM_S_MAX
+        while True:
+            self._world.supervisor.check()
+            before, keys, after = wanted(), await self._cluster.keys(), wanted()
+            wals = self._world.ledger.wals
+            found = {key for key in keys if not (is_slot(key) and wals.is_wanted(key))}
+            missing = before & after - found  # a listing takes its time, and so does a commit
+            self._checks.require(22, not missing, f"committed and not in the store: {sorted(missing)}")
+            if before == found == after:
+                break
+            in_time = self._world.simulation.loop.time() < deadline
+            self._checks.require(25, in_time, f"never deleted: {sorted(found - after)}")
+            await asyncio.sleep(0.5)
+
+    def _answers_are_linearizable(self) -> None:
+        """One order of all that was done to the mayflies explains what everybody was told of them."""
+        history = self._clients.shared_streams.short_lived.history
+        self._checks.counts[11] += sum(each.kind == "read" for each in history)
+        found = find_anomalies(history, Register())
+        if found:
+            self._checks.require(11, False, "\n".join(map(str, found)))
+
+    def _rules_hold(self) -> None:
+        """Ledger and image agree on what is referred to."""
+        image = self._image()
+        committed = {int(row.object_id) for row in image.objects if row.state is ObjectState.COMMITTED}
+        ledger = set(self._world.ledger.objects.referred().values())
+        self._checks.require(
+            23, committed == ledger, f"the image and the records differ on {sorted(committed ^ ledger)}"
+        )
+        for row in image.streams:
+            page = self._world.ledger.streams.streams[int(row.stream_id)]
+            self._checks.require(
+                15,
+                (row.start_offset, row.end_offset) == (page.start, page.end),
+                f"stream {row.stream_id}: image and records differ",
+            )
+
+    async def _brokers_lead_and_moves_end(self) -> None:
+        """What moves arrives or stays, what the dead left is recovered, and partitions are led by who lives."""
+        names = [name for name in self._cluster.brokers if name not in self._asleep]
+        nodes = {self._cluster.node_of(name) for name in names}
+
+        def unsettled() -> str:
+            image = self._image()
+            moving = [
+                f"partition {row.partition} from {row.source_id} to {row.target_id}" for row in image.moves
+            ]
+            left = [
+                f"log {row.node_id}/{row.wal_epoch}"
+                for row in image.wals
+                if not is_current(image, row.node_id, row.wal_epoch)
+            ]
+            lost = [
+                f"partition {row.partition} of {row.topic_id.hex()} led by {row.leader_id}"
+                for row in image.partitions
+                if row.leader_id not in nodes
+            ]
+            return ", ".join((*moving, *left, *lost))
+
+        try:
+            await wait_until(lambda: not unsettled(), poll_s=0.05, timeout_s=CALM_S_MAX)
+        except TimeoutError:
+            self._checks.require(34, False, f"not within {CALM_S_MAX} s: {unsettled()}")
+        self._checks.require(34, True, "settled")
+
+    def _image(self) -> MetadataImage:
+        return next(iter(self._images().values()))
+
+    async def _survives_zombies(self) -> None:
+        """Brokers that stood still since before everything was taken over, recovered, trimmed and collected go on: nothing that they still send changes anything."""
+        assert self._world.injector is not None
+        woken = self._world.injector.wake()
+        if not woken:
+            return
+        lives = {name: self._cluster.processes[name].runtime for name in woken}
+
+        def are_over() -> bool:
+            return all(self._cluster.processes[name].runtime is not life for name, life in lives.items())
+
+        await self._alive(f"{', '.join(woken)} find out that they were fenced", are_over)
+        await self._alive("all brokers serve", lambda: self._serves)
+        await self._log_is_whole("reader-after-zombies")
+        await self._is_settled()
+
+    async def _survives_a_power_cut(self) -> None:
+        """Once more without power, and everything is still there."""
+        for process in self._cluster.processes.values():
+            if process.running:
+                process.crash(power_loss=True)
+        for name, process in self._cluster.processes.items():
+            if not process.running and name not in self._world.supervisor.refused:
+                self._cluster.start(name)
+        await self._log_is_whole("reader-after-power-cut")
+        self._world.supervisor.check()

@@ -1,0 +1,141 @@
+"""Who leads what, as one client believes: learned from Metadata of any broker and from the hints of those that lead no more (KIP-951), and doubted after every failure.
+
+What lives here: the belief and how it is renewed. It only moves on: what names an older leader epoch than is known is ignored, as Kafka's clients do, so that a broker whose image is behind cannot send a
+client back to a leader that was deposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from ponor_kafka.errors import ErrorCode
+from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ponor_runtime.network import ConnectionClosedError
+from ponor_runtime.runtime import Runtime
+
+from ponor_cluster_simulation.workload.kafka_client import KafkaClient
+
+METADATA_VERSION: Final = 12
+ANSWER_S_MAX: Final = 2.0
+RENEWAL_S_MIN: Final = 0.05
+"""Between two questions, however much is doubted."""
+NOT_THERE_YET: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
+"""What a broker may say of a topic that is being made, or of a partition that nobody leads now."""
+
+
+class LeaderHint(Protocol):
+    """`CurrentLeader` of a Produce or Fetch answer; -1 where nothing is said."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class BrokerAddress(Protocol):
+    """`NodeEndpoint` of an answer, or a broker of Metadata."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class Leaders:
+    """What one client believes of a topic.
+
+    Attributes:
+        addresses: node id to the address of every broker that was ever named.
+        topic_id: None before the topic was seen.
+        hints: how many hints told something new.
+    """
+
+    def __init__(self, name: str, topic: str, bootstrap: Sequence[str]) -> None:
+        self._name = name
+        self._topic = topic
+        self._bootstrap = tuple(bootstrap)
+        self._leaders: dict[int, tuple[int, int]] = {}
+        """Partition to (leader epoch, node); node -1: nobody, as far as is known."""
+        self._is_doubtful = True
+        self.addresses: dict[int, str] = {}
+        self.topic_id: bytes | None = None
+        self.hints = 0
+
+    def leader_of(self, partition: int) -> int | None:
+        """The node that leads it, None if nobody does or nothing is known."""
+        _, node = self._leaders.get(partition, (-1, -1))
+        return None if node < 0 else node
+
+    def epoch_of(self, partition: int) -> int:
+        """The newest leader epoch that this client heard of; -1 before the first."""
+        return self._leaders.get(partition, (-1, -1))[0]
+
+    def doubt(self) -> None:
+        """Something failed: ask again soon."""
+        self._is_doubtful = True
+
+    def hint(self, partition: int, leader: LeaderHint | None, endpoints: Sequence[BrokerAddress]) -> None:
+        """A broker does not lead the partition, and may say who does."""
+        self._know(endpoints)
+        told = leader is not None and self._learn(partition, leader.leader_epoch, leader.leader_id)
+        if told:
+            self.hints += 1
+        else:
+            self.doubt()
+
+    def any_address(self, lot: int) -> str:
+        """One of the brokers, chosen by a lot."""
+        known = list(dict.fromkeys((*self.addresses.values(), *self._bootstrap)))
+        return known[lot % len(known)]
+
+    async def renew(self, runtime: Runtime, is_over: Callable[[], bool]) -> None:
+        """Ask whenever something is doubted, until it is over."""
+        while not is_over():
+            if self._is_doubtful:
+                self._is_doubtful = False
+                try:
+                    await self.ask(runtime)
+                except ConnectionClosedError:
+                    self._is_doubtful = True
+            await runtime.clock.sleep(runtime.randomness.uniform(RENEWAL_S_MIN, 2 * RENEWAL_S_MIN))
+
+    async def ask(self, runtime: Runtime) -> None:
+        """Ask a broker, once.
+
+        Raises:
+            ConnectionClosedError: it did not answer.
+        """
+        address = self.any_address(runtime.randomness.below(1 << 16))
+        client = await KafkaClient.connect(runtime, address, self._name)
+        try:
+            topics = [MetadataRequestTopic(name=self._topic)]
+            request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+            answer = await client.ask(request, METADATA_VERSION, MetadataResponse, timeout_s=ANSWER_S_MAX)
+        finally:
+            await client.close()
+        self._take(answer)
+
+    def _take(self, answer: MetadataResponse) -> None:
+        self._know(answer.brokers)
+        (topic,) = answer.topics
+        assert topic.error_code in NOT_THERE_YET, ErrorCode(topic.error_code)
+        if topic.error_code != ErrorCode.NONE:
+            self._is_doubtful = True
+            return
+        self.topic_id = topic.topic_id
+        for row in topic.partitions:
+            assert row.error_code in NOT_THERE_YET, ErrorCode(row.error_code)
+            self._learn(row.partition_index, row.leader_epoch, row.leader_id)
+            self._is_doubtful = self._is_doubtful or self.leader_of(row.partition_index) is None
+
+    def _know(self, brokers: Sequence[BrokerAddress]) -> None:
+        for broker in brokers:
+            self.addresses[broker.node_id] = f"{broker.host}:{broker.port}"
+
+    def _learn(self, partition: int, epoch: int, node: int) -> bool:
+        """Whether that was news."""
+        known_epoch, known_node = self._leaders.get(partition, (-1, -1))
+        if epoch < known_epoch or (epoch, node) == (known_epoch, known_node):
+            return False
+        self._leaders[partition] = (epoch, node)
+        return epoch > known_epoch

@@ -1,0 +1,54 @@
+"""What the clients' memory makes of a log: lost, doubled, moved, and acknowledged without an offset."""
+
+from __future__ import annotations
+
+import pytest
+from ponor_cluster_simulation.workload.history import ClusterHistory, Value
+
+
+def values(*numbers: int) -> list[Value]:
+    return [Value("p", 0, number) for number in numbers]
+
+
+@pytest.fixture
+def history() -> ClusterHistory:
+    """Three batches: at offset 0, at one that nobody told, at offset 3."""
+    history = ClusterHistory(sent={("p", 0): 4})
+    history.acknowledge(Value("p", 0, 0), 1, 0)
+    history.acknowledge(Value("p", 0, 1), 2, None)
+    history.acknowledge(Value("p", 0, 3), 1, 3)
+    return history
+
+
+def test_a_batch_without_a_told_offset_may_lie_anywhere_in_its_order(history: ClusterHistory) -> None:
+    history.check_log(0, values(0, 1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("log", "complaint"),
+    [
+        ((0, 3), "expected was number 1"),
+        ((0, 1, 2), "lost: p sent 4 records to 0, 3 are there"),
+        ((0, 1, 1, 2, 3), "expected was number 2"),
+        ((0, 2, 1, 3), "expected was number 1"),
+    ],
+    ids=["gap", "short", "twice", "order"],
+)
+def test_it_has_to_be_there_once_and_in_order(
+    history: ClusterHistory, log: tuple[int, ...], complaint: str
+) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        history.check_log(0, values(*log))
+
+
+def test_a_told_offset_is_kept() -> None:
+    history = ClusterHistory(sent={("p", 0): 1})
+    history.acknowledge(Value("p", 0, 0), 1, 7)
+    with pytest.raises(AssertionError, match="was acknowledged at 7 and is at 0"):
+        history.check_log(0, values(0))
+
+
+def test_what_nobody_acknowledged_is_no_part_of_a_finished_log() -> None:
+    history = ClusterHistory(sent={("p", 0): 1})
+    with pytest.raises(AssertionError, match="was never acknowledged"):
+        history.check_log(0, values(0))
