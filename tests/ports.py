@@ -10,12 +10,12 @@ import itertools
 import os
 from typing import Final
 
-from ponor_cli.ports import END, is_free
+from ponor_cli.local.ports import END, is_free
 
 WORKERS_MAX: Final = 4
 WORKER_PORTS: Final = 3_000
 ROW: Final = 100
-"""All ports of a `ponor up` follow from its Kafka port (ponor_cli.port_plan): a row has room for them."""
+"""All ports of a `ponor up` follow from its Kafka port (ponor_cli.supervisor.port_plan): a row has room for them."""
 HOST: Final = "127.0.0.1"
 
 _turns = itertools.count(os.getpid())

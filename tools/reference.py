@@ -11,7 +11,7 @@ from typing import Any
 
 from ponor_broker.budgets import BUDGETS, MEMORY, memory_bytes
 from ponor_broker.settings import BrokerSettings
-from ponor_cli.settings_routing import SETTINGS_OF_ROLE
+from ponor_cli.local.settings_routing import SETTINGS_OF_ROLE
 from ponor_runtime.settings import SettingRow, describe
 from ponor_runtime.telemetry_names import METRICS, SPANS
 

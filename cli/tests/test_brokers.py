@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 from ponor.controller.v1 import cluster_service_pb2 as wire
-from ponor_cli.balance import describe_balance
-from ponor_cli.cluster import describe_brokers
-from ponor_cli.directory import ClusterDirectory, write_json_atomically
+from ponor_cli.clients.kafka_client import KafkaClient
+from ponor_cli.clients.reassignments import PartitionPlace
+from ponor_cli.commands.balance import describe_balance
+from ponor_cli.commands.cluster import describe_brokers
+from ponor_cli.commands.partition import already_there, rest_with
 from ponor_cli.errors import CommandError
-from ponor_cli.kafka_client import KafkaClient
+from ponor_cli.local.directory import ClusterDirectory, write_json_atomically
 from ponor_cli.main import app
-from ponor_cli.partitions import already_there, rest_with
-from ponor_cli.plan import UpOptions
-from ponor_cli.reassignments import PartitionPlace
-from ponor_cli.up import run_up
+from ponor_cli.supervisor.run import run_up
+from ponor_cli.supervisor.up_options import UpOptions
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import NO_EPOCH, MoveCause, MoveRow, NodeRole, NodeRow, PartitionRow, WalKind, WalRow
 from ponor_runtime.identity import NodeEpoch, NodeId

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from ponor_cli.cluster_file import ClusterFile, ProcessEntry
-from ponor_cli.control import ControlRequest, ControlServer, send_control, socket_path
-from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
 from ponor_cli.errors import CommandError
+from ponor_cli.local.cluster_file import ClusterFile, ProcessEntry
+from ponor_cli.local.control import ControlRequest, ControlServer, send_control, socket_path
+from ponor_cli.local.directory import ClusterDirectory, read_json, write_json_atomically
 
 
 def test_one_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ponor_cli import main as entry
-from ponor_cli.doctor import likely_cause
+from ponor_cli.commands.doctor import likely_cause
 from s3stream.stores.s3_location import parse_s3_location
 
 PONOR = str(Path(sys.executable).with_name("ponor"))

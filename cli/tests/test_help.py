@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 from ponor_cli import main as entry
-from ponor_cli.plugins import OWN
+from ponor_cli.lazy_commands import OWN
 
 ROOT = typer.main.get_command(entry.app)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ponor_cli.object_map import HeldPiece, StreamMap, draw
+from ponor_cli.commands.object_map import HeldPiece, StreamMap, draw
 from ponor_runtime.identity import ObjectId
 
 

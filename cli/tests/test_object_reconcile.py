@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ponor_cli.object_reconcile import why_only_looked
+from ponor_cli.commands.object_reconcile import why_only_looked
 from ponor_gc.reconcile_report import ReconcileReport
 from ponor_gc.settings import GcSettings
 

@@ -6,23 +6,26 @@ import socket
 from pathlib import Path
 
 import pytest
-from ponor_cli.directory import ClusterDirectory, read_json, write_json_atomically
 from ponor_cli.errors import CommandError
-from ponor_cli.plan import (
+from ponor_cli.local.directory import ClusterDirectory, read_json, write_json_atomically
+from ponor_cli.local.quorum_file import ControllerPlace, QuorumFile
+from ponor_cli.supervisor.plan import (
     ClusterPlaces,
-    UpOptions,
     bootstrap_of,
     broker_numbers,
     check_addition,
-    check_options,
     cluster_places,
-    export_environment,
-    object_store_url,
     plan,
     plan_addition,
 )
-from ponor_cli.port_plan import BLOCK, PlannedPort, choose_ports, ports_of_cluster, ports_of_process
-from ponor_cli.quorum_file import ControllerPlace, QuorumFile
+from ponor_cli.supervisor.port_plan import (
+    BLOCK,
+    PlannedPort,
+    choose_ports,
+    ports_of_cluster,
+    ports_of_process,
+)
+from ponor_cli.supervisor.up_options import UpOptions, check_options, export_environment, object_store_url
 from ponor_runtime.host_port import join_host_port
 from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal, NodeId, cluster_of_node
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from ponor.controller.v1 import quorum_service_pb2 as wire
-from ponor_cli.cluster_file import ClusterFile
-from ponor_cli.controller_changes import ControllerChanges
-from ponor_cli.directory import ClusterDirectory, write_json_atomically
+from ponor_cli.commands.quorum import describe_quorum, silence_of_voter
 from ponor_cli.errors import CommandError
-from ponor_cli.forced_recovery import force_local_recovery, force_one_recovery
+from ponor_cli.local.cluster_file import ClusterFile
+from ponor_cli.local.directory import ClusterDirectory, write_json_atomically
+from ponor_cli.local.forced_recovery import force_local_recovery, force_one_recovery
+from ponor_cli.local.quorum_file import ControllerPlace, QuorumFile
 from ponor_cli.main import app
-from ponor_cli.quorum import describe_quorum, silence_of_voter
-from ponor_cli.quorum_file import ControllerPlace, QuorumFile
+from ponor_cli.supervisor.membership import ControllerChanges
 from typer.testing import CliRunner
 
 RUNNER = CliRunner()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_cli.errors import CommandError
-from ponor_cli.partitioner import murmur2, partition_of_key
-from ponor_cli.record_text import RecordFormat, parse_header, parse_json, parse_plain, render
+from ponor_cli.records.partitioner import murmur2, partition_of_key
+from ponor_cli.records.record_text import RecordFormat, parse_header, parse_json, parse_plain, render
 from ponor_kafka.records import Header, Record
 
 SOME_BYTES = st.one_of(st.none(), st.binary(max_size=40), st.text(max_size=20).map(str.encode))

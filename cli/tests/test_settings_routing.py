@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ponor_cli.errors import CommandError
-from ponor_cli.settings_routing import route_settings
+from ponor_cli.local.settings_routing import route_settings
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from ponor_cli.child import Child
-from ponor_cli.cluster_file import ClusterFile, ProcessEntry
-from ponor_cli.directory import ClusterDirectory, write_json_atomically
 from ponor_cli.errors import CommandError
-from ponor_cli.launcher import Launcher
-from ponor_cli.plan import ClusterPlaces, ProcessSpec
-from ponor_cli.process_words import waiting_line
-from ponor_cli.quorum_file import ControllerPlace, QuorumFile
-from ponor_cli.supervisor import Supervisor
+from ponor_cli.local.cluster_file import ClusterFile, ProcessEntry
+from ponor_cli.local.directory import ClusterDirectory, write_json_atomically
+from ponor_cli.local.quorum_file import ControllerPlace, QuorumFile
+from ponor_cli.supervisor.launcher import Child, Launcher
+from ponor_cli.supervisor.plan import ClusterPlaces, ProcessSpec
+from ponor_cli.supervisor.process_report import waiting_line
+from ponor_cli.supervisor.supervisor import Supervisor
 
 
 async def test_a_cluster_file_that_cannot_be_written_is_told_and_stops_nobody(

@@ -36,7 +36,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ponor_cli.plan import BROKER_NUMBER_FIRST, CONTROLLER_NUMBER_FIRST, SHARED_NUMBER_FIRST, WALS
+from ponor_cli.supervisor.plan import BROKER_NUMBER_FIRST, CONTROLLER_NUMBER_FIRST, SHARED_NUMBER_FIRST
+from ponor_cli.supervisor.up_options import WALS
 from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, UNKNOWN_ORDINAL, ClusterOrdinal, compose_node_id
 
 NUMBER_FIRST: Final[Mapping[str, int]] = {

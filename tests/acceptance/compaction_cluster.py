@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import psutil
-from ponor_cli.image_reader import read_image
+from ponor_cli.clients.image_reader import read_image
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import NodeRole, ObjectRow, ObjectState
 from s3stream.objects.keys import object_key

@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from ponor_cli.kafka_client import KafkaClient
-from ponor_cli.reassignments import PartitionPlace, places_of
+from ponor_cli.clients.kafka_client import KafkaClient
+from ponor_cli.clients.reassignments import PartitionPlace, places_of
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.numbered import judge_numbered

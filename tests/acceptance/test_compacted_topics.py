@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from ponor_cli.kafka_client import KafkaClient
-from ponor_cli.reassignments import ask_for, follow, places_of
+from ponor_cli.clients.kafka_client import KafkaClient
+from ponor_cli.clients.reassignments import ask_for, follow, places_of
 from ponor_kafka.api import ApiKey
 from ponor_kafka.compression import Codec
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ponor_cli.kafka_client import KafkaClient
-from ponor_cli.reassignments import ask_for, follow, places_of
+from ponor_cli.clients.kafka_client import KafkaClient
+from ponor_cli.clients.reassignments import ask_for, follow, places_of
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.group_watch import GroupWatch, group_watch

@@ -13,8 +13,8 @@ from typing import Any, Final
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from ponor_cli.finding import ClusterAddress
-from ponor_cli.image_reader import image_of
+from ponor_cli.clients.cluster_address import ClusterAddress
+from ponor_cli.clients.image_reader import image_of
 
 from tests.benchmarks.spark_queries import Middle
 from tests.e2e.load.cluster import LocalCluster

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ponor_cli.clients.kafka_client import KafkaClient
+from ponor_cli.clients.reassignments import PartitionPlace, places_of
 from ponor_cli.errors import CommandError
-from ponor_cli.kafka_client import KafkaClient
-from ponor_cli.reassignments import PartitionPlace, places_of
 from ponor_kafka.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
 from tests.e2e.load.cluster import LocalCluster, ponor

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ponor_cli.finding import find_cluster
-from ponor_cli.image_reader import image_of
+from ponor_cli.clients.cluster_address import find_cluster
+from ponor_cli.clients.image_reader import image_of
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.producers import CLIENT_FAMILIES

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ponor_cli.finding import find_cluster
-from ponor_cli.image_reader import image_of
+from ponor_cli.clients.cluster_address import find_cluster
+from ponor_cli.clients.image_reader import image_of
 from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT
 from ponor_runtime.identity import NodeId
 

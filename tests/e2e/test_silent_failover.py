@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from ponor_cli.finding import find_cluster
-from ponor_cli.image_reader import image_of
+from ponor_cli.clients.cluster_address import find_cluster
+from ponor_cli.clients.image_reader import image_of
 from ponor_metadata.rows import PartitionRow
 
 from tests.e2e.load.cluster import LocalCluster

@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from ponor_cli.image_reader import read_image
-from ponor_cli.object_map import MapTotals, draw, map_topic, totals_of
+from ponor_cli.clients.image_reader import read_image
+from ponor_cli.commands.object_map import MapTotals, draw, map_topic, totals_of
 from ponor_compactor.app import CompactorOptions
 from ponor_compactor.app import run as run_compactor
 from ponor_compactor.heeding_store import compacting_stores

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_cli.finding import ClusterAddress
-from ponor_cli.object_reconcile import one_round, shown
+from ponor_cli.clients.cluster_address import ClusterAddress
+from ponor_cli.commands.object_reconcile import one_round, shown
 from ponor_controller.app import run as run_controller
 from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings

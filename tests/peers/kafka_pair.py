@@ -10,8 +10,8 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from ponor_cli.kafka_client import KafkaClient
-from ponor_cli.reassignments import ask_for, follow
+from ponor_cli.clients.kafka_client import KafkaClient
+from ponor_cli.clients.reassignments import ask_for, follow
 
 from tests.peers.kafka_peer import KafkaPeer, new_cluster_id
 from tests.ports import free_port

@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ponor_cli.cluster_file import ClusterFile
-from ponor_cli.directory import ClusterDirectory
-from ponor_cli.finding import ClusterAddress
-from ponor_cli.image_reader import image_of
-from ponor_cli.leader_connections import LeaderConnections
-from ponor_cli.ports import free_ports
-from ponor_cli.topic_reader import LATEST, TopicReader
+from ponor_cli.clients.cluster_address import ClusterAddress
+from ponor_cli.clients.image_reader import image_of
+from ponor_cli.local.cluster_file import ClusterFile
+from ponor_cli.local.directory import ClusterDirectory
+from ponor_cli.local.ports import free_ports
+from ponor_cli.records.leader_connections import LeaderConnections
+from ponor_cli.records.topic_reader import LATEST, TopicReader
 from rich.console import Console
 from rich.progress import (
     BarColumn,

@@ -20,9 +20,9 @@ import ponor_spark
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from ponor_cli.cluster_file import ClusterFile
-from ponor_cli.finding import ClusterAddress
-from ponor_cli.image_reader import image_of
+from ponor_cli.clients.cluster_address import ClusterAddress
+from ponor_cli.clients.image_reader import image_of
+from ponor_cli.local.cluster_file import ClusterFile
 from ponor_spark.java import prepare
 from ponor_spark.jobs.profile.picture import draw
 from ponor_spark.jobs.profile.topic_profile import TopicProfile, profile

@@ -11,7 +11,7 @@ import typer
 from ponor_runtime.lifecycle import end_process
 
 from ponor_cli.errors import CommandError
-from ponor_cli.plugins import HELP_NAMES, PluggedGroup
+from ponor_cli.lazy_commands import HELP_NAMES, PluggedGroup
 
 app = typer.Typer(
     name="ponor",

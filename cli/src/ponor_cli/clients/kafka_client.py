@@ -1,0 +1,151 @@
+"""A small Kafka client for commands: one connection, one request at a time, versions negotiated."""
+
+from __future__ import annotations
+
+import socket
+from types import TracebackType
+from typing import Self, TypeVar
+
+from ponor_kafka.codec import decode_as, encode
+from ponor_kafka.errors import ErrorCode, KafkaWireError
+from ponor_kafka.headers import decode_response_header, encode_request_header
+from ponor_kafka.message import Message
+from ponor_kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ponor_kafka.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ponor_runtime.host_port import split_host_port
+
+from ponor_cli.errors import CommandError
+
+R = TypeVar("R", bound=Message)
+CLIENT_ID = "ponor-cli"
+TIMEOUT_S = 60.0
+RESPONSE_BYTES_MAX = 100 * 1024 * 1024
+BROKER_RESOURCE = 4
+
+
+class KafkaClient:
+    """A connection to one broker, the first of `bootstrap` (HOST:PORT,HOST:PORT,...) that can be reached.
+
+    Raises (all calls): `CommandError` when the broker cannot be reached or does not answer.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self._address, self._socket = _connect_to_any(bootstrap)
+        self._correlation = 0
+        self._versions = self._negotiate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def call(self, request: Message, response_class: type[R], *, version_max: int | None = None) -> R:
+        """Send a request in the newest version that both sides know (and that is at most `version_max`), and wait for its response."""
+        key = request.API_KEY
+        low, high = self._versions.get(key, (0, -1))
+        version = min(high, request.VERSION_MAX if version_max is None else version_max)
+        if version < max(low, request.VERSION_MIN):
+            raise CommandError(f"the broker at {self._address} does not serve {type(request).__name__}")
+        return self._exchange(request, response_class, version)
+
+    def metadata(self, topics: list[str] | None) -> MetadataResponse:
+        """Brokers and topics; None asks for all topics. Never creates one."""
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        return self.call(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse)
+
+    def broker_configs(self, names: list[str]) -> dict[str, str]:
+        """Configs of the connected broker, as far as it has them."""
+        node_id = self.metadata([]).controller_id
+        resource = DescribeConfigsResource(
+            resource_type=BROKER_RESOURCE, resource_name=str(node_id), configuration_keys=names
+        )
+        response = self.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
+        return {
+            config.name: config.value
+            for result in response.results
+            for config in result.configs
+            if config.value
+        }
+
+    def _negotiate(self) -> dict[int, tuple[int, int]]:
+        request = ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version="0.1.0")
+        response = self._exchange(request, ApiVersionsResponse, 3)
+        return {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+
+    def _exchange(self, request: Message, response_class: type[R], version: int) -> R:
+        self._correlation += 1
+        body = encode_request_header(request.API_KEY, version, self._correlation, CLIENT_ID) + encode(
+            request, version
+        )
+        try:
+            self._socket.sendall(len(body).to_bytes(4, "big") + body)
+            length = int.from_bytes(self._read(4), "big")
+            if length > RESPONSE_BYTES_MAX:
+                raise CommandError(
+                    f"the broker at {self._address} claims an answer of {length} bytes; is it Kafka's port?"
+                )
+            answer = self._read(length)
+            correlation, position = decode_response_header(request.API_KEY, version, answer)
+            if correlation != self._correlation:
+                raise CommandError(f"the broker at {self._address} answers out of order; is it Kafka's port?")
+            return decode_as(response_class, version, answer, position)[0]
+        except (OSError, KafkaWireError) as error:
+            raise CommandError(
+                f"the broker at {self._address} does not answer as Kafka does: {error}"
+            ) from error
+
+    def _read(self, length: int) -> bytes:
+        parts = []
+        while length:
+            part = self._socket.recv(min(length, 1 << 20))
+            if not part:
+                raise OSError("it closed the connection; is it Kafka's port?")
+            parts.append(part)
+            length -= len(part)
+        return b"".join(parts)
+
+
+def _connect_to_any(bootstrap: str) -> tuple[str, socket.socket]:
+    addresses = bootstrap.split(",")
+    reason: OSError | None = None
+    for address in addresses:
+        try:
+            host, port = split_host_port(address)
+        except ValueError as error:
+            raise CommandError(
+                f"--bootstrap {bootstrap}: write HOST:PORT, several with commas between them; an IPv6 address stands in brackets: [::1]:9092"
+            ) from error
+        try:
+            return address, socket.create_connection((host, port), TIMEOUT_S / len(addresses))
+        except OSError as error:
+            reason = error
+    assert reason is not None
+    raise CommandError(
+        f"no broker answers at {bootstrap} ({reason.strerror or reason}); is the cluster running?"
+    ) from reason
+
+
+def error_of(code: int) -> ErrorCode:
+    """The code as a member; one that is not known here counts as UNKNOWN_SERVER_ERROR, which is not retriable."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def error_name(code: int) -> str:
+    """The code's name, or its number."""
+    error = error_of(code)
+    return error.name if error == code else str(code)

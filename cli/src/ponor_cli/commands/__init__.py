@@ -1,0 +1,1 @@
+"""Commands of `ponor`: options, the call, and the printed result."""

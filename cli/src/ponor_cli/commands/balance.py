@@ -1,0 +1,119 @@
+"""`ponor cluster balance`: how load is spread over the brokers, what the balancer does about it and why; and telling it to keep still."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+from ponor.controller.v1 import cluster_service_pb2 as wire
+
+from ponor_cli.clients.cluster_address import find_cluster
+from ponor_cli.clients.controllers import ask_cluster
+from ponor_cli.commands.options import BootstrapOption, DataOption, OutputOption
+from ponor_cli.errors import CommandError
+from ponor_cli.output import OutputFormat, human_bytes, print_done, print_rows, print_value
+
+ANSWER_S_MAX: Final = 10.0
+BROKER_COLUMNS: Final = ("broker", "partitions", "in", "out", "load", "draining", "reported")
+MOVE_COLUMNS: Final = ("when", "topic", "partition", "source", "target", "goal", "reason")
+BALANCE_HELP = """Show how load is spread over the brokers; with --explain, what the balancer would move, and what it moved, and why.
+
+\b
+Examples:
+  ponor cluster balance --explain
+  ponor cluster balance --pause        # it moves nothing until --resume; failover and drain go on
+"""
+
+
+def balance(
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show what would be moved, what was, and why.")
+    ] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Have the balancer keep still.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Let it move again.")] = False,
+    data: DataOption = None,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """See BALANCE_HELP."""
+    if pause + resume + explain > 1:
+        raise CommandError("--explain, --pause and --resume are three things; say one of them")
+    controllers = find_cluster(data, bootstrap).controllers
+    if pause or resume:
+        ask_cluster(controllers, lambda client: client.pause_balancer(pause, timeout_s=ANSWER_S_MAX))
+        print_done(
+            "the balancer keeps still" if pause else "the balancer moves again", {"paused": pause}, output
+        )
+        return
+    answer = ask_cluster(controllers, lambda client: client.describe_balance(timeout_s=ANSWER_S_MAX))
+    facts, brokers, moves = describe_balance(answer)
+    if output is OutputFormat.JSON:
+        print_value({**facts, "brokers": brokers, **moves}, output)
+        return
+    print_value(facts, output)
+    print()
+    print_rows([_for_people(row) for row in brokers], BROKER_COLUMNS, output)
+    if explain:
+        print()
+        _print_moves(moves)
+
+
+def describe_balance(
+    answer: wire.BalanceDescription,
+) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    """Facts, one row a broker, and the moves: proposed ones and recent ones."""
+    facts = {
+        "paused": answer.paused,
+        "brokers_wanted": answer.brokers_wanted,
+        "holding_back": answer.holding_back or None,
+    }
+    brokers = [
+        {
+            "broker": row.node_id,
+            "partitions": row.partitions,
+            "in_bytes_per_s": row.in_bytes_per_s,
+            "out_bytes_per_s": row.out_bytes_per_s,
+            "load": row.load_permille / 1000,
+            "draining": row.draining,
+            "reported_ms_ago": row.reported_ms_ago if row.reported_ms_ago >= 0 else None,
+        }
+        for row in answer.brokers
+    ]
+    moves = {
+        "proposed": [_move(row) for row in answer.proposed],
+        "recent": [_move(row) for row in answer.recent],
+    }
+    return facts, brokers, moves
+
+
+def _move(row: wire.ExplainedMove) -> dict[str, Any]:
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "source": row.source_id,
+        "target": row.target_id,
+        "goal": row.goal,
+        "reason": row.reason,
+        "begun_at_ms": row.begun_at_ms or None,
+    }
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    age_ms = row["reported_ms_ago"]
+    return {
+        **row,
+        "in": f"{human_bytes(row['in_bytes_per_s'])}/s",
+        "out": f"{human_bytes(row['out_bytes_per_s'])}/s",
+        "load": f"{row['load']:.0%}",
+        "draining": "yes" if row["draining"] else "no",
+        "reported": None if age_ms is None else f"{age_ms / 1000:.1f} s ago",
+    }
+
+
+def _print_moves(moves: dict[str, list[dict[str, Any]]]) -> None:
+    rows = [{**row, "when": "next"} for row in moves["proposed"]]
+    rows += [{**row, "when": "done"} for row in moves["recent"]]
+    if rows:
+        print_rows(rows, MOVE_COLUMNS, OutputFormat.TABLE)
+    else:
+        print("nothing is worth a move, and nothing was moved lately")

@@ -1,0 +1,135 @@
+"""`ponor object reconcile`: compares everything in the store with the metadata, now.
+
+What lives here: the words around one round of the garbage collector's own code, run in this process: no collector has to be reached, and several rounds at a time do
+no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+from ponor_gc.app import build_rounds
+from ponor_gc.deletion_pace import DeletionPace
+from ponor_gc.image_reading import followed_image
+from ponor_gc.paced_store import open_stores
+from ponor_gc.reconcile_report import ReconcileReport
+from ponor_gc.rounds import NOT_NOW
+from ponor_gc.settings import GcSettings
+from ponor_gc.verdicts import Verdict
+from ponor_runtime.object_store import ObjectStoreError
+from ponor_runtime.settings import load
+
+from ponor_cli.clients.cluster_address import ClusterAddress, find_cluster
+from ponor_cli.clients.image_reader import read_image, system_runtime
+from ponor_cli.commands.options import BootstrapOption, DataOption, OutputOption
+from ponor_cli.errors import CommandError
+from ponor_cli.local.settings_routing import settings_of
+from ponor_cli.output import OutputFormat, human_bytes, print_value
+
+HELP = """Delete from the store what the metadata do not know and never will, and abort uploads in parts that were given up.
+
+\b
+Every collector does this once a day. Nothing is deleted that is younger than reconcile_age_ms_min.
+  ponor object reconcile --dry-run
+  ponor object reconcile --set reconcile_age_ms_min=7200000
+"""
+
+
+def reconcile_objects(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the garbage collector, for this round."
+        ),
+    ] = None,
+    data: DataOption = None,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """See HELP."""
+    settings = load(GcSettings, settings_of("gc", setting or []))
+    if dry_run:
+        settings = replace(settings, reconcile_dry_run=True)
+    cluster = find_cluster(data, bootstrap)
+    report = asyncio.run(one_round(cluster, settings))
+    if output is OutputFormat.JSON:
+        print_value(report.as_dict(), output)
+        return
+    print_value(shown(report), output)
+    if reason := why_only_looked(report, settings):
+        print(reason)
+
+
+reconcile_objects.__doc__ = HELP
+
+
+async def one_round(cluster: ClusterAddress, settings: GcSettings) -> ReconcileReport:
+    """Compare once.
+
+    Raises:
+        CommandError: controllers or store do not answer, or the store's URL is wrong.
+    """
+    await read_image(
+        cluster.controllers
+    )  # says what is wrong with the controllers, if anything, within seconds
+    runtime = system_runtime()
+    pace = DeletionPace(runtime.clock, settings)
+    try:
+        store, multipart = await open_stores(cluster.object_store, pace, runtime, os.environ)
+        try:
+            rounds = build_rounds(
+                runtime,
+                settings,
+                lambda: followed_image(runtime, cluster.controllers, ""),
+                store=store,
+                multipart=multipart,
+                pace=pace,
+            )
+            return await rounds.go()
+        finally:
+            await multipart.close()
+            await store.close()
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    except NOT_NOW as error:
+        where = f"object store {cluster.object_store}: " if isinstance(error, ObjectStoreError) else ""
+        raise CommandError(f"{where}{error}; what was deleted before is gone, run it again") from error
+
+
+def why_only_looked(report: ReconcileReport, settings: GcSettings) -> str:
+    """Why nothing was deleted, beside the wish for a dry run; empty: nothing stands in the way."""
+    if report.refusal:
+        return f"nothing is deleted: {report.refusal}"
+    if report.only_looked and not settings.reconcile_dry_run:
+        return (
+            "nothing is deleted while a forced recovery waits for `ponor cluster quorum confirm-incarnation`"
+        )
+    return ""
+
+
+def shown(report: ReconcileReport) -> dict[str, str]:
+    """What people want to see, one line a thing."""
+    lines = {
+        verdict.value: f"{number} objects, {human_bytes(report.object_bytes[verdict])}"
+        for verdict, number in report.objects.items()
+        if verdict is not Verdict.DEAD
+    }
+    dead, dead_bytes, aborted = report.deleted, report.deleted_bytes, report.aborted
+    if report.only_looked:
+        dead, dead_bytes = report.objects[Verdict.DEAD], report.object_bytes[Verdict.DEAD]
+        aborted = report.uploads[Verdict.DEAD]
+    lines["would be deleted" if report.only_looked else "deleted"] = (
+        f"{dead} objects, {human_bytes(dead_bytes)}"
+    )
+    lines["uploads to be aborted" if report.only_looked else "uploads aborted"] = (
+        str(aborted) if report.uploads_listed else "unknown: the store does not list uploads in parts"
+    )
+    for name, examples in (("dead", report.dead_examples), ("strange", report.strange_examples)):
+        if examples:
+            lines[f"{name}, such as"] = ", ".join(examples)
+    return lines

@@ -1,0 +1,168 @@
+"""`ponor partition`: which broker leads what, and moving it, as Kafka's own protocol shows and does it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ponor_cli.clients.cluster_address import find_bootstrap
+from ponor_cli.clients.kafka_client import KafkaClient
+from ponor_cli.clients.reassignments import PartitionPlace, ask_for, follow, places_of
+from ponor_cli.commands.options import BootstrapOption, DataOption, OutputOption
+from ponor_cli.errors import CommandError
+from ponor_cli.local.cluster_file import ClusterFile
+from ponor_cli.local.directory import ClusterDirectory
+from ponor_cli.output import OutputFormat, print_done, print_rows
+
+COLUMNS = ("topic", "partition", "leader", "leader_epoch", "moves_to")
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC")]
+PartitionsArgument = Annotated[list[int], typer.Argument(metavar="PARTITION...", min=0)]
+
+partition_app = typer.Typer(
+    help="Show which broker leads what, and move it.", no_args_is_help=True, add_completion=False
+)
+
+MOVE_HELP = """Have another broker lead partitions. Nothing is copied: clients see a pause below a second, and no error.
+
+BROKER is a node id (`ponor cluster info` shows them), or the number of a broker of this `ponor up`.
+
+\b
+Examples:
+  ponor partition move orders 3 --to 1 --wait
+  ponor partition move orders 0 1 2 3 --to 65537
+"""
+
+
+@partition_app.command("list")
+def partition_list(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]")] = None,
+    data: DataOption = None,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show partitions: who leads each, and where it is moving."""
+    with KafkaClient(find_bootstrap(data, bootstrap)) as client:
+        places = places_of(client, None if topic is None else [topic])
+    print_rows([_row(place) for place in places], COLUMNS, output)
+
+
+@partition_app.command("move", help=MOVE_HELP)
+def partition_move(
+    topic: TopicArgument,
+    partitions: PartitionsArgument,
+    to: Annotated[int, typer.Option("--to", metavar="BROKER", help="Who is to lead them.", min=0)],
+    wait: Annotated[bool, typer.Option("--wait", help="Return when they are there; tell progress.")] = False,
+    data: DataOption = None,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """See MOVE_HELP."""
+    with KafkaClient(find_bootstrap(data, bootstrap)) as client:
+        target_id = _node_id(client, to, data, bootstrap)
+        there = rest_with(_chosen(client, topic, partitions), target_id)
+        partitions = [number for number in partitions if number not in there]
+        said = [already_there(topic, there, target_id)] if there else []
+        facts: dict[str, object] = {"topic": topic, "partitions": partitions, "already_there": there}
+        if not partitions:
+            print_done(said[0], {**facts, "leader": target_id, "took_ms": 0}, output)
+            return
+        began = time.monotonic()
+        ask_for(client, topic, partitions, target_id)
+        if not wait:
+            said.append(
+                f"{_names(topic, partitions)} to be led by {target_id}; `ponor partition list {topic}` shows how far it is"
+            )
+            print_done("\n".join(said), {**facts, "target": target_id}, output)
+            return
+        _await_arrival(client, topic, partitions, target_id, output)
+        took_ms = round((time.monotonic() - began) * 1000)
+    said.append(f"{_names(topic, partitions)} led by {target_id}, after {took_ms} ms")
+    print_done("\n".join(said), {**facts, "leader": target_id, "took_ms": took_ms}, output)
+
+
+@partition_app.command("cancel")
+def partition_cancel(
+    topic: TopicArgument,
+    partitions: PartitionsArgument,
+    data: DataOption = None,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Let the present leaders keep partitions that are moving."""
+    with KafkaClient(find_bootstrap(data, bootstrap)) as client:
+        ask_for(client, topic, partitions, None)
+    facts = {"topic": topic, "partitions": partitions}
+    print_done(f"{_names(topic, partitions)} to stay where they are", facts, output)
+
+
+def rest_with(places: Sequence[PartitionPlace], target_id: int) -> list[int]:
+    """Those that the broker leads already, and that are not leaving it."""
+    return [place.partition for place in places if place.leader_id == target_id and place.target_id is None]
+
+
+def already_there(topic: str, partitions: list[int], target_id: int) -> str:
+    """The sentence about partitions for which there is nothing to do. The controllers are asked for nothing, so the balancer knows nothing of the wish."""
+    return (
+        f"{_names(topic, partitions)} led by {target_id} already, nothing moves; "
+        "the balancer may move it later (`ponor cluster balance --pause` keeps everything where it is)"
+    )
+
+
+def _await_arrival(
+    client: KafkaClient, topic: str, partitions: list[int], target_id: int, output: OutputFormat
+) -> None:
+    for moving in follow(client, topic, partitions):
+        if moving and output is OutputFormat.TABLE:
+            print(f"moving: {_names(topic, moving)}", file=sys.stderr, flush=True)
+    elsewhere = [row for row in _chosen(client, topic, partitions) if row.leader_id != target_id]
+    if elsewhere:
+        names = ", ".join(f"{topic}-{row.partition} (led by {row.leader_id})" for row in elsewhere)
+        raise CommandError(
+            f"not moved to {target_id}: {names}; the move was cancelled, or another one followed it"
+        )
+
+
+def _chosen(client: KafkaClient, topic: str, partitions: list[int]) -> list[PartitionPlace]:
+    """The named partitions.
+
+    Raises:
+        CommandError: one is not there, or has replicas besides its leader.
+    """
+    known = {place.partition: place for place in places_of(client, [topic])}
+    for number in partitions:
+        if number not in known:
+            raise CommandError(f"topic {topic} has no partition {number}; it has {len(known)}, from 0")
+        if len(known[number].replicas) > 1 and known[number].target_id is None:
+            raise CommandError(
+                f"{topic}-{number} has replicas {list(known[number].replicas)}; this command knows partitions with one replica only, "
+                "use kafka-reassign-partitions.sh"
+            )
+    return [known[number] for number in partitions]
+
+
+def _node_id(client: KafkaClient, broker: int, data: Path | None, bootstrap: str | None) -> int:
+    """The broker that was meant: a node id that the cluster shows, or the number of a local broker."""
+    live = sorted(row.node_id for row in client.metadata([]).brokers)
+    if broker in live:
+        return broker
+    if bootstrap is None:
+        for entry in ClusterFile.read(ClusterDirectory(data or Path("data"))).processes:
+            if entry.role == "broker" and entry.id == broker:
+                return entry.node_id
+    raise CommandError(f"--to {broker}: there is no such broker; there are {', '.join(map(str, live))}")
+
+
+def _row(place: PartitionPlace) -> dict[str, object]:
+    row = asdict(place)
+    return {**row, "leader": row.pop("leader_id"), "moves_to": row.pop("target_id")}
+
+
+def _names(topic: str, partitions: list[int]) -> str:
+    return ", ".join(f"{topic}-{number}" for number in partitions)

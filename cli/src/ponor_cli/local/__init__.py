@@ -1,0 +1,1 @@
+"""The data directory of a local cluster: files, ports, and the control socket of `ponor up`."""

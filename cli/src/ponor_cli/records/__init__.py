@@ -1,0 +1,1 @@
+"""Records of topics as text: `ponor topic produce` and `ponor topic consume`."""

@@ -1,0 +1,124 @@
+"""Options of `ponor up` and their checks. Pure: nothing is started or written here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal
+
+from ponor_cli.errors import CommandError
+from ponor_cli.local.directory import ClusterDirectory
+from ponor_cli.local.quorum_file import FIRST_CONTROLLERS
+from ponor_cli.supervisor.port_plan import BLOCK
+
+PORT_MAX: Final = 65_535
+EVERY_INTERFACE: Final = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - to be recognised, not bound
+BROKERS_MAX = 16
+GCS_MAX = 16
+COMPACTORS_MAX = 8
+CONTROLLERS_MAX: Final = 2 * max(FIRST_CONTROLLERS)
+WALS: Final = ("file", "object")
+"""Where a broker's write-ahead log lies: on its own disk, or in the object store."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What the user asked for."""
+
+    directory: ClusterDirectory
+    controllers: int = 1
+    brokers: int = 1
+    compactors: int = 1
+    gcs: int = 1
+    host: str = "127.0.0.1"
+    """Where all processes listen."""
+    advertise: str | None = None
+    """Under which name clients and nodes reach them; None: the host."""
+    kafka_port: int = 9092
+    object_store: str | None = None
+    wal: str = "file"
+    otlp: str | None = None
+    trace_ratio: float | None = None
+    cluster_ordinal: ClusterOrdinal | None = None
+    """None: drawn when the directory is formatted, and taken from it afterwards."""
+    share_store: bool = False
+    """Whether the object store may hold other clusters too."""
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Role -> setting -> value, as `settings_routing` sorted them."""
+
+
+def check_options(options: UpOptions) -> None:
+    """Refuse what is not built yet, and what makes no sense.
+
+    Raises:
+        CommandError: names the option and the remedy.
+    """
+    if not 1 <= options.controllers <= CONTROLLERS_MAX:
+        raise CommandError(f"--controllers {options.controllers}: choose 1, 3 or 5")
+    if not 1 <= options.brokers <= BROKERS_MAX:
+        raise CommandError(f"--brokers {options.brokers}: choose 1 to {BROKERS_MAX}")
+    if not 0 <= options.compactors <= COMPACTORS_MAX:
+        raise CommandError(f"--compactors {options.compactors}: choose 0 to {COMPACTORS_MAX}")
+    if not 0 <= options.gcs <= GCS_MAX:
+        raise CommandError(f"--gcs {options.gcs}: choose 0 to {GCS_MAX}")
+    if options.cluster_ordinal is not None and not 1 <= options.cluster_ordinal <= CLUSTER_ORDINAL_MAX:
+        raise CommandError(f"--cluster-ordinal {options.cluster_ordinal}: choose 1 to {CLUSTER_ORDINAL_MAX}")
+    if options.wal not in WALS:
+        raise CommandError(f"--wal {options.wal}: unknown; use {' or '.join(WALS)}")
+    if options.otlp is not None and not options.otlp.startswith(("http://", "https://")):
+        raise CommandError(
+            f"--otlp {options.otlp}: write http://HOST:4318, where a collector takes OTLP over HTTP"
+        )
+    if options.trace_ratio is not None and not 0.0 <= options.trace_ratio <= 1.0:
+        raise CommandError(
+            f"--trace-ratio {options.trace_ratio}: give the share of requests to trace, 0 to 1"
+        )
+    if not 1 <= options.kafka_port <= PORT_MAX - BLOCK:
+        raise CommandError(
+            f"--kafka-port {options.kafka_port}: choose 1 to {PORT_MAX - BLOCK}; the {BLOCK} ports from there on are the cluster's"
+        )
+    if options.host in EVERY_INTERFACE and options.advertise is None:
+        raise CommandError(
+            f"--host {options.host} listens everywhere, but clients need one name: say --advertise HOST as well"
+        )
+    if options.advertise in EVERY_INTERFACE:
+        raise CommandError(
+            f"--advertise {options.advertise} is no name under which anybody reaches this machine"
+        )
+
+
+def object_store_url(options: UpOptions) -> str:
+    """The store's URL, absolute, so that a process finds it from any working directory.
+
+    Raises:
+        CommandError: the scheme is unknown.
+    """
+    url = options.object_store
+    if url is None:
+        return f"file://{options.directory.objects.resolve()}"
+    if url.startswith("file://"):
+        path = url.removeprefix("file://")
+        if not path:
+            raise CommandError("--object-store file://: names no directory; write file://DIR")
+        return f"file://{Path(path).resolve()}"
+    if url.startswith("s3://") and len(url) > len("s3://"):
+        return url
+    raise CommandError(f"--object-store {url}: write file://DIR or s3://BUCKET/PREFIX?endpoint=URL")
+
+
+def reach(options: UpOptions) -> str:
+    """Under which name the processes are reached."""
+    return options.advertise or options.host
+
+
+def export_environment(options: UpOptions) -> dict[str, str]:
+    """What `--otlp` and `--trace-ratio` mean in OpenTelemetry's own variables, which the processes read."""
+    environment: dict[str, str] = {}
+    if options.otlp is not None:
+        environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = options.otlp
+    if options.trace_ratio is not None:
+        environment["OTEL_TRACES_SAMPLER"] = "parentbased_traceidratio"
+        environment["OTEL_TRACES_SAMPLER_ARG"] = str(options.trace_ratio)
+    return environment
