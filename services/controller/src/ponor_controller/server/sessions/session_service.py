@@ -93,7 +93,11 @@ class SessionService:
                 error_pb2.ERROR_CODE_OVERLOADED,
                 f"{self._settings.sessions_max} sessions are open; try again later",
             )
-        hello = await _receive_hello(connection)
+        try:
+            async with self._observed.timeout(self._settings.session_timeout_ms / 1000):
+                hello = await _receive_hello(connection)
+        except TimeoutError:
+            return  # callers that say nothing must not keep nodes out
         await self._wait_until_leading(hello)
         caller, registered_index = await self._while_leading(self._register(hello))
         session = self._open(connection, caller)
@@ -153,13 +157,14 @@ class SessionService:
         losing = asyncio.get_running_loop().create_task(self._lost(losses), name="session-leadership")
         try:
             await asyncio.wait((working, losing), return_when=asyncio.FIRST_COMPLETED)
-            if self._losses != losses:
-                raise not_leading(self._leading, "registration")
-            return working.result()
         finally:
             working.cancel()
             losing.cancel()
             await asyncio.gather(working, losing, return_exceptions=True)
+        # Behind the last wait: leadership may end in it, and a session that begins after that is ended by nobody.
+        if self._losses != losses:
+            raise not_leading(self._leading, "registration")
+        return working.result()
 
     async def _lost(self, losses: int) -> None:
         while self._losses == losses:

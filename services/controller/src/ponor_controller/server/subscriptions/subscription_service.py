@@ -90,7 +90,11 @@ class SubscriptionService:
     async def handle(self, connection: Connection) -> None:
         """Serve one subscriber until it goes, or falls too far behind."""
         try:
-            start = await receive_start(connection)
+            try:
+                async with self._observed.timeout(self._settings.session_timeout_ms / 1000):
+                    start = await receive_start(connection)
+            except TimeoutError:
+                return  # a caller that says nothing
             self._check(start)
             await self._serve(connection, start)
         except OperationError as error:

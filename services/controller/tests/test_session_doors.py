@@ -1,0 +1,105 @@
+"""Who gets a session: only at a controller that leads, and not behind callers that say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from ponor.common.v1 import error_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_controller.controller import Controller
+from ponor_controller.kernel.operation import Caller
+from ponor_controller.server.sessions.session_service import SessionService
+from ponor_rpc.methods import SESSION, SUBSCRIBE
+from ponor_runtime.identity import compose_node_id
+from ponor_runtime.network import ConnectionClosedError
+from ponor_runtime.runtime import Runtime
+from ponor_simulation.process import wait_until
+
+from services.controller.tests.quorum_rig import ORDINAL, SETTINGS, QuorumRig, Writer
+
+HELLO = wire.Hello(
+    node_id=compose_node_id(ORDINAL, 0),
+    role=records_pb2.NODE_ROLE_BROKER,
+    incarnation=bytes(16),
+    kafka_host="h",
+    kafka_port=1,
+)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_no_session_begins_at_a_controller_that_ceased_to_lead_during_the_registration(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = QuorumRig(41)
+    deposed: list[Controller] = []
+    last_words: list[wire.SessionResponse] = []
+    register = SessionService._register
+
+    def depose(controller: Controller, turns_left: int) -> None:
+        if turns_left:
+            asyncio.get_running_loop().call_soon(depose, controller, turns_left - 1)
+            return
+        controller.driver.node.step_down("test")
+        controller.driver.schedule()
+
+    async def registered(self: SessionService, hello: wire.Hello) -> tuple[Caller, int]:
+        result = await register(self, hello)
+        leader = rig.leader()
+        if not deposed and leader is not None:
+            deposed.append(leader)
+            depose(leader, turns)
+        return result
+
+    monkeypatch.setattr(SessionService, "_register", registered)
+
+    async def quiet(runtime: Runtime) -> None:
+        connection = await runtime.network.connect(f"{rig.process_of(rig.leader()).name}:7000", SESSION)
+        await connection.send(wire.SessionRequest(hello=HELLO).SerializeToString())
+        while not last_words or not last_words[-1].HasField("refused"):
+            last_words.append(wire.SessionResponse.FromString(await connection.receive()))
+        await connection.close()
+
+    async def story() -> None:
+        rig.start()
+        await rig.until_led()
+        node = rig.simulation.process("node", quiet)
+        node.start()
+        await wait_until(lambda: bool(deposed))
+        await asyncio.sleep(0.1)
+        assert node.finished, "it is sent to the next leader"
+        assert last_words[-1].refused.code == error_pb2.ERROR_CODE_NOT_LEADER
+
+    with rig.watching():
+        rig.simulation.run(story())
+
+
+def test_callers_that_say_nothing_keep_nobody_out() -> None:
+    rig = QuorumRig(42, voters=1, settings=replace(SETTINGS, sessions_max=3))
+    writer = Writer(rig, ("c0:7000",))
+    closed: list[str] = []
+
+    async def call(runtime: Runtime, method: str) -> None:
+        connection = await runtime.network.connect("c0:7000", method)
+        try:
+            await connection.receive()
+        except ConnectionClosedError:
+            closed.append(method)
+
+    async def silent(runtime: Runtime) -> None:
+        await asyncio.gather(*(call(runtime, method) for method in (SESSION, SUBSCRIBE) for _ in range(3)))
+
+    async def story() -> None:
+        rig.start()
+        await rig.until_led()
+        await asyncio.sleep(1)
+        rig.simulation.process("silent", silent).start()
+        await asyncio.sleep(1)
+        writer.process.start()
+        await writer.until_written(20)
+        await wait_until(lambda: len(closed) == 6)
+
+    with rig.watching():
+        rig.simulation.run(story())
