@@ -20,7 +20,7 @@ MEMBERS := libs/runtime libs/journal libs/raft libs/kafka libs/rpc libs/partitio
            services/controller services/broker services/gc services/compactor libs/simulation simulation cli spark
 # What a running cluster needs; Spark's member goes where Spark is.
 DEPLOYED := ponor-broker ponor-cli ponor-compactor ponor-controller ponor-gc
-GENERATED_FROM := $(shell find proto libs/kafka/schema libs/rpc/generate.py libs/kafka/generate.py libs/kafka/native.py libs/kafka/src/ponor_kafka/*.pyx libs/s3stream/native.py libs/s3stream/src/s3stream/objects/*.pyx libs/metadata/native.py libs/metadata/src/ponor_metadata/*.pyx libs/metadata/src/ponor_metadata/*.pxi spark/native.py spark/src/ponor_spark/decode/*.pyx spark/src/ponor_spark/decode/*.pxi -type f 2>/dev/null)
+GENERATED_FROM := $(shell find proto libs/kafka/schema libs/*/generate.py libs/build_hook.py -type f; find libs spark -name '*.pyx' -o -name '*.pxi')
 
 .DEFAULT_GOAL := help
 

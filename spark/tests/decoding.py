@@ -7,14 +7,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 from ponor_spark.clip import AbortedRange, Clip
-from ponor_spark.decode import kernel, kernel_python
+from ponor_spark.decode import kernel
 from ponor_spark.decode.batches import BatchDecoder
 from ponor_spark.decode.errors import CorruptBatchError
 from ponor_spark.decode.schema import FULL, HEADERS, TIMESTAMP, schema_of
 
+from spark.tests import kernel_oracle
+
 EVERYTHING: Final = (*FULL.names, HEADERS)
 EVERYWHERE: Final = Clip("t", 3, 0, 1 << 60)
-KERNELS: Final[tuple[Any, ...]] = (kernel.RowBuilder, kernel_python.RowBuilder)
+KERNELS: Final[tuple[Any, ...]] = (kernel.RowBuilder, kernel_oracle.RowBuilder)
 
 
 def decode(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from operator import methodcaller
 
 import cramjam
-import pyarrow as pa
 import pytest
 from ponor_kafka.compression import Codec
 from ponor_kafka.record_batch import HEADER_BYTES
 from ponor_kafka.record_builder import NewRecord, build_batch
 from ponor_spark.clip import AbortedRange, Clip
-from ponor_spark.decode.batches import IS_NATIVE, QUEUED_BYTES_MAX, BatchDecoder
+from ponor_spark.decode.batches import QUEUED_BYTES_MAX, BatchDecoder
 from ponor_spark.decode.errors import CorruptBatchError
 from ponor_spark.decode.schema import FULL, HEADERS, schema_of
 
@@ -246,8 +245,3 @@ def test_batches_of_the_brokers_builder_are_decoded() -> None:
         batch = bytes(build_batch(records, codec=codec))
         rows = rows_of(decode(methodcaller("feed", batch, 0)))
         assert [(row["key"], row["value"]) for row in rows] == [(b"k", b"v"), (None, None)]
-
-
-def test_the_compiled_kernel_is_the_one_that_is_used() -> None:
-    assert IS_NATIVE
-    assert pa.types.is_binary(FULL.field("value").type)

@@ -16,10 +16,12 @@ from ponor_kafka.compression import Codec
 from ponor_kafka.record_builder import NewRecord, build_batch
 from ponor_runtime.identity import StreamEpoch, StreamId
 from ponor_spark.clip import Clip
-from ponor_spark.decode import kernel, kernel_python
+from ponor_spark.decode import kernel
 from ponor_spark.decode.batches import BatchDecoder
 from ponor_spark.decode.schema import FULL, HEADERS
 from s3stream.records import StreamRecord
+
+from spark.tests import kernel_oracle
 
 MB: Final = 1_000_000
 BATCH_BYTES: Final = 64 << 10
@@ -114,7 +116,7 @@ def case(
         else "+".join(columns)
     )
     print(
-        f"{records.name:17} {codec.name.lower():6} {what:17} {'kernel' if is_native else 'fallback':8}"
+        f"{records.name:17} {codec.name.lower():6} {what:17} {'kernel' if is_native else 'oracle':8}"
         f" {size_bytes / MB / seconds:8,.0f} MB/s {rows / seconds / 1e6:6.2f} M records/s"
     )
 
@@ -130,7 +132,7 @@ def main() -> None:
         for columns in (FULL.names, TIMES_ONLY):
             case(records, Codec.NONE, columns, kernel.RowBuilder, options)
         for codec in (Codec.NONE, Codec.LZ4):
-            case(records, codec, EVERYTHING, kernel_python.RowBuilder, options)
+            case(records, codec, EVERYTHING, kernel_oracle.RowBuilder, options)
 
 
 if __name__ == "__main__":

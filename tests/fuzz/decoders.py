@@ -34,7 +34,6 @@ from ponor_partition.meta_entry import decode_entry as decode_meta_entry
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
 from ponor_spark.clip import Clip
 from ponor_spark.decode import kernel as kernel_native
-from ponor_spark.decode import kernel_python
 from ponor_spark.decode.batches import BatchDecoder
 from ponor_spark.decode.errors import CorruptBatchError
 from ponor_spark.decode.schema import FULL, HEADERS
@@ -45,6 +44,7 @@ from s3stream.objects.index import decode_footer, decode_index
 from s3stream.objects.writer import ObjectWriter
 from s3stream.records import RECORD_HEADER, RECORD_HEADER_BYTES, StreamRecord, decode_records
 
+from spark.tests import kernel_oracle
 from tests.fuzz.instances import random_message
 
 DECOMPRESSED_BYTES_MAX: Final = 1 << 20
@@ -267,7 +267,7 @@ def _decode_block(data: bytes) -> None:
 def _spark_decoders() -> Iterator[Decoder]:
     """Data blocks as executors decode them, by both kernels."""
     seeds = tuple(_partition_block(codec) for codec in Codec)
-    for name, kernel in (("compiled", kernel_native.RowBuilder), ("interpreted", kernel_python.RowBuilder)):
+    for name, kernel in (("compiled", kernel_native.RowBuilder), ("oracle", kernel_oracle.RowBuilder)):
         decode_rows = partial(_decode_rows, kernel)
         yield Decoder("spark", f"rows, {name}", seeds, decode_rows, CorruptBatchError, DECOMPRESSED_BYTES_MAX)
 

@@ -66,6 +66,7 @@ def build(sources: Path, wheels: Path) -> list[str]:
     shutil.copytree(ROOT / "proto", sources / "proto")
     for member in MEMBERS:
         shutil.copytree(ROOT / member, sources / member, ignore=GENERATED)
+    shutil.copy(ROOT / "libs" / "build_hook.py", sources / "libs")
     shutil.rmtree(sources / "libs" / "rpc" / "src" / "ponor", ignore_errors=True)
     tools = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for member in MEMBERS:

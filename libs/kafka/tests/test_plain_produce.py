@@ -9,7 +9,6 @@ from typing import Final
 
 import pytest
 from crc32c import crc32c
-from ponor_kafka import plain_produce, plain_produce_python
 from ponor_kafka.api import ApiKey
 from ponor_kafka.codec import encode
 from ponor_kafka.compression import Codec
@@ -21,6 +20,8 @@ from ponor_kafka.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER_B
 from ponor_kafka.record_builder import NewRecord, build_batch
 from ponor_kafka.record_rules import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 from ponor_kafka.record_walk import walk_records
+
+from libs.kafka.tests import plain_produce_oracle
 
 VERSIONS: Final = range(3, 14)
 T0: Final = 1_700_000_000_000
@@ -75,19 +76,19 @@ def with_checksum(frame: bytearray, position: int) -> None:
     frame[position + CRC_POSITION : position + CRC_POSITION + 4] = checksum.to_bytes(4, "big")
 
 
-Plain = tuple[plain_produce.PlainProduce, plain_produce.PlainRecords]
+Plain = tuple[plain_produce_oracle.PlainProduce, plain_produce_oracle.PlainRecords]
 
 
 def both(frame: bytearray) -> Plain | None:
     """Run both parsers, check that they agree and leave the frame unchanged, and return the result."""
     before = bytes(frame)
     native = read_plain_produce(frame)
-    assert native == plain_produce_python.read_plain_produce(frame)
+    assert native == plain_produce_oracle.read_plain_produce(frame)
     if native is None:
         return None
     position, size = native[5:7]
     records = walk_plain_batch(frame, position, size)
-    assert records == plain_produce_python.walk_plain_batch(frame, position, size)
+    assert records == plain_produce_oracle.walk_plain_batch(frame, position, size)
     assert frame == before
     return None if records is None else (native, records)
 
@@ -119,10 +120,6 @@ def the_long_way_agrees(frame: bytearray, plain: Plain) -> None:
     assert INT64_MIN <= found.min_timestamp == oldest <= newest
     later = walk_records(data, count, batch.first_timestamp, False, False, oldest + 1, INT64_MAX, count)
     assert later.bad_timestamps or oldest == NO_TIMESTAMP
-
-
-def test_compiled_parser_is_in_use() -> None:
-    assert plain_produce.IS_NATIVE, "make install compiles it and needs a C compiler"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -232,7 +229,7 @@ def test_records_without_a_timestamp_report_none() -> None:
     assert plain[1] == (-1, -1, False)
 
 
-@pytest.mark.parametrize("stamped", [stamped_copy, plain_produce_python.stamped_copy])
+@pytest.mark.parametrize("stamped", [stamped_copy, plain_produce_oracle.stamped_copy])
 def test_stamped_copy_is_the_batch_with_offset_and_epoch(stamped: Callable[..., bytes]) -> None:
     batch = some_batch(random.Random(1))
     frame = framed(9, batch)
@@ -247,6 +244,6 @@ def test_stamped_copy_is_the_batch_with_offset_and_epoch(stamped: Callable[..., 
     for position, size in ((-1, 80), (0, HEADER_BYTES - 1), (1, len(frame)), (len(frame), HEADER_BYTES)):
         with pytest.raises(ValueError, match="no batch"):
             stamped(frame, position, size, 0, 0)
-        for walk in (walk_plain_batch, plain_produce_python.walk_plain_batch):
+        for walk in (walk_plain_batch, plain_produce_oracle.walk_plain_batch):
             with pytest.raises(ValueError, match="no batch"):
                 walk(frame, position, size)

@@ -1,15 +1,17 @@
-"""The compiled walk over a block's records and its interpreted twin say the same of any bytes."""
+"""Tests that the compiled walk over a block's records and its oracle return the same for any bytes."""
 
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_runtime.identity import StreamEpoch, StreamId
 from s3stream.objects import block_walk
-from s3stream.objects.block_walk import Walk, walk_in_python
 from s3stream.records import TIMESTAMP_MIN, StreamRecord
+
+from libs.s3stream.tests import block_walk_oracle
 
 STREAM, EPOCH, FIRST_OFFSET = 7, 3, 40
 COUNTS = st.integers(1, 5) | st.integers((1 << 31) - 2, (1 << 31) - 1)
@@ -26,7 +28,7 @@ def encoded(parts: list[tuple[int, int, bytes]], first_offset: int) -> bytes:
 
 
 def told(
-    walk: Walk, data: bytes, records_max: int, first_offset: int
+    walk: Any, data: bytes, records_max: int, first_offset: int
 ) -> tuple[tuple[int, int, int], array[int], array[int]]:
     positions, base_offsets = array("I", [1]), array("q", [-1])
     found = walk(data, 0, records_max, STREAM, EPOCH, first_offset, positions, base_offsets)
@@ -54,20 +56,14 @@ def test_both_walks_say_the_same(
         data[damage[0] % len(data)] = damage[1]
         data = data[: max(len(data) - cut_bytes, 0)]
     assert told(block_walk.walk, bytes(data), records_max, first_offset) == told(
-        walk_in_python, bytes(data), records_max, first_offset
+        block_walk_oracle.walk, bytes(data), records_max, first_offset
     )
 
 
 @given(RECORDS)
 def test_a_sound_block_is_walked_to_its_end(parts: list[tuple[int, int, bytes]]) -> None:
     data = encoded(parts, FIRST_OFFSET)
-    found, positions, _ = told(walk_in_python, data, 100, FIRST_OFFSET)
+    found, positions, _ = told(block_walk_oracle.walk, data, 100, FIRST_OFFSET)
     newest = max((timestamp for _, timestamp, _ in parts), default=TIMESTAMP_MIN)
     assert found == (len(data), FIRST_OFFSET + sum(count for count, _, _ in parts), newest)
     assert len(positions) == 1 + len(parts)
-
-
-def test_the_compiled_walk_is_the_one_in_use() -> None:
-    assert block_walk.IS_NATIVE, (
-        "a C compiler is there wherever tests run; `python libs/s3stream/native.py` says what failed"
-    )

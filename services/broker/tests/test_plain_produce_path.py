@@ -10,7 +10,6 @@ import pytest
 from crc32c import crc32c
 from ponor_broker.handlers.produce.plain_produce import PlainPending, PlainProduceHandler
 from ponor_broker.partitions.topics.topic_config import TopicConfig
-from ponor_kafka import plain_produce
 from ponor_kafka.record_batch import ATTRIBUTES_POSITION, CRC_POSITION
 from ponor_kafka.record_builder import NewRecord, build_batch
 from ponor_runtime.telemetry import Telemetry
@@ -120,7 +119,6 @@ def counted(telemetry: Telemetry) -> list[int]:
 
 
 async def test_good_requests_do_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert plain_produce.IS_NATIVE
     taken: list[PlainPending | None] = []
     start = PlainProduceHandler.start
 

@@ -10,7 +10,6 @@ from typing import cast
 
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
 from ponor.metadata.v1.records_pb2 import RecordBatch
-from ponor_kafka import plain_produce
 from ponor_kafka.api import ApiKey
 from ponor_metadata.errors import SessionClosedError
 from ponor_metadata.quorum_client import QuorumClient
@@ -253,12 +252,8 @@ class BrokerServices:
                 ApiKey.FETCH: self._fetch_handler(backlog),
                 ApiKey.METADATA: self._metadata,
             },
-            plain=(
-                PlainProduceHandler(
-                    self.partitions, clock, batch_bytes_max=settings.decompressed_batch_bytes_max
-                )
-                if plain_produce.IS_NATIVE
-                else None
+            plain=PlainProduceHandler(
+                self.partitions, clock, batch_bytes_max=settings.decompressed_batch_bytes_max
             ),
             serving=self.serving,
             clock=clock,

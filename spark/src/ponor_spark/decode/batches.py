@@ -1,9 +1,8 @@
 """Decoder from Kafka record batches to Arrow batches.
 
 This module handles whole batches: checksums, control batches, aborted transactions, clips, times, bounded
-decompression, and the choice of the kernel that decodes records. `kernel` is compiled when this member is
-installed; without it, `kernel_python` gives the same arrays more slowly (docs/design/spark.md#decoding has
-figures). Rows are those of a Kafka consumer.
+decompression. The compiled `kernel` decodes records (docs/design/spark.md#decoding has figures). Rows are those
+of a Kafka consumer.
 
 Offsets derive from a batch's position in its stream, not from its header, whose offset the checksum does not
 cover. A batch ends where its stream record ends; in a compacted partition the record also covers the gap
@@ -28,19 +27,11 @@ from ponor_spark.clip import AbortedRange, Clip
 from ponor_spark.decode.block_records import BlockRecords, PlacedBatch
 from ponor_spark.decode.columns import ConstantColumn
 from ponor_spark.decode.errors import corrupt
+from ponor_spark.decode.kernel import RowBuilder
 from ponor_spark.decode.schema import PARTITION, TOPIC, schema_of
 from ponor_spark.decode.window import Window
 
-try:
-    from ponor_spark.decode.kernel import RowBuilder
-
-    IS_NATIVE = True
-except ImportError:  # pragma: no cover - no C compiler was there when the member was installed
-    from ponor_spark.decode.kernel_python import RowBuilder  # type: ignore[assignment]
-
-    IS_NATIVE = False
-
-__all__ = ["IS_NATIVE", "AbortedRange", "BatchDecoder", "Clip"]
+__all__ = ["AbortedRange", "BatchDecoder", "Clip"]
 
 ROWS_MAX: Final = 1 << 16
 ROWS_MAX_LIMIT: Final = 1 << 20

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The walk over the records of uncompressed batches into the buffers of Arrow arrays, compiled. Array for array the same as `kernel_python`, which explains it.
+"""Compiled walk over the records of uncompressed batches into the buffers of Arrow arrays.
 
-What lives here: the loop over bytes, and the memory it writes. It never looks behind the end of the data or of a record; each byte of a key, a value or a
-header is copied once, to where Arrow reads it.
+It never reads past the end of the data or of a record, and copies each byte of a key, a value or a header once, to where
+Arrow reads it. The test oracle `tests/kernel_oracle.py` returns the same arrays and explains the rules.
 """
 
 from cython cimport no_gc

@@ -1,5 +1,5 @@
-"""Decode records of uncompressed batches into Arrow arrays, in Python with numpy and pyarrow: the fallback and
-the readable version of `kernel`.
+"""Decode records of uncompressed batches into Arrow arrays, in Python with numpy and pyarrow: the
+oracle of the compiled `kernel`.
 
 The rules of a record are those of Apache Kafka 4.3 (`DefaultRecord.readFrom`). A length or a count is a
 varint of at most five bytes that wraps at 32 bits, a timestamp delta one of at most ten that wraps at 64.
@@ -22,7 +22,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from ponor_kafka.primitives import Buffer
 from ponor_kafka.record_rules import INT64_MAX, Rule, malformed
-
 from ponor_spark.decode.columns import TIMESTAMP_TYPE_US, fixed, header_lists, variable
 from ponor_spark.decode.errors import timestamp_too_large
 from ponor_spark.decode.schema import HEADERS, KEY, OFFSET, TIMESTAMP, TIMESTAMP_TYPE, VALUE
@@ -139,10 +138,10 @@ class RowBuilder:
 
     def take_plain(
         self,
-        data: memoryview,  # noqa: ARG002 - see below
+        data: memoryview,
         at: int,
         expected: int,
-        bounds: tuple[int, int, int, int, int],  # noqa: ARG002
+        bounds: tuple[int, int, int, int, int],
     ) -> tuple[int, int]:
         """Decode batches of a data block that need no special handling: no codec, no transaction, no damage, no
         ambiguity.

@@ -1,5 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Compiled validation of a batch's records. It implements the rules that `record_walk_python` documents.
+"""Compiled validation of a batch's uncompressed records, as a broker does for every produced record.
+
+The rules are those of Apache Kafka 4.3 (`DefaultRecord.readFrom`, `LogValidator.validateRecord`). The test oracle
+`tests/record_walk_oracle.py` states them in Python (docs/design/kafka-protocol-and-produce-path.md#record-validation).
 
 It allocates only the reported faults and never reads past the end of the buffer.
 """

@@ -1,5 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Compiled parsing of a plain Produce request. It implements the rules that `plain_produce_python` documents.
+"""Compiled parsing of a plain Produce request, the most frequent kind, from its frame to its last record.
+
+A request is plain if it has a header with an ASCII client id, one topic with an ASCII name, one partition,
+acks 1 or -1, no transaction and no tagged fields. Its only batch is uncompressed, of format 2, with zero
+attributes, a valid checksum, well-formed records, and their largest timestamp in its header. All other
+requests, valid or not, take the general path. The test oracle `tests/plain_produce_oracle.py` states the rules
+in Python (docs/design/kafka-protocol-and-produce-path.md#plain-requests).
 
 Nothing is read past the end of the frame. The frame cannot change during a call, which holds the GIL.
 """

@@ -1,4 +1,4 @@
-"""Validation of a batch's records in Python: the fallback and reference of the compiled version.
+"""Validation of a batch's records in Python: the oracle of the compiled `ponor_kafka.record_walk`.
 
 The rules are those of Apache Kafka 4.3 (`DefaultRecord.readFrom`, `LogValidator.validateRecord`). As in Java,
 lengths and counts are varints of at most five bytes that wrap at 32 bits; timestamp deltas have at most ten

@@ -1,10 +1,4 @@
-"""Parsing of a plain Produce request in Python: the fallback and reference of the compiled version.
-
-A request is plain if it has a header with an ASCII client id, one topic with an ASCII name, one partition,
-acks 1 or -1, no transaction and no tagged fields. Its only batch is uncompressed, of format 2, with zero
-attributes, a valid checksum, well-formed records, and their largest timestamp in its header. All other
-requests, valid or not, take the general path.
-"""
+"""Parsing of a plain Produce request in Python: the oracle of the compiled `ponor_kafka.plain_produce`."""
 
 from __future__ import annotations
 
@@ -17,7 +11,8 @@ from ponor_kafka.headers import RequestHeader, decode_request_header
 from ponor_kafka.produce_walk import FLEXIBLE_MIN, VERSION_MAX, VERSION_MIN, walk_one_partition
 from ponor_kafka.record_batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, NO_PRODUCER_ID, BatchView
 from ponor_kafka.record_rules import INT64_MAX, INT64_MIN
-from ponor_kafka.record_walk_python import walk_records
+
+from libs.kafka.tests.record_walk_oracle import walk_records
 
 PlainProduce: TypeAlias = tuple[int, int, int, str | bytes, int, int, int, int, int, int, int]
 """Of the request: version, correlation id, timeout in ms, topic (its id from version 13), partition. Of the

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The walk over the records of a block, compiled: as far as they keep the rules. Record for record the same as `block_walk.walk_in_python`.
+"""Compiled walk over the record headers of a block, up to the first record that breaks a rule.
 
-What lives here: the loop over bytes alone. It never looks behind the end of the buffer, and says nothing about what breaks a rule: it stops
-before it.
+It never reads past the end of the buffer. `block.py` writes the error message for a broken rule. The test oracle
+`tests/block_walk_oracle.py` states the rules in Python.
 """
 
 from cpython cimport array
@@ -38,7 +38,21 @@ def walk(
     array.array positions,
     array.array base_offsets,
 ):
-    """See `block_walk.walk`."""
+    """Append position and base offset of each record to the arrays.
+
+    Args:
+        data: the block.
+        at: position of the first record.
+        records_max: maximum number of records.
+        stream_id: stream of the block.
+        epoch: epoch of the stream.
+        offset: expected base offset of the first record.
+        positions: receives the position of each record, as unsigned 32 bits.
+        base_offsets: receives the base offset of each record, as signed 64 bits.
+
+    Returns:
+        The position after the last record, its end offset, and the largest timestamp (`TIMESTAMP_MIN` without records).
+    """
     cdef Py_ssize_t length = data.shape[0]
     cdef Py_ssize_t before = len(positions)
     cdef Py_ssize_t found = 0
