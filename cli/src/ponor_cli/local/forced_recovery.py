@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from ponor_controller.configuration import ControllerConfiguration, read_configuration
-from ponor_controller.consensus.errors import DirectoryInUseError, RecordLogCorruptError, WrongDirectoryError
+from ponor_controller.consensus.errors import (
+    DirectoryInUseError,
+    QuorumLivesError,
+    RecordLogCorruptError,
+    WrongDirectoryError,
+)
 from ponor_controller.startup.forced_recovery import ForcedRecovery, force_recovery
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.lifecycle import StartRefusedError
@@ -74,17 +79,24 @@ def _recovered(file: Path, data: Path | None = None) -> ForcedRecovery:
                 configuration, options=replace(configuration.options, data=data.absolute())
             )
         return asyncio.run(_force(configuration))
-    except (DirectoryInUseError, RecordLogCorruptError, WrongDirectoryError, StartRefusedError) as error:
+    except (
+        DirectoryInUseError,
+        QuorumLivesError,
+        RecordLogCorruptError,
+        WrongDirectoryError,
+        StartRefusedError,
+    ) as error:
         raise CommandError(str(error)) from error
 
 
 async def _force(configuration: ControllerConfiguration) -> ForcedRecovery:
-    disk = SystemDisk()
+    disk, network = SystemDisk(), GrpcNetwork(tls=configuration.peer_tls)
     try:
-        runtime = Runtime(SystemClock(), SystemRandomness(), disk, GrpcNetwork(), Telemetry(), _fail_stop)
+        runtime = Runtime(SystemClock(), SystemRandomness(), disk, network, Telemetry(), _fail_stop)
         return await force_recovery(runtime, configuration.settings, configuration.options)
     finally:
         disk.close()
+        await network.close()
 
 
 def _fail_stop(what: str, error: BaseException) -> NoReturn:

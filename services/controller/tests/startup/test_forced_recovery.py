@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.controller.v1 import session_service_pb2 as session_wire
-from ponor_controller.consensus.errors import DirectoryInUseError, WrongDirectoryError
+from ponor_controller.consensus.errors import DirectoryInUseError, QuorumLivesError, WrongDirectoryError
 from ponor_controller.options import ControllerOptions
 from ponor_controller.startup.forced_recovery import ForcedRecovery, force_recovery
 from ponor_metadata.counters import INCARNATION_JUMP
@@ -137,6 +137,22 @@ async def test_everything_in_the_chosen_log_is_kept_and_the_lost_controllers_are
             (row,) = subscription.image.quorum
             assert (row.node_id, row.voter) == (kept.member.node_id, True)
             await _the_others_are_not_heard(all_three, subscription)
+
+
+async def test_a_quorum_that_lives_is_not_recovered(tmp_path: Path) -> None:
+    async with machines(tmp_path) as all_three:
+        kept = all_three[KEPT]
+        async with a_node(all_three) as (session, _):
+            await session.submit(put("k"))
+            await _everybody_has_everything(all_three)
+        await kept.cut_off()
+        with pytest.raises(QuorumLivesError, match="2 of the 3 voters run"):
+            await force(kept)
+        kept.start()
+        await _everybody_has_everything(all_three)
+        for machine in all_three[:2]:
+            await machine.cut_off()
+        assert (await force(kept)).incarnation == 1, "a minority does not keep the others from it"
 
 
 async def test_nothing_is_deleted_before_somebody_confirms(tmp_path: Path) -> None:

@@ -20,6 +20,10 @@ class DirectoryInUseError(Exception):
     """Another process holds the data directory."""
 
 
+class QuorumLivesError(Exception):
+    """A forced recovery is not needed; the message names the controllers that run."""
+
+
 class WrongDirectoryError(Exception):
     """The data directory belongs to another cluster."""
 

@@ -18,11 +18,15 @@ from ponor_metadata.view import cluster_of
 from ponor_raft.entry import Entry, HardState
 from ponor_raft.stored import StoredState
 from ponor_rpc.errors import OperationError
+from ponor_runtime.network import Network
 from ponor_runtime.runtime import Runtime
 
+from ponor_controller.consensus.address_book import AddressBook
 from ponor_controller.consensus.directory_identity import DirectoryIdentity, open_identity
-from ponor_controller.consensus.errors import DirectoryInUseError, WrongDirectoryError
-from ponor_controller.consensus.members import Member, membership_of, voters_set
+from ponor_controller.consensus.errors import DirectoryInUseError, QuorumLivesError, WrongDirectoryError
+from ponor_controller.consensus.introduction import ask_who
+from ponor_controller.consensus.members import Member, members_of_rows, membership_of, voters_set
+from ponor_controller.consensus.peer_frames import replica
 from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
 from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings
@@ -58,8 +62,14 @@ async def force_recovery(
 ) -> ForcedRecovery:
     """Make one stopped controller the whole quorum. Durable when it returns.
 
+    Args:
+        runtime: its network is the one between controllers.
+        settings: of the controller.
+        options: of the controller.
+
     Raises:
         DirectoryInUseError: the controller runs.
+        QuorumLivesError: a majority of the voters runs.
         WrongDirectoryError: the directory holds no log of a cluster.
         RecordLogCorruptError: it is damaged: choose another controller's.
     """
@@ -80,7 +90,7 @@ async def force_recovery(
             runtime.disk, options.data, identity.directory_id, log_settings, runtime.telemetry
         )
         try:
-            return await _append(log, settings, identity, options)
+            return await _append(runtime, log, settings, identity, options)
         finally:
             await log.close()
     finally:
@@ -88,7 +98,11 @@ async def force_recovery(
 
 
 async def _append(
-    log: RecordLog, settings: ControllerSettings, identity: DirectoryIdentity, options: ControllerOptions
+    runtime: Runtime,
+    log: RecordLog,
+    settings: ControllerSettings,
+    identity: DirectoryIdentity,
+    options: ControllerOptions,
 ) -> ForcedRecovery:
     stored = await log.recover(membership_of(identity.initial_voters))
     image = recover(log, stored, settings).image
@@ -106,6 +120,7 @@ async def _append(
         raise WrongDirectoryError(
             f"{options.data}: the cluster was recovered by force {INCARNATION_MAX} times, and no epochs are left for one more"
         )
+    await _refuse_living_quorum(runtime.network, image, identity, options)
     last_term = stored.entries[-1].term if stored.entries else stored.base.term
     term = stored.hard_state.term + 1
     own = Member(identity.node_id, identity.directory_id.bytes, options.peer_listen, options.listen)
@@ -115,6 +130,29 @@ async def _append(
     return ForcedRecovery(
         cluster.cluster_id, identity.node_id, known_committed, entry.index - 1, last_term, incarnation, former
     )
+
+
+async def _refuse_living_quorum(
+    network: Network, image: MetadataImage, identity: DirectoryIdentity, options: ControllerOptions
+) -> None:
+    """A majority that runs goes on under the former incarnation, beside the new one, in the same object store."""
+    voters = [member for member in members_of_rows(image.quorum) if member.voter]
+    addresses = AddressBook(options.voters)
+    addresses.learn(voters)
+
+    async def is_alive(voter: Member) -> bool:
+        address = addresses.peer_address(voter.replica)
+        answer = await ask_who(network, address) if address else None
+        return answer is not None and replica(answer.replica) == voter.replica
+
+    answers = await asyncio.gather(*map(is_alive, voters))
+    living = [voter for voter, alive in zip(voters, answers, strict=True) if alive]
+    if 2 * len(living) > len(voters) or identity.replica in [voter.replica for voter in living]:
+        names = ", ".join(str(voter.node_id) for voter in living)
+        raise QuorumLivesError(
+            f"{len(living)} of the {len(voters)} voters run (node {names}): nothing is lost that needs a forced recovery. "
+            "To recover all the same, stop every controller first"
+        )
 
 
 def _apply_rest(image: MetadataImage, stored: StoredState) -> None:
