@@ -1,4 +1,4 @@
-"""Scenarios of the group coordinator: one group with many offsets, over a log in memory."""
+"""Scenarios of the group coordinator: a group with many offsets, and many groups, over a log in memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from ponor_broker.groups.coordinator import GroupCoordinator
 from ponor_broker.groups.events import MemberClaim
 from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
+from ponor_broker.handlers.groups.find_coordinator import FindCoordinatorHandler
+from ponor_broker.handlers.groups.group_admin import GroupAdminHandlers
 from ponor_broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.message import Message
+from ponor_kafka.messages.delete_groups import DeleteGroupsRequest
+from ponor_kafka.messages.describe_groups import DescribeGroupsRequest
+from ponor_kafka.messages.find_coordinator import FindCoordinatorRequest
+from ponor_kafka.messages.list_groups import ListGroupsRequest
 from ponor_kafka.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
 from services.broker.tests.groups.conftest import BrokerWorld
@@ -25,6 +31,9 @@ TOPICS: Final = 100
 PARTITIONS: Final = 1_000
 OFFSETS: Final = TOPICS * PARTITIONS
 RETENTION_MS: Final = 1_000_000
+GROUPS: Final = 20_000
+COMMITS_TOGETHER: Final = 500
+KEYS: Final = 20_000
 
 
 def _offset(number: int) -> CommittedOffset:
@@ -92,6 +101,59 @@ async def group_deletion(recorder: TurnRecorder) -> None:
     await _commit_all(coordinator)
     recorder.start_recording()
     assert await coordinator.delete_group("g") is ErrorCode.NONE
+    recorder.stop_recording()
+    assert coordinator.budget.groups == 0
+    await coordinator.close()
+
+
+async def _many_groups() -> tuple[BrokerWorld, GroupCoordinator]:
+    world, coordinator = await _world()
+    for first in range(0, GROUPS, COMMITS_TOGETHER):
+        commits = (
+            coordinator.commit_offsets(f"g{number}", MemberClaim(""), {("t0", 0): _offset(number)})
+            for number in range(first, first + COMMITS_TOGETHER)
+        )
+        assert set(await asyncio.gather(*commits)) == {ErrorCode.NONE}
+    return world, coordinator
+
+
+@scenario("groups-found", f"FindCoordinator of {KEYS:,} groups")
+async def groups_found(recorder: TurnRecorder) -> None:
+    """What an administrator's tool asks first of all groups."""
+    _, coordinator = await _world()
+    desk = Desk([FindCoordinatorHandler(coordinator).api], {})
+    await desk.ask(ApiKey.FIND_COORDINATOR, 4, FindCoordinatorRequest(coordinator_keys=["g"]))
+    request = FindCoordinatorRequest(coordinator_keys=[f"g{number}" for number in range(KEYS)])
+    recorder.start_recording()
+    assert await desk.ask(ApiKey.FIND_COORDINATOR, 4, request) > 20 * KEYS
+    recorder.stop_recording()
+    await coordinator.close()
+
+
+@scenario("groups-listed", f"ListGroups and DescribeGroups of {GROUPS:,} groups")
+async def groups_listed(recorder: TurnRecorder) -> None:
+    """What monitoring asks every few seconds."""
+    _, coordinator = await _many_groups()
+    desk = Desk(GroupAdminHandlers(coordinator).apis, {})
+    await desk.ask(ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(groups=["g0"]))
+    await desk.ask(ApiKey.LIST_GROUPS, 4, ListGroupsRequest(states_filter=["none"]))
+    every = DescribeGroupsRequest(groups=[f"g{number}" for number in range(GROUPS)])
+    recorder.start_recording()
+    assert await desk.ask(ApiKey.LIST_GROUPS, 4, ListGroupsRequest()) > 10 * GROUPS
+    assert await desk.ask(ApiKey.DESCRIBE_GROUPS, 5, every) > 10 * GROUPS
+    recorder.stop_recording()
+    await coordinator.close()
+
+
+@scenario("groups-deleted", f"DeleteGroups of {GROUPS:,} groups in one request")
+async def groups_deleted(recorder: TurnRecorder) -> None:
+    """By an administrator."""
+    _, coordinator = await _many_groups()
+    desk = Desk(GroupAdminHandlers(coordinator).apis, {})
+    await desk.ask(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(["nobody"]))
+    every = DeleteGroupsRequest([f"g{number}" for number in range(GROUPS)])
+    recorder.start_recording()
+    await desk.ask(ApiKey.DELETE_GROUPS, 2, every)
     recorder.stop_recording()
     assert coordinator.budget.groups == 0
     await coordinator.close()

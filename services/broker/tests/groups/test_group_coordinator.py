@@ -14,6 +14,7 @@ from ponor_broker.groups.records import CommittedOffset, GroupEntry, OffsetEntry
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.record_builder import build_batch
+from ponor_runtime.turns import at_once
 from s3stream.errors import AppendBackpressureError, StorageFailedError, StreamClosedError
 
 NOBODY = MemberClaim("")
@@ -215,7 +216,7 @@ async def test_while_its_partition_is_read_a_group_answers_so(world: Any) -> Non
     assert coordinator.fetch_offsets("g", None) is loading
     assert coordinator.describe_group("g").error is loading
     assert await coordinator.delete_group("g") is loading
-    assert coordinator.list_groups() == (loading, [])
+    assert at_once(coordinator.list_groups()) == (loading, [])
     await world.clock.pass_ms(2_000)
     assert coordinator.describe_group("g").state is GroupState.STABLE
 
@@ -239,10 +240,10 @@ async def test_damage_in_one_partition_leaves_the_others_alone(world: Any) -> No
     coordinator = await world.start()
     await world.clock.pass_ms(3_000)
     assert await coordinator.commit_offsets("g", NOBODY, {("t", 0): CommittedOffset(7)}) is ErrorCode.NONE
-    assert coordinator.list_groups()[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert at_once(coordinator.list_groups())[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     world.logs[bad].clear()
     await world.clock.pass_ms(1_000)
-    assert coordinator.list_groups()[0] is ErrorCode.NONE
+    assert at_once(coordinator.list_groups())[0] is ErrorCode.NONE
 
 
 async def test_when_its_partition_moves_a_waiting_member_is_told(world: Any) -> None:
@@ -265,10 +266,10 @@ async def test_a_member_whose_client_went_away_is_dropped_by_its_session(world: 
 async def test_the_first_question_for_a_coordinator_makes_the_topic(world_type: Any) -> None:
     world = world_type(GroupSettings(offsets_topic_partitions=4))
     coordinator = await world.start()
-    assert await coordinator.find("g") is None
-    assert await coordinator.find("h") is None
+    assert await coordinator.find(["g"]) == [None]
+    assert await coordinator.find(["h"]) == [None]
     await world.clock.pass_ms(100)
-    address = await coordinator.find("g")
+    (address,) = await coordinator.find(["g"])
     assert (address.node_id, address.port) == (65_537, 9092)
     await coordinator.close()
     assert world.failures == []
@@ -360,7 +361,7 @@ async def test_a_deleted_group_is_gone_for_good_with_commits_that_were_under_way
     await world.kill()
     coordinator = await world.start()
     assert coordinator.fetch_offsets("g", None) == []
-    assert coordinator.list_groups() == (ErrorCode.NONE, [])
+    assert at_once(coordinator.list_groups()) == (ErrorCode.NONE, [])
     assert await coordinator.delete_group("g") is ErrorCode.GROUP_ID_NOT_FOUND
 
 
@@ -395,12 +396,12 @@ async def test_offsets_of_an_empty_group_expire_a_week_after_it_became_empty(wor
         (("t", 1), CommittedOffset(2, commit_timestamp_ms=now_ms))
     ]
     await world.clock.pass_ms(week_ms - 1_400_000)
-    assert len(coordinator.list_groups()[1]) == 2
+    assert len(at_once(coordinator.list_groups())[1]) == 2
     await world.clock.pass_ms(1_400_000)
-    assert coordinator.list_groups() == (ErrorCode.NONE, [])
+    assert at_once(coordinator.list_groups()) == (ErrorCode.NONE, [])
     await world.kill()
     coordinator = await world.start()
-    assert coordinator.list_groups() == (ErrorCode.NONE, [])
+    assert at_once(coordinator.list_groups()) == (ErrorCode.NONE, [])
 
 
 async def test_what_is_snapshot_is_what_a_restart_finds(world: Any) -> None:

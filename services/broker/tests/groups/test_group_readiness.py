@@ -45,9 +45,9 @@ async def end(world: Any) -> None:
 
 async def test_the_first_question_is_answered_when_the_topic_serves(world_type: Any) -> None:
     world = await new_cluster(world_type)
-    finds = [asyncio.ensure_future(world.coordinator.find(name)) for name in ("g", "h")]
+    finds = [asyncio.ensure_future(world.coordinator.find([name])) for name in ("g", "h")]
     await world.clock.pass_ms(100)
-    addresses = [await find for find in finds]
+    addresses = [address for find in finds for address in await find]
     assert [address.node_id for address in addresses] == [65_537, 65_537]
     assert len(world.coordinator._readiness) == 0
     assert (
@@ -85,7 +85,7 @@ async def test_a_question_waits_until_the_first_leader_is_named(world_type: Any)
     await world.start()
     world.topics["__consumer_offsets"] = (UUID(int=99), 1)
     world.new.add(0)
-    find = asyncio.ensure_future(world.coordinator.find("g"))
+    find = asyncio.ensure_future(world.coordinator.find(["g"]))
     await world.clock.pass_ms(500)
     assert not find.done()
     world.new.discard(0)
@@ -93,7 +93,7 @@ async def test_a_question_waits_until_the_first_leader_is_named(world_type: Any)
     world.open_partition(0)
     world.coordinator.image_changed()
     await world.clock.pass_ms(1)
-    assert (await find).node_id == 65_537
+    assert [address.node_id for address in await find] == [65_537]
     await end(world)
 
 

@@ -15,6 +15,7 @@ from ponor_broker.groups.records import CommittedOffset
 from ponor_broker.groups.settings import GroupSettings
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.record_builder import build_batch
+from ponor_runtime.turns import at_once
 from s3stream.errors import AppendBackpressureError, StreamClosedError
 
 NOBODY = MemberClaim("")
@@ -51,7 +52,7 @@ def held(world: Any) -> dict[str, dict[tuple[str, int], int]]:
             place: committed.offset
             for place, committed in world.coordinator.fetch_offsets(group.group_id, None)
         }
-        for group in world.coordinator.list_groups()[1]
+        for group in at_once(world.coordinator.list_groups())[1]
     }
 
 

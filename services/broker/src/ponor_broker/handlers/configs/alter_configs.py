@@ -6,7 +6,6 @@ operation per resource: a refused resource does not hold up the others.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -22,6 +21,7 @@ from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.bounded_gather import bounded_gather
 
 CHANGE_KINDS: Final = frozenset(int(kind) for kind in ChangeKind)
 
@@ -92,11 +92,9 @@ class AlterConfigsHandler:
         validate_only: bool,
     ) -> list[_Outcome]:
         times = Counter(rows)
-        return await asyncio.gather(
-            *(
-                self._outcome(row, each, times[row], replace=replace, validate_only=validate_only)
-                for row, each in zip(rows, changes, strict=True)
-            )
+        return await bounded_gather(
+            self._outcome(row, each, times[row], replace=replace, validate_only=validate_only)
+            for row, each in zip(rows, changes, strict=True)
         )
 
     async def _outcome(

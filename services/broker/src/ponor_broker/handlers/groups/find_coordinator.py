@@ -7,14 +7,16 @@ INVALID_REQUEST librdkafka asks again and again, so that `init_transactions()` d
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from ponor_runtime.turns import Steps, Turns
 
-from ponor_broker.groups.coordinator import GroupCoordinator
+from ponor_broker.groups.coordinator import ROWS_PER_STEP, GroupCoordinator
+from ponor_broker.groups.ports import BrokerAddress
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
 
 BATCHED_FROM: Final = 4
@@ -23,6 +25,14 @@ TRANSACTION: Final = 1
 NO_NODE: Final = -1
 SINGLE_SUCCESS: Final = "NONE"
 """What Kafka writes as the error message of a success, before version 4."""
+REFUSALS: Final[Mapping[int, tuple[ErrorCode, str]]] = {
+    GROUP: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker coordinates this group yet; ask again"),
+    TRANSACTION: (
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        "there are no transactions on this broker yet",
+    ),
+}
+"""Why a key of each type has no coordinator."""
 
 
 class FindCoordinatorHandler:
@@ -30,6 +40,7 @@ class FindCoordinatorHandler:
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
+        self._turns = Turns()
 
     @property
     def api(self) -> ApiHandler:
@@ -41,11 +52,10 @@ class FindCoordinatorHandler:
     ) -> FindCoordinatorResponse:
         """One answer per key."""
         if context.api_version >= BATCHED_FROM:
-            answers = await asyncio.gather(
-                *(self._find(key, request.key_type) for key in request.coordinator_keys)
+            return FindCoordinatorResponse(
+                coordinators=await self._find(request.coordinator_keys, request.key_type)
             )
-            return FindCoordinatorResponse(coordinators=answers)
-        answer = await self._find(request.key, request.key_type)
+        (answer,) = await self._find([request.key], request.key_type)
         return FindCoordinatorResponse(
             error_code=answer.error_code,
             error_message=answer.error_message or SINGLE_SUCCESS,
@@ -54,26 +64,24 @@ class FindCoordinatorHandler:
             port=answer.port,
         )
 
-    async def _find(self, key: str, key_type: int) -> Coordinator:
-        if key_type == TRANSACTION:
-            return _none(
-                key,
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "there are no transactions on this broker yet",
-            )
-        if key_type != GROUP:
-            return _none(
-                key,
-                ErrorCode.INVALID_REQUEST,
-                f"key type {key_type} has no coordinator here, only 0 (groups)",
-            )
-        address = await self._coordinator.find(key)
+    async def _find(self, keys: Sequence[str], key_type: int) -> list[Coordinator]:
+        found = await self._coordinator.find(keys) if key_type == GROUP else [None] * len(keys)
+        return await self._turns.run_short(_answers(keys, key_type, found))
+
+
+def _answers(
+    keys: Sequence[str], key_type: int, found: Sequence[BrokerAddress | None]
+) -> Steps[list[Coordinator]]:
+    refusal = REFUSALS.get(key_type) or (
+        ErrorCode.INVALID_REQUEST,
+        f"key type {key_type} has no coordinator here, only {GROUP} (groups)",
+    )
+    answers: list[Coordinator] = []
+    for number, (key, address) in enumerate(zip(keys, found, strict=True), 1):
         if address is None:
-            return _none(
-                key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker coordinates this group yet; ask again"
-            )
-        return Coordinator(key, address.node_id, address.host, address.port, ErrorCode.NONE, "")
-
-
-def _none(key: str, error: ErrorCode, message: str) -> Coordinator:
-    return Coordinator(key, NO_NODE, "", NO_NODE, error, message)
+            answers.append(Coordinator(key, NO_NODE, "", NO_NODE, *refusal))
+        else:
+            answers.append(Coordinator(key, address.node_id, address.host, address.port, ErrorCode.NONE, ""))
+        if number % ROWS_PER_STEP == 0:
+            yield
+    return answers

@@ -23,6 +23,7 @@ from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.partitions.topics.topics import INTERNAL_TOPICS
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.bounded_gather import bounded_gather
 
 NO_WATERMARK: Final = -1
 
@@ -45,8 +46,8 @@ class DeleteRecordsHandler:
         topics = [
             DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=await asyncio.gather(
-                    *(self._delete(topic.name, wanted, timeout_s) for wanted in topic.partitions)
+                partitions=await bounded_gather(
+                    self._delete(topic.name, wanted, timeout_s) for wanted in topic.partitions
                 ),
             )
             for topic in request.topics

@@ -28,6 +28,7 @@ from ponor_broker.partitions.errors import PartitionError, storage_error
 from ponor_broker.partitions.partition import Partition
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.bounded_gather import bounded_gather
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -71,7 +72,7 @@ class ListOffsetsHandler:
         """Of one topic. A partition that is asked for twice is refused once: nobody knows which question was meant."""
         asked = Counter(wanted.partition_index for wanted in topic.partitions)
         once = [wanted for wanted in topic.partitions if asked[wanted.partition_index] == 1]
-        answers = await asyncio.gather(*(self._answer(topic.name, wanted, version) for wanted in once))
+        answers = await bounded_gather(self._answer(topic.name, wanted, version) for wanted in once)
         twice = [index for index, count in asked.items() if count > 1]
         refused = [ListOffsetsPartitionResponse(index, ErrorCode.INVALID_REQUEST) for index in twice]
         return [*answers, *refused]

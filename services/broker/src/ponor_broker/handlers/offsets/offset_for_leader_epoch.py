@@ -6,8 +6,6 @@ never takes a consumer back.
 
 from __future__ import annotations
 
-import asyncio
-
 from ponor_kafka.api import ApiKey
 from ponor_kafka.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -20,6 +18,7 @@ from ponor_kafka.messages.offset_for_leader_epoch import (
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
+from ponor_broker.requests.bounded_gather import bounded_gather
 
 
 class LeaderEpochsHandler:
@@ -42,8 +41,8 @@ class LeaderEpochsHandler:
             topics=[
                 OffsetForLeaderTopicResult(
                     topic=topic.topic,
-                    partitions=await asyncio.gather(
-                        *(self._answer(topic.topic, wanted) for wanted in topic.partitions)
+                    partitions=await bounded_gather(
+                        self._answer(topic.topic, wanted) for wanted in topic.partitions
                     ),
                 )
                 for topic in request.topics

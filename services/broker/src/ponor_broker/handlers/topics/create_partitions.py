@@ -5,7 +5,6 @@ What lives here: the request's own rules (assignments, duplicates) and the answe
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
 from ponor_kafka.api import ApiKey
@@ -22,6 +21,7 @@ from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.bounded_gather import bounded_gather
 
 
 class CreatePartitionsHandler:
@@ -47,8 +47,8 @@ class CreatePartitionsHandler:
             for name, count in times.items()
             if count > 1
         ]
-        results = await asyncio.gather(
-            *(self._create(topic, request) for topic in request.topics if times[topic.name] == 1)
+        results = await bounded_gather(
+            self._create(topic, request) for topic in request.topics if times[topic.name] == 1
         )
         return CreatePartitionsResponse(results=[*repeated, *results])
 

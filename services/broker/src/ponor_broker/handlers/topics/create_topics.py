@@ -6,7 +6,6 @@ one operation per topic: a refused topic does not hold up the others.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import Final
 
@@ -27,6 +26,7 @@ from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.bounded_gather import bounded_gather
 
 UNSET: Final = -1
 SHOWN_FACTOR: Final = 1
@@ -53,8 +53,8 @@ class CreateTopicsHandler:
         """One result per topic; a topic that is named twice is not made."""
         del context
         times = Counter(topic.name for topic in request.topics)
-        results = await asyncio.gather(
-            *(self._create(topic, request) for topic in request.topics if times[topic.name] == 1)
+        results = await bounded_gather(
+            self._create(topic, request) for topic in request.topics if times[topic.name] == 1
         )
         repeated = [
             _refused(name, PartitionError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))

@@ -5,7 +5,6 @@ What lives here: the request's forms and the answer; the controller removes the 
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
@@ -23,6 +22,7 @@ from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+from ponor_broker.requests.bounded_gather import bounded_gather
 
 STATES_VERSION_MIN = 6
 
@@ -48,7 +48,7 @@ class DeleteTopicsHandler:
         )
         once, repeated = self._separate(states)
         deadline_ms = max(request.timeout_ms, 1)
-        deleted = await asyncio.gather(*(self._delete(state, deadline_ms) for state in once))
+        deleted = await bounded_gather(self._delete(state, deadline_ms) for state in once)
         return DeleteTopicsResponse(responses=[*repeated, *deleted])
 
     def _separate(
