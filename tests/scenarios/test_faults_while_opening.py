@@ -22,7 +22,7 @@ from ponor_runtime.identity import NodeId
 from s3stream.errors import S3StreamError
 
 from tests.scenarios.moving_world import MovingWorld
-from tests.simulation.catching_seeds import planted
+from tests.simulation.mutants.table import MUTANTS
 
 STEPS = 5
 """Operations of the controllers that the first open of a partition asks for: streams made, key put, streams opened, and some more."""
@@ -167,5 +167,5 @@ def test_nothing_is_left_that_no_row_explains(fault: Fault, step: int) -> None:
     ],
 )
 def test_a_planted_bug_leaves_something(mutant: str, fault: Fault, step: int) -> None:
-    with planted(mutant):
+    with MUTANTS[mutant].planted():
         assert _tell(fault, step, rest_s=20.0) != []

@@ -12,7 +12,7 @@ from ponor_runtime.health import LOOK_S
 from ponor_simulation.process import wait_until
 from ponor_simulation.simulation import Simulation, SimulationFailedError
 
-from tests.simulation.mutants import readiness_ignores_currency
+from tests.simulation.mutants.table import MUTANTS
 
 NOTICED_S_MAX = 5.0 - LOOK_S
 """A probe is to fail within 5 s, and the conditions are evaluated every `LOOK_S`."""
@@ -77,7 +77,7 @@ def test_a_broker_that_hears_no_controller_withdraws_its_readiness_within_five_s
 
 
 def test_a_broker_that_ignores_the_age_of_its_metadata_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    readiness_ignores_currency.plant(monkeypatch)
+    MUTANTS["readiness_ignores_currency"].plant(monkeypatch)
     with pytest.raises(SimulationFailedError, match="'metadata' in"):
         World(0).tell(cut_off_is_noticed(lambda world: world.cluster.brokers[1], "metadata"))
 

@@ -8,7 +8,7 @@ from ponor_rpc.errors import OperationError
 from ponor_simulation.simulation import SimulationFailedError
 
 from tests.scenarios.test_brokers_without_disks import World
-from tests.simulation.mutants import unregistration_forgets_epochs
+from tests.simulation.mutants.table import MUTANTS
 
 ATTEMPTS_MAX = 60
 
@@ -47,6 +47,6 @@ def test_a_node_id_is_used_again_at_a_higher_epoch_and_nothing_is_lost() -> None
 
 
 def test_a_registration_that_begins_its_epochs_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    unregistration_forgets_epochs.plant(monkeypatch)
+    MUTANTS["unregistration_forgets_epochs"].plant(monkeypatch)
     with pytest.raises(SimulationFailedError, match="never begin again"):
         World(3).happen(a_broker_dies_and_its_id_is_used_again)

@@ -1,39 +1,27 @@
-"""Which seed catches which planted bug: `python -m tests.simulation.catching_seeds NAME…` looks through the first 200.
+"""Search a seed that catches a planted bug: `python -m tests.simulation.catching_seeds NAME…`.
 
-What lives here: the search. The seeds that it found stand in `test_planted_bugs`, and each is replayed there; after a change of what the dice mean they move, and are looked for again.
+The table of mutants records the seeds. A change that affects the random draws moves them; then search again.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
-import pytest
 from ponor_cluster_simulation.seeds import run_seed, silence
+
+from tests.simulation.mutants.table import MUTANTS
 
 SEEDS_MAX = 200
 
 
-@contextmanager
-def planted(mutant: str) -> Iterator[None]:
-    """The bug is there within the block."""
-    patch = pytest.MonkeyPatch()
-    importlib.import_module(f"tests.simulation.mutants.{mutant}").plant(patch)
-    try:
-        yield
-    finally:
-        patch.undo()
-
-
 def catching_seed(mutant: str, seeds: Iterable[int] = range(SEEDS_MAX)) -> tuple[int, str] | None:
-    """The first seed that fails with the bug, and what it says."""
-    with planted(mutant):
-        for seed in seeds:
+    """Return the first seed that fails with the bug, and its failure."""
+    for seed in seeds:
+        with MUTANTS[mutant].planted():
             failure = run_seed(seed, small=False).failure
-            if failure:
-                return seed, failure
+        if failure:
+            return seed, failure
     return None
 
 

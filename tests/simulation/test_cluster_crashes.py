@@ -11,7 +11,6 @@ A seed that fails prints itself and the last events. One seed again, alone and e
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import subprocess
 import sys
@@ -23,6 +22,8 @@ import pytest
 from ponor_simulation.simulation import SimulationFailedError
 
 from tests.simulation.cluster_world import STOP_S_MAX, ClusterWorld
+from tests.simulation.mutants.mutant import Suite
+from tests.simulation.mutants.table import MUTANTS, caught_by
 
 SEEDS = int(os.environ.get("PONOR_SEEDS", "10"))
 SEED = os.environ.get("PONOR_SEED")
@@ -146,23 +147,12 @@ def test_a_broker_stops_in_time_whatever_else_is_down(down: str) -> None:
         world.simulation.run(scenario())
 
 
-@pytest.mark.parametrize(
-    ("mutant", "seed", "caught_by"),
-    [
-        ("storage_ack_before_durable", 0, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
-        ("storage_trims_before_commit", 4, "neither in the write-ahead log nor uploaded"),
-        ("broker_duplicate_before_durable", 0, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
-        ("broker_forgets_producers", 1, "was acknowledged at"),
-        ("broker_snapshot_forgets_confirmed", 2, "OUT_OF_ORDER_SEQUENCE_NUMBER|was acknowledged at"),
-        ("broker_change_forgets_producers", 0, "OUT_OF_ORDER_SEQUENCE_NUMBER"),
-        ("gc_confirms_undeleted", 0, "never deleted"),
-    ],
-)
+@pytest.mark.parametrize(("mutant", "seed", "message"), caught_by(Suite.CLUSTER))
 def test_a_planted_bug_is_caught(
-    mutant: str, seed: int, caught_by: str, monkeypatch: pytest.MonkeyPatch
+    mutant: str, seed: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the recorded seed; after a change of timing anywhere, which moves it, by one of the first."""
-    importlib.import_module(f"tests.simulation.mutants.{mutant}").plant(monkeypatch)
-    with pytest.raises(SimulationFailedError, match=caught_by):
+    MUTANTS[mutant].plant(monkeypatch)
+    with pytest.raises(SimulationFailedError, match=message):
         for each in dict.fromkeys((seed, *range(LOOKED_THROUGH))):
             run_cluster(each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from functools import cache
 
@@ -10,6 +9,8 @@ import pytest
 from ponor_simulation.simulation import SimulationFailedError
 
 from tests.simulation.controller_workload import run_controller
+from tests.simulation.mutants.mutant import Suite
+from tests.simulation.mutants.table import MUTANTS, caught_by
 
 SEEDS = int(os.environ.get("PONOR_SEEDS", "30"))
 BATCH = 20
@@ -38,19 +39,12 @@ def test_a_seed_is_a_trace() -> None:
     assert once(5)[1] != once(6)[1]
 
 
-@pytest.mark.parametrize(
-    ("mutant", "caught_by"),
-    [
-        (
-            "controller_commit_before_durable",
-            "lost|older copy|RecordLogCorruptError|OBJECT_NOT_PREPARED|OFFSET_MISMATCH|STREAM_NOT_FOUND",
-        ),
-        ("controller_forgets_results", "twice|OBJECT_NOT_PREPARED|OFFSET_MISMATCH"),
-    ],
-)
-def test_a_planted_bug_is_caught(mutant: str, caught_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("mutant", "seed", "message"), caught_by(Suite.CONTROLLER_LOG))
+def test_a_planted_bug_is_caught(
+    mutant: str, seed: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Within a few seeds: which of them catches it moves with every change of timing anywhere."""
-    importlib.import_module(f"tests.simulation.mutants.{mutant}").plant(monkeypatch)
-    with pytest.raises(SimulationFailedError, match=caught_by):
+    MUTANTS[mutant].plant(monkeypatch)
+    with pytest.raises(SimulationFailedError, match=message):
         for seed in range(20):
             run_controller(seed)

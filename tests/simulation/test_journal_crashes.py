@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -13,6 +12,8 @@ import pytest
 from ponor_simulation.simulation import SimulationFailedError
 
 from tests.simulation.journal_workload import run_journal
+from tests.simulation.mutants.mutant import Suite
+from tests.simulation.mutants.table import MUTANTS, caught_by
 
 SEEDS = int(os.environ.get("PONOR_SEEDS", "30"))
 BATCH = 20
@@ -58,18 +59,10 @@ def test_a_seed_is_a_trace_whatever_python_hashes() -> None:
     assert traces[0][0] != traces[0][1]
 
 
-@pytest.mark.parametrize(
-    ("mutant", "seed", "caught_by"),
-    [
-        ("journal_ack_before_sync", 1, "is lost"),
-        ("journal_rotation_without_directory_sync", 8, "is lost"),
-        ("journal_generation_not_checked", 0, "refused without a fault"),
-        ("journal_tail_not_written_again", 117, "refused without a fault"),
-    ],
-)
+@pytest.mark.parametrize(("mutant", "seed", "message"), caught_by(Suite.JOURNAL))
 def test_a_planted_bug_is_caught(
-    mutant: str, seed: int, caught_by: str, monkeypatch: pytest.MonkeyPatch
+    mutant: str, seed: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    importlib.import_module(f"tests.simulation.mutants.{mutant}").plant(monkeypatch)
-    with pytest.raises(SimulationFailedError, match=caught_by):
+    MUTANTS[mutant].plant(monkeypatch)
+    with pytest.raises(SimulationFailedError, match=message):
         run_journal(seed)

@@ -10,7 +10,7 @@ from ponor_simulation.simulation import SimulationFailedError
 
 from tests.simulation.cluster_trimmer import TOPIC, Trimmer
 from tests.simulation.cluster_world import SETTINGS, ClusterWorld
-from tests.simulation.mutants import broker_start_before_durable
+from tests.simulation.mutants.table import MUTANTS
 
 SEEDS = int(os.environ.get("PONOR_SEEDS", "5"))
 BATCH = 5
@@ -71,7 +71,7 @@ def test_a_log_start_is_never_taken_back(first: int) -> None:
 @pytest.mark.timeout(1_800)  # should the recorded seeds move
 def test_a_start_that_is_told_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sees it go back, or the stream was trimmed to a start that the crash undid, and the partition opens no more."""
-    broker_start_before_durable.plant(monkeypatch)
+    MUTANTS["broker_start_before_durable"].plant(monkeypatch)
     with pytest.raises(SimulationFailedError, match=r"the log start fell|the trimmer has read all"):
         for seed in CAUGHT_WITHIN_SEEDS:
             run_world(seed)

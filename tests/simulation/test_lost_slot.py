@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from ponor_simulation.simulation import SimulationFailedError
 
-from tests.simulation.catching_seeds import planted
 from tests.simulation.lost_slot_story import LostSlotStory
+from tests.simulation.mutants.table import MUTANTS
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -16,7 +16,7 @@ def test_nothing_is_given_up_over_a_lost_slot_and_all_is_there_when_it_is_back(s
 
 def test_a_recovery_that_skips_the_gap_is_caught() -> None:
     with (
-        planted("wal_gap_skipped"),
+        MUTANTS["wal_gap_skipped"].planted(),
         pytest.raises(SimulationFailedError, match=r"is given up|over a lost slot|lost:"),
     ):
         LostSlotStory(0).run()

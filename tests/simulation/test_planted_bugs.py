@@ -1,7 +1,7 @@
-"""Bugs that are planted, one at a time, and the seed of the swarm that catches each: a simulation that catches none proves nothing.
+"""Planted bugs of whole clusters: the swarm or a scenario catches each.
 
-The bugs stand in `mutants`; the seeds were found by `python -m tests.simulation.catching_seeds`. They are tried first. A change of the services changes what a seed means, so that another one may catch the
-bug instead: then the first ones are looked through, those that have what it takes. A seed that is over soon is worth looking for: most of what these tests cost was seeds that had moved.
+The recorded seed of the table is tried first. A change of the services changes what a seed means; then the test
+searches the first seeds that can show the bug. Record the new seed: searching costs most of the time here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from tests.scenarios.test_connections_are_closed import (
 from tests.scenarios.test_partition_moves import (
     test_back_and_forth_under_load_nothing_is_lost_doubled_or_out_of_order as moves_under_load,
 )
-from tests.simulation.catching_seeds import planted
+from tests.simulation.mutants.mutant import Suite
+from tests.simulation.mutants.table import MUTANTS, caught_by
 
 LOOKED_THROUGH = 60
 
@@ -58,46 +59,14 @@ def could_show(mutant: str, seed: int) -> bool:
 
 
 @pytest.mark.timeout(1_800)  # should the recorded seeds move
-@pytest.mark.parametrize(
-    ("mutant", "seed", "caught_by"),
-    [
-        ("upload_commit_without_epoch", 4, r"invariant 14|its end cannot advance"),
-        ("upload_commit_without_prepared", 4, r"invariant 21"),
-        ("gc_ignores_retention", 1, r"invariant 24"),
-        ("operations_known_by_id_only", 0, r"invariant 27"),
-        ("subscription_goes_back", 0, r"invariant 28"),
-        ("journal_truncates_corrupt_middle", 49, r"two histories"),
-        ("snapshot_without_digest", 8, r"invariant (10|28)"),
-        ("wal_fence_trimmed", 2, r"the fence .* is deleted"),
-        ("wal_ack_before_durable", 5, r"invariant 32"),
-        ("wal_trimmed_before_commit", 8, r"invariant 32"),
-        ("recovery_closes_at_committed_end", 2, r"invariant 32"),
-        ("move_watermark_of_before", 36, r"the high watermark of \d+ fell"),
-        ("failover_forgets_open_streams", 15, r"is open at epoch"),
-        ("compaction_without_coverage", 0, r"invariant 26"),
-        ("compaction_ignores_retention", 0, r"invariant 24"),
-        ("snapshot_lease_ignored", 2, r"invariant 36"),
-        ("compaction_plans_from_stale_metadata", 0, r"invariant 26"),
-        ("compaction_committed_twice", 15, r"invariant 35"),
-        ("snapshot_lease_ends_early", 2, r"invariant 36"),
-        ("compaction_misdates_blocks", 0, r"invariant 26"),
-        ("raft_reads_without_heartbeats", 1, r"invariant 11"),
-        ("reclaim_forgets_set_objects", 1, r"holds nothing live"),
-        ("reclaim_destroys_what_other_streams_need", 0, r"invariant 24"),
-        ("open_for_absent_topics", 21, r"invariant 39"),
-        ("gc_claim_never_over", 99, r"invariant 25"),
-        ("compaction_never_given_back", 11, r"invariant 38"),
-        ("permission_never_withdrawn", 276, r"invariant 40"),
-        ("permission_not_asked_by_sessions", 438, r"invariant 40"),
-    ],
-)
-def test_a_planted_bug_is_caught(mutant: str, seed: int, caught_by: str) -> None:
+@pytest.mark.parametrize(("mutant", "seed", "message"), caught_by(Suite.SWARM))
+def test_a_planted_bug_is_caught(mutant: str, seed: int, message: str) -> None:
     failures: list[str] = []
     others = (each for each in range(LOOKED_THROUGH) if each != seed and could_show(mutant, each))
     for each in (seed, *others):
-        with planted(mutant):
+        with MUTANTS[mutant].planted():
             failures.append(run_seed(each, small=False).failure)
-        if re.search(caught_by, failures[-1]):
+        if re.search(message, failures[-1]):
             return
     pytest.fail("\n".join(filter(None, failures)) or "nobody noticed")
 
@@ -125,5 +94,5 @@ STORIES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("mutant", STORIES)
 def test_a_planted_bug_is_caught_by_a_story(mutant: str) -> None:
-    with planted(mutant), pytest.raises((AssertionError, SimulationFailedError)):
+    with MUTANTS[mutant].planted(), pytest.raises((AssertionError, SimulationFailedError)):
         STORIES[mutant]()

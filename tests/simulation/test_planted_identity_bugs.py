@@ -14,12 +14,12 @@ from services.controller.tests.startup.test_restored_copy import (
 from services.gc.tests.test_deletion_right import (
     test_nothing_is_deleted_under_a_foreign_or_missing_marker as marked,
 )
-from tests.simulation.catching_seeds import planted
+from tests.simulation.mutants.table import MUTANTS
 
 
 def test_an_unnoticed_copy_is_caught() -> None:
     with (
-        planted("controller_ignores_seen_history"),
+        MUTANTS["controller_ignores_seen_history"].planted(),
         pytest.raises(SimulationFailedError, match=r"nobody is let in by an older copy"),
     ):
         restored(False)
@@ -27,7 +27,7 @@ def test_an_unnoticed_copy_is_caught() -> None:
 
 def test_a_collector_without_a_right_is_caught(caplog: pytest.LogCaptureFixture) -> None:
     with (
-        planted("gc_ignores_marker"),
+        MUTANTS["gc_ignores_marker"].planted(),
         pytest.raises(SimulationFailedError, match=r"nothing is deleted without the own marker"),
     ):
         marked(None, "has no marker", caplog)
@@ -35,7 +35,7 @@ def test_a_collector_without_a_right_is_caught(caplog: pytest.LogCaptureFixture)
 
 def test_a_second_cluster_of_a_lost_voter_is_caught(caplog: pytest.LogCaptureFixture) -> None:
     with (
-        planted("controller_formats_beside_a_cluster"),
+        MUTANTS["controller_formats_beside_a_cluster"].planted(),
         pytest.raises(SimulationFailedError, match=r"it has no vote"),
     ):
         wiped(0, caplog)

@@ -8,7 +8,6 @@ seed that fails prints itself, what its swarm was, and the last events. One seed
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -19,6 +18,9 @@ from pathlib import Path
 import pytest
 from ponor_cluster_simulation.raft_cluster.cluster import run_raft
 from ponor_simulation.simulation import SimulationFailedError
+
+from tests.simulation.mutants.mutant import Suite
+from tests.simulation.mutants.table import MUTANTS, caught_by
 
 SEEDS = int(os.environ.get("PONOR_SEEDS", "30"))
 BATCH = 20
@@ -94,29 +96,12 @@ def test_a_seed_is_a_trace_whatever_python_hashes() -> None:
     assert traces[0][0] != traces[0][1]
 
 
-@pytest.mark.parametrize(
-    ("mutant", "seed", "caught_by"),
-    [
-        ("raft_votes_before_durable", 1, "invariant 7: .* votes for"),
-        ("raft_votes_twice", 1, "invariant 8|invariant 1:|assert in"),
-        ("raft_votes_for_shorter_logs", 5, "invariant 5"),
-        ("raft_acknowledges_before_durable", 1, "invariant 7: .* acknowledges"),
-        ("raft_leader_counts_itself_early", 1, "invariant 7: .* which is durable at"),
-        ("raft_storage_out_of_order", 1, "invariant 7"),
-        ("raft_commits_old_terms", 5, "invariant 5: .* an entry of term"),
-        ("raft_changes_overlap", 18, "invariant 9"),
-        ("raft_changes_before_own_term", 18, "invariant 9"),
-        ("raft_reads_without_heartbeats", 6, "invariant 11|not linearizable"),
-        ("raft_full_window_refuses_openings", 46, "no recovery"),
-        ("raft_forgets_what_it_lacks", 6, "invariant 47|invariant 5"),
-        ("raft_floor_lost_by_restart", 8, "invariant 47|invariant 5|invariant 8"),
-    ],
-)
+@pytest.mark.parametrize(("mutant", "seed", "message"), caught_by(Suite.RAFT))
 def test_a_planted_bug_is_caught(
-    mutant: str, seed: int, caught_by: str, monkeypatch: pytest.MonkeyPatch
+    mutant: str, seed: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the seed that is written here; when a change of the core moves it, by another one within the first two hundred."""
-    importlib.import_module(f"tests.simulation.mutants.{mutant}").plant(monkeypatch)
-    with pytest.raises(SimulationFailedError, match=caught_by):
+    MUTANTS[mutant].plant(monkeypatch)
+    with pytest.raises(SimulationFailedError, match=message):
         for each in (seed, *range(MUTANT_SEEDS_MAX)):
             run_raft(each)

@@ -9,7 +9,7 @@ import pytest
 
 from services.broker.tests.partition_rig import PartitionRig
 from services.broker.tests.test_refused_sequences import Producer
-from tests.simulation.mutants import broker_forgets_refusals
+from tests.simulation.mutants.table import MUTANTS
 
 SEEDS = 40
 STEPS = 150
@@ -43,7 +43,7 @@ async def test_no_producer_is_refused_for_good() -> None:
 
 
 async def test_the_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker_forgets_refusals.plant(monkeypatch)
+    MUTANTS["broker_forgets_refusals"].plant(monkeypatch)
     with pytest.raises(AssertionError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
         for seed in range(SEEDS):
             await run_producers(seed)

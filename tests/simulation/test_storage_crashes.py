@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +9,8 @@ from functools import cache
 import pytest
 from ponor_simulation.simulation import SimulationFailedError
 
+from tests.simulation.mutants.mutant import Suite
+from tests.simulation.mutants.table import MUTANTS, caught_by
 from tests.simulation.storage_world import World
 
 SEEDS = int(os.environ.get("PONOR_SEEDS", "30"))
@@ -74,19 +75,10 @@ def test_a_seed_is_a_trace() -> None:
     assert outcome(3).digest != outcome(4).digest
 
 
-@pytest.mark.parametrize(
-    ("mutant", "seed", "caught_by"),
-    [
-        ("storage_ack_before_durable", 4, "lost"),
-        ("storage_trim_forgets_carried", 5, "lost"),
-        ("storage_commits_out_of_order", 0, "does not continue"),
-        ("storage_recovery_drops_tail", 0, "lost"),
-        ("storage_recovery_keeps_older_epochs", 15, "neither in the write-ahead log nor uploaded"),
-    ],
-)
+@pytest.mark.parametrize(("mutant", "seed", "message"), caught_by(Suite.STORAGE))
 def test_a_planted_bug_is_caught(
-    mutant: str, seed: int, caught_by: str, monkeypatch: pytest.MonkeyPatch
+    mutant: str, seed: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    importlib.import_module(f"tests.simulation.mutants.{mutant}").plant(monkeypatch)
-    with pytest.raises(SimulationFailedError, match=caught_by):
+    MUTANTS[mutant].plant(monkeypatch)
+    with pytest.raises(SimulationFailedError, match=message):
         run_storage(seed)

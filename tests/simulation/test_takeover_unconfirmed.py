@@ -9,7 +9,7 @@ from ponor_runtime.identity import NodeId
 from s3stream.object_wal.slot_keys import slot_key
 
 from libs.s3stream.tests.diskless_cluster import DisklessCluster
-from tests.simulation.mutants import takeover_deletes_unconfirmed
+from tests.simulation.mutants.table import MUTANTS
 
 
 async def take_over_unconfirmed() -> None:
@@ -32,6 +32,6 @@ async def test_the_slots_stay() -> None:
 
 
 async def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    takeover_deletes_unconfirmed.plant(monkeypatch)
+    MUTANTS["takeover_deletes_unconfirmed"].plant(monkeypatch)
     with pytest.raises(AssertionError, match="before the confirmation"):
         await take_over_unconfirmed()

@@ -1,0 +1,72 @@
+"""Replacements for the mutants of compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor_compactor.leased_task import LeasedTask
+from ponor_controller.domains.compaction import operations as compaction
+from ponor_controller.domains.objects import operations as objects
+from ponor_controller.kernel.decisions import Situation
+from ponor_metadata.rows import CompactionRow, NodeRole, ObjectRow
+from s3stream.compaction import plan
+from s3stream.compaction.movement import PartUploads
+from s3stream.compaction.sources import SourceBlock, live_blocks
+from s3stream.objects.format import BlockEntry
+
+from tests.simulation.mutants.mutant import Patch, Patches
+
+_due_objects = objects._due_objects
+_encoded_index = plan.encoded_index
+_granted = LeasedTask.granted
+
+
+def held_by_number(task_id: int, _: int, situation: Situation) -> CompactionRow | None:
+    """`compaction._held`."""
+    return situation.view.compactions.get(task_id)
+
+
+def compacted_due_at_once(situation: Situation) -> Iterator[ObjectRow]:
+    """`objects._due_objects`."""
+    is_compacted = any(row.role is NodeRole.COMPACTOR for row in situation.view.nodes)
+    delay_ms = 0 if is_compacted else situation.settings.destroy_delay_ms
+    return _due_objects(replace(situation, settings=replace(situation.settings, destroy_delay_ms=delay_ms)))
+
+
+async def abort_nothing(_: PartUploads) -> None:
+    """`PartUploads.abort`."""
+
+
+def index_with_shifted_timestamps(entries: Iterable[BlockEntry], *limits: Any) -> bytes:
+    """`plan.encoded_index`."""
+    right = list(entries)
+    wrong = [entry._replace(max_timestamp_ms=before.max_timestamp_ms) for before, entry in pairwise(right)]
+    return _encoded_index([*right[:1], *wrong], *limits)
+
+
+def live_blocks_but_the_last(*args: Any) -> Sequence[SourceBlock]:
+    """`sources.live_blocks`."""
+    found = live_blocks(*args)
+    return found[:-1] if len(found) > 4 else found
+
+
+def plans_from_stale_metadata() -> Patches:
+    """A worker plans with the streams of the answer before."""
+    heard: set[int] = set()
+
+    def granted_late(answer: wire.CompactionGranted) -> LeasedTask:
+        stale = wire.CompactionGranted()
+        stale.CopyFrom(answer)
+        del stale.streams[:]
+        stale.streams.extend(each for each in answer.streams if each.stream_id in heard or not heard)
+        heard.update(each.stream_id for each in answer.streams)
+        return _granted(stale)
+
+    return (
+        Patch(LeasedTask, "granted", staticmethod(granted_late)),
+        Patch(compaction, "find_difference", lambda *_, **__: None),
+    )

@@ -1,0 +1,339 @@
+"""Replacements for the mutants of controllers, sessions, subscriptions and garbage collectors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+from ponor.controller.v1 import peer_service_pb2, subscription_service_pb2
+from ponor.controller.v1 import session_service_pb2 as wire
+from ponor.metadata.v1 import records_pb2
+from ponor_controller.consensus import introduction
+from ponor_controller.consensus.directory_identity import DirectoryIdentity
+from ponor_controller.consensus.record_log import OnDurable, RecordLog
+from ponor_controller.consensus.snapshot_files import NAME_PREFIX, Snapshot, SnapshotFiles
+from ponor_controller.consensus.snapshot_format import decode_header, header_bytes
+from ponor_controller.domains.leases.duty import LeaseDriver
+from ponor_controller.domains.moves import rules
+from ponor_controller.domains.nodes.registration import register_node
+from ponor_controller.domains.objects import dead_objects
+from ponor_controller.domains.objects import operations as objects
+from ponor_controller.domains.objects.topic_purge import purge
+from ponor_controller.domains.streams import operations as streams
+from ponor_controller.kernel.decisions import Decision, Situation
+from ponor_controller.kernel.executor import Executor
+from ponor_controller.kernel.leadership import ControllerLeadership
+from ponor_controller.kernel.node_activity import NodeActivity
+from ponor_controller.kernel.operation import PendingOperation
+from ponor_controller.server.sessions.session_service import SessionService
+from ponor_controller.server.subscriptions.subscriber import Subscriber
+from ponor_controller.server.subscriptions.subscription_service import SubscriptionService
+from ponor_controller.startup import formation
+from ponor_gc.deletion_right import DeletionRight
+from ponor_gc.sweeper import Sweeper
+from ponor_metadata.followed_image import FollowedImage, _SnapshotInTransit
+from ponor_metadata.image import MetadataImage
+from ponor_metadata.overlay import Overlay
+from ponor_metadata.rows import ObjectRow, StreamRow
+from ponor_metadata.store_marker import ClusterMarker
+from ponor_metadata.tables import STREAMS_OF_TOPIC
+from ponor_metadata.view import View
+from ponor_raft.entry import Entry, HardState
+from ponor_rpc.errors import OperationError
+from ponor_rpc.methods import SESSION
+from ponor_runtime.durable_file import read_whole
+from ponor_runtime.identity import NodeId, ObjectId, StreamId
+from ponor_runtime.network import Connection, Network
+from ponor_runtime.observer_clock import ObserverClock
+from ponor_simulation.disk import RottenBit, SimDisk
+from ponor_simulation.network import SimNetwork
+
+from tests.simulation.mutants.mutant import Patches, method, used_in
+
+SNAPSHOT_LEASE_MS = 500
+LOTS_MAX = 100
+"""So many consecutive lots name every file of a controller, which has about ten."""
+
+_persist = RecordLog.persist
+_replay = Executor._replay
+_due_objects = objects._due_objects
+_delete_granted = Sweeper._delete
+_register = SessionService._register
+_contradiction = SessionService._contradiction
+_connect = SimNetwork.connect
+_step = LeaseDriver.step
+_send = SubscriptionService._send
+_end_snapshot = FollowedImage.end_snapshot
+_rot = SimDisk.rot
+
+
+def persist_and_report(
+    self: RecordLog, hard_state: HardState | None, entries: tuple[Entry, ...], on_durable: OnDurable
+) -> None:
+    """`RecordLog.persist`."""
+    _persist(self, hard_state, entries, lambda error: None)
+    asyncio.get_running_loop().call_soon(on_durable, None)
+
+
+# Operations
+
+
+def replay_nothing(self: Executor, pending: PendingOperation, digest: bytes) -> bool:
+    """`Executor._replay`."""
+    return False
+
+
+def propose_without_result(
+    self: Executor, pending: PendingOperation, decision: Decision, digest: bytes
+) -> None:
+    """`Executor._propose`."""
+    records: list[records_pb2.Record] = decision.records
+    index = self._proposer.propose(records, divisible=decision.divisible)
+    self._answer_later(self._reply(pending, decision.result, index), index)
+
+
+def replay_by_id(self: Executor, pending: PendingOperation, digest: bytes) -> bool:
+    """`Executor._replay`."""
+    kept = self._proposer.view.operations.get((pending.caller.node_id, pending.operation.request_id))
+    return _replay(self, pending, digest if kept is None else kept.digest)
+
+
+# Formation and leadership
+
+
+def formats_beside_a_cluster() -> Patches:
+    """A voter without a directory forms a new cluster; a silent voter counts as blank."""
+    ask_who, held = introduction.ask_who, False
+
+    async def guess(network: Network, address: str) -> peer_service_pb2.PeerIntroduction | None:
+        answer = await ask_who(network, address)
+        if answer is None and held:
+            blank = peer_service_pb2.PeerReplica(node_id=1, directory_id=bytes(16))
+            return peer_service_pb2.PeerIntroduction(replica=blank)
+        return answer
+
+    def ignore(_: DirectoryIdentity, answers: Sequence[peer_service_pb2.PeerIntroduction | None]) -> None:
+        nonlocal held
+        held = any(answer is not None and answer.cluster_id for answer in answers)
+
+    return (
+        *used_in("ask_who", guess, formation),
+        *used_in("_refuse_known_cluster", ignore, formation),
+        *used_in("_is_ready", lambda _, answer: answer is not None, formation),
+    )
+
+
+def forgets_open_streams() -> Patches:
+    """From the second term on, a leader takes open streams for closed ones."""
+    begun, check_open, open_stream = ControllerLeadership._begun, streams._check_open, rules.open_stream
+    terms = 0
+
+    def count(self: ControllerLeadership) -> None:
+        nonlocal terms
+        terms += 1
+        begun(self)
+
+    def check(row: StreamRow, wanted: wire.OpenStream, situation: Situation) -> None:
+        check_open(row._replace(open=row.open and terms < 2), wanted, situation)
+
+    return (
+        method(ControllerLeadership._begun, count),
+        *used_in("_check_open", check, streams),
+        *used_in("open_stream", lambda *of: open_stream(*of) if terms < 2 else None, rules),
+    )
+
+
+# Objects and streams
+
+
+def unclaimed_objects(situation: Situation) -> Iterator[ObjectRow]:
+    """`objects._due_objects`."""
+    return (row for row in _due_objects(situation) if not row.claimed_until_ms)
+
+
+def due_at_once(situation: Situation) -> Iterator[ObjectRow]:
+    """`objects._due_objects`."""
+    return _due_objects(replace(situation, settings=replace(situation.settings, destroy_delay_ms=0)))
+
+
+async def delete_all_but_one(self: Sweeper, granted: list[Any]) -> bool:
+    """`Sweeper._delete`."""
+    await _delete_granted(self, granted[1:])
+    return True
+
+
+async def allow_deletion(_: DeletionRight, __: ClusterMarker) -> bool:
+    """`DeletionRight.may_delete`."""
+    return True
+
+
+def purge_without_keys(view: Overlay, topic_id: bytes, limit: int) -> list[records_pb2.Record]:
+    """`topic_purge.purge`."""
+    records = [each for each in purge(view, topic_id, limit) if not each.HasField("key_deleted")]
+    if not records and not len(view.streams.find(STREAMS_OF_TOPIC, topic_id.hex())):
+        records = [records_pb2.Record(topic_purged=records_pb2.TopicPurged(topic_id=topic_id))]
+    return records
+
+
+def set_objects_dead_for(image: MetadataImage, stream_ids: Sequence[StreamId]) -> Iterator[ObjectId]:
+    """`dead_objects._dead_set_objects` that checks the pieces of these streams only."""
+    found: dict[ObjectId, None] = {}
+    for stream_id in stream_ids:
+        for object_id in map(ObjectId, image.stream_set_objects.ids_with(stream_id)):
+            pieces = image.stream_set_objects.pieces_of(object_id)
+            end = None if pieces is None else pieces.end_of(stream_id)
+            start = dead_objects.start_of(image, stream_id)
+            if end is not None and (start is None or end <= start):
+                found[object_id] = None
+    yield from found
+
+
+def expire_leases_early(self: LeaseDriver) -> float | None:
+    """`LeaseDriver.step`."""
+    view, now_ms = self._proposer.view, self._proposer.now_ms()
+    due = [row for row in view.snapshots if row.begun_at_ms + SNAPSHOT_LEASE_MS <= now_ms]
+    if due:
+        self._proposer.propose([self._expire(row) for row in due], divisible=True)
+        return 0
+    pause_s = _step(self)
+    return None if pause_s is None else min(pause_s, SNAPSHOT_LEASE_MS / 1000)
+
+
+# Sessions and nodes
+
+
+async def register_unconfirmed(self: SessionService, hello: wire.Hello) -> Any:
+    """`SessionService._register`."""
+    try:
+        register_node(hello, self._proposer.view, self._proposer.now_ms())
+    except OperationError:
+        await self._proposer.committed_up_to(self._proposer.last_index)
+        raise
+    return await _register(self, hello)
+
+
+def contradiction_of_any_cluster(self: SessionService, hello: wire.Hello) -> str:
+    """`SessionService._contradiction`."""
+    unnamed = wire.Hello()
+    unnamed.CopyFrom(hello)
+    unnamed.ClearField("cluster_id")
+    return _contradiction(self, unnamed)
+
+
+class _ClosedAfterAnswer:
+    """A connection that `close` leaves open until the other end has sent a frame."""
+
+    def __init__(self, inner: Connection) -> None:
+        self._inner = inner
+        self._is_answered = False
+
+    async def send(self, frame: bytes) -> None:
+        await self._inner.send(frame)
+
+    def try_send(self, frame: bytes) -> bool:
+        return self._inner.try_send(frame)
+
+    async def receive(self) -> bytes:
+        frame = await self._inner.receive()
+        self._is_answered = True
+        return frame
+
+    async def close(self) -> None:
+        if self._is_answered:
+            await self._inner.close()
+
+
+async def connect_carelessly(self: SimNetwork, address: str, method: str) -> Connection:
+    """`SimNetwork.connect`."""
+    connection = await _connect(self, address, method)
+    return _ClosedAfterAnswer(connection) if method == SESSION else connection
+
+
+def unobserved_ns(self: ObserverClock) -> int:
+    """`ObserverClock.monotonic_ns`."""
+    return self._clock.monotonic_ns()
+
+
+def never_silent(self: NodeActivity, now_ns: int, window_ns: int | None = None) -> int | None:
+    """`NodeActivity._most_silent_since`."""
+    return None
+
+
+def delete_unregistered(view: View, record: records_pb2.NodeUnregistered) -> None:
+    """The rule of `node_unregistered`."""
+    for operation in list(view.operations):
+        if operation.node_id == record.node_id:
+            view.operations.delete((operation.node_id, operation.request_id))
+    view.nodes.delete(NodeId(record.node_id))
+
+
+UNREGISTERED = "node_unregistered"
+UNREGISTERED_NUMBER = records_pb2.Record.DESCRIPTOR.fields_by_name[UNREGISTERED].number
+
+
+# Subscriptions
+
+
+async def send_what_is_here(
+    self: SubscriptionService, subscriber: Subscriber, start: subscription_service_pb2.SubscribeStart
+) -> None:
+    """`SubscriptionService._send`."""
+    if max(start.resume_index, start.seen_index) > self._tail.last_index:
+        start = subscription_service_pb2.SubscribeStart(
+            cluster_id=start.cluster_id, incarnation=start.incarnation
+        )
+    await _send(self, subscriber, start)
+
+
+def begin_any_snapshot(self: FollowedImage, begin: subscription_service_pb2.SnapshotBegin) -> None:
+    """`FollowedImage.begin_snapshot`."""
+    self._snapshot = _SnapshotInTransit(begin)
+
+
+async def end_any_snapshot(self: FollowedImage, end: subscription_service_pb2.SnapshotEnd) -> None:
+    """`FollowedImage.end_snapshot`."""
+    self._image = MetadataImage()
+    await _end_snapshot(self, end)
+
+
+# Snapshots whose digest and checksums are not compared. Rows show most flipped bits, because they cannot be
+# read or contradict each other. The bit is therefore chosen in the newest snapshot, so that few seeds suffice.
+
+
+class EqualToEverything(int):
+    """A checksum that equals every other number."""
+
+    def __ne__(self, _: object) -> bool:
+        return False
+
+    def __eq__(self, _: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+async def read_without_digest(self: SnapshotFiles, index: int) -> Snapshot:
+    """`SnapshotFiles.read`."""
+    path = self.path(index)
+    data = await read_whole(self._disk, path)
+    header = decode_header(data, path)
+    return Snapshot(header, data[header_bytes(header.membership) :])
+
+
+def rot_of_snapshot(self: SimDisk, lot: int) -> RottenBit | None:
+    """`SimDisk.rot`: tries lots until one names a bit of the newest snapshot; flips the other bits back."""
+    snapshots = [
+        str(directory / name)
+        for directory, names in self.state.directories.items()
+        for name in map(str, names.names)
+        if name.startswith(NAME_PREFIX) and name.removeprefix(NAME_PREFIX).isdecimal()
+    ]
+    for each in range(lot, lot + LOTS_MAX):
+        place = _rot(self, each)
+        if place is None or (snapshots and place.path == max(snapshots)):
+            return place
+        self.flip_bit(PurePath(place.path), place.position, place.bit)
+    return _rot(self, lot)
