@@ -155,7 +155,7 @@ def test_a_true_log_is_clean() -> None:
         (lambda log: log.add(removed(1), by=GC), "a removal of what is COMMITTED"),
         (lambda log: log.add(R(stream_trimmed=records.StreamTrimmed(stream_id=5, start_offset=11)), by=US), "trimmed to 11, outside of (0, 10]"),
         (lambda log: log.add(R(stream_deleted=records.StreamDeleted(stream_id=5)), by=US).add(closed(0), by=US), "stream 5 is deleted"),
-        (lambda log: log.add(R(stream_created=records.StreamCreated(stream_id=5)), by=US), "is made a second time"),
+        (lambda log: log.add(R(stream_created=records.StreamCreated(stream_id=5)), by=US), "is created twice"),
     ],
 )  # fmt: skip
 def test_a_forbidden_step_is_told(add: Callable[[Log], Log], told: str) -> None:

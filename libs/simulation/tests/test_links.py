@@ -1,4 +1,4 @@
-"""Links that are in trouble: what TCP would make of it, and nothing that TCP would not."""
+"""Faulty links: they behave as TCP does, and never worse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from ponor_simulation.simulation import Simulation
 
 
 class Pair:
-    """A client that sends numbers for ever and connects again when it must, and a server that writes down what it gets."""
+    """A client that sends numbers and reconnects when needed, and a server that records what it
+    receives.
+    """
 
     def __init__(self, seed: int) -> None:
         self.simulation = Simulation(seed)
@@ -72,7 +74,7 @@ def test_a_lost_frame_ends_its_connection_and_nothing_behind_it_arrives() -> Non
 
 
 def test_an_abandoned_connection_delivers_after_its_successor_began() -> None:
-    """The one way in which TCP reorders: across connections."""
+    """TCP reorders only across connections."""
     pair = Pair(2)
     pair.hub.delay_law = DelayLaw(bounds_s=(0.2, 0.4))
     pair.tell(lambda: pair.hub.abandon_connections("client", "server"))

@@ -1,4 +1,4 @@
-"""A process that stands still: nothing of it runs, nothing is lost, and everything comes at once when it goes on."""
+"""A paused process runs nothing and loses nothing; all its events are pending when it resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated disk: the conformance of every disk, and what a loss of power does."""
+"""The simulated disk: the conformance suite of disks, and power loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual time, repeatable order, and processes that die between two instructions."""
+"""Virtual time, repeatable order, and processes that crash between two instructions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def test_timers_come_in_their_order_however_many_were_cancelled() -> None:
         timers = {
             at: loop.call_at(at, came.append, at) for at in simulation.chance.sample(range(1, 1_001), 600)
         }
-        for at in simulation.chance.sample(sorted(timers), 450):  # most of many: the heap is made anew
+        for at in simulation.chance.sample(
+            sorted(timers), 450
+        ):  # the majority of many timers: the heap is rebuilt
             timers.pop(at).cancel()
         await asyncio.sleep(500.5)
         assert came == sorted(at for at in timers if at <= 500)

@@ -1,4 +1,4 @@
-"""The simulated network: the conformance of every network, and what breaks between processes."""
+"""The simulated network: the conformance suite of networks, and failures between processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_conformance(seed: int) -> None:
 
 
 class Echo:
-    """Two programs: a server that answers, a client that counts answers and closed connections."""
+    """A server that answers, and a client that counts answers and closed connections."""
 
     def __init__(self, seed: int) -> None:
         self.simulation = Simulation(seed)

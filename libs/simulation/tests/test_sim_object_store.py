@@ -1,4 +1,4 @@
-"""The simulated object store: the conformance of every store, and its ways to fail."""
+"""The simulated object store: the conformance suite of stores, and its faults."""
 
 from __future__ import annotations
 

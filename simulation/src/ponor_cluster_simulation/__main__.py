@@ -1,4 +1,4 @@
-"""`python -m ponor_cluster_simulation`: the same as `ponor simulate`, without the rest of the `ponor` command."""
+"""`python -m ponor_cluster_simulation`: `ponor simulate` without the rest of the `ponor` command."""
 
 from ponor_cluster_simulation.command import simulate_app
 

@@ -1,6 +1,7 @@
-"""`ponor simulate`: a seed again, or many of them.
+"""`ponor simulate`: run one seed again, or many seeds.
 
-What lives here: words of the command line. The `ponor` command finds it by the entry point "ponor.commands"; it does not know this package.
+The `ponor` command loads it by the entry point group "ponor.commands" and does not import this
+package.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ def simulate(
         str | None,
         typer.Option(metavar="N,N…", help="With --seed: only the faults of these numbers; '' for none."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Run so many, from --first on.")] = 60,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, starting at --first.")] = 60,
     first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that run them.")] = 2,
-    log: Annotated[bool, typer.Option(help="Show what the services log.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 2,
+    log: Annotated[bool, typer.Option(help="Show the services' logs.")] = False,
 ) -> None:
-    """See HELP."""
+    """Run seeds and print a report; see HELP."""
     if not log:
         silence()
     if seed is not None:
@@ -75,10 +76,10 @@ def _run_many(numbers: range, workers: int) -> list[SeedResult]:
 
 
 def _commit() -> str:
-    """Which code failed, where a repository says it."""
+    """The commit of the code, if it is in a repository."""
     try:
         told = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40"],  # noqa: S607 - whichever git there is
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],  # noqa: S607 - the git of the PATH
             capture_output=True,
             text=True,
             check=False,

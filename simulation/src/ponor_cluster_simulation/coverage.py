@@ -1,6 +1,7 @@
-"""Coverage: what a run, or many, really met: faults that took effect, states that were reached, invariants that were looked at.
+"""Coverage of one or many runs: executed faults, reached states, checked invariants.
 
-What lives here: counters by name, and the table that people read. A simulation that never reaches a state proves nothing about it; so zero is printed too.
+A simulation that never reaches a state proves nothing about it. The report therefore prints zeros
+too.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ COUNTED_METRICS: Final = tuple(
     )
     and name not in {"ponor_controller_records_total", "ponor_controller_operations_total"}
 )
-"""What services count themselves and what says which states they reached."""
+"""Counters of the services that show which states they reached."""
 
 
 @dataclass(slots=True)
 class Coverage:
-    """Counters of a run; those of many runs are added up.
+    """Counters of a run, or the sums of many.
 
     Attributes:
-        faults: by kind, how often one was done to somebody.
-        effects: how often something that a fault may cause was seen.
-        states: how often the services reached something.
-        checks: by number of the invariant, how often it was looked at.
+        faults: executed faults by kind.
+        effects: observed effects of faults.
+        states: states that the services reached.
+        checks: checks by number of the invariant.
     """
 
     runs: int = 0
@@ -60,7 +61,7 @@ class Coverage:
     checks: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: Coverage) -> None:
-        """Add another run's."""
+        """Add the counters of another run."""
         self.runs += other.runs
         self.virtual_s += other.virtual_s
         self.events += other.events
@@ -70,7 +71,7 @@ class Coverage:
         self.checks.update(other.checks)
 
     def harvest(self, process: str, telemetry: Telemetry) -> None:
-        """Add what a life of a process counted."""
+        """Add the counters of one life of a process."""
         service = process.partition("-")[0]
         for name in COUNTED_METRICS:
             for labels, value in telemetry.counters(name):
@@ -81,6 +82,6 @@ class Coverage:
 
 
 def table(title: str, counts: Mapping[str, int], known: Iterable[str] = ()) -> list[str]:
-    """Lines for people; `known` names are shown also where nothing was counted."""
+    """Lines of a report; names in `known` are shown even if they were not counted."""
     rows = {name: counts.get(name, 0) for name in [*known, *sorted(counts)]}
     return [f"{title}:", *(f"  {count:>10,}  {name}" for name, count in rows.items())]

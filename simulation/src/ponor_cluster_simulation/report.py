@@ -1,7 +1,4 @@
-"""What people read: of a failing seed everything that is needed to look into it, of many seeds what they covered.
-
-What lives here: text.
-"""
+"""The text of reports: everything needed to analyse a failing seed, and the coverage of many seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ KNOWN_STATES = (
 
 
 def failure_lines(result: SeedResult, commit: str) -> list[str]:
-    """All about a failing seed."""
+    """The report of a failing seed."""
     lines = [
         f"seed {result.seed} FAILED: {result.failure}",
         f"commit {commit or 'unknown'}  trace={result.trace}",
@@ -34,16 +31,16 @@ def failure_lines(result: SeedResult, commit: str) -> list[str]:
     ]
     if result.minimal is not None:
         lines += [
-            f"the smallest part of it that fails alike ({result.minimal_failure}):",
+            f"the smallest part of it with the same failure ({result.minimal_failure}):",
             *(_schedule(result.minimal) or ["  no fault at all"]),
-            f"again, with only these: {replay_command(result.seed, result.minimal)}",
+            f"run it with these only: {replay_command(result.seed, result.minimal)}",
         ]
-    lines.append(f"again, exactly as it was: {replay_command(result.seed, None)}")
+    lines.append(f"run it again: {replay_command(result.seed, None)}")
     return lines
 
 
 def replay_command(seed: int, faults: Sequence[Fault] | None) -> str:
-    """What to type."""
+    """The command that runs a seed again."""
     if faults is None:
         return f"ponor simulate --seed {seed}"
     numbers = ",".join(str(fault.number) for fault in faults)
@@ -51,7 +48,7 @@ def replay_command(seed: int, faults: Sequence[Fault] | None) -> str:
 
 
 def coverage_lines(coverage: Coverage) -> list[str]:
-    """What was met and looked at."""
+    """The report of coverage."""
     return [
         f"{coverage.runs} runs, {coverage.virtual_s:,.0f} virtual seconds, {coverage.events:,} events",
         *table("faults done", coverage.faults, [kind.value for kind in FaultKind]),

@@ -1,6 +1,6 @@
-"""Many seeds: runs them in worker processes, makes failing schedules small, and adds up what was covered.
+"""Runs many seeds in worker processes, and reduces the schedules of failing ones.
 
-What lives here: from a seed to a result that can be printed, in one process or in several. Worker processes are real ones: this is the only module of the simulation that is not in it.
+The worker processes are real: only this module of the simulation uses processes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ponor_cluster_simulation.run.cluster_run import ClusterRun, RunResult
 from ponor_cluster_simulation.run.plan import RunPlan, draw_plan
 
 TRIES_MAX: Final = 40
-"""Runs that making one failing schedule small may cost."""
+"""Runs that the reduction of one failing schedule may take."""
 SIGNATURE_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """What became of a seed.
+    """The outcome of a seed.
 
     Attributes:
-        failure: empty when all held.
-        minimal: of a failure, the faults that are needed for it; None when nobody looked.
-        minimal_failure: what the run of `minimal` said.
+        failure: empty when all invariants held.
+        minimal: the faults that a failure needs; None if they were not searched.
+        minimal_failure: the failure of the run with `minimal`.
     """
 
     seed: int
@@ -46,17 +46,19 @@ class SeedResult:
 
 
 def run_plan(plan: RunPlan, only: Sequence[int] | None = None) -> RunResult:
-    """One run of a plan, with some of its faults if `only` names them.
+    """Run a plan, optionally with some of its faults.
 
     Args:
         plan: drawn from a seed.
-        only: numbers of the faults that happen; None: all.
+        only: numbers of the faults to execute; None for all.
     """
     return ClusterRun(plan if only is None else plan.only(only)).run()
 
 
 def run_seed(seed: int, *, only: Sequence[int] | None = None, small: bool = True) -> SeedResult:
-    """Run a seed; when it fails and `small` is wanted, look for the smallest schedule that fails alike."""
+    """Run a seed. If it fails and `small` is true, search the smallest schedule with the same
+    failure.
+    """
     plan = draw_plan(seed)
     result = run_plan(plan, only)
     faults = (plan if only is None else plan.only(only)).schedule.faults
@@ -76,17 +78,19 @@ def run_seed(seed: int, *, only: Sequence[int] | None = None, small: bool = True
 
 
 def run_seeds(seeds: Sequence[int], *, workers: int) -> Iterator[SeedResult]:
-    """Run many, in so many processes at a time; results come in the order of the seeds."""
+    """Run many seeds in `workers` processes; results are in the order of the seeds."""
     if workers == 1:
         yield from map(run_seed, seeds)
         return
-    # Forked workers would share the loop's and the loggers' state; spawned ones import everything once and keep it.
+    # Spawned workers share no state of loops and loggers; each imports the code once.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=silence) as pool:
         yield from pool.map(run_seed, seeds)
 
 
 def silence() -> None:
-    """Services log what is done to them, thousands of lines; the trace has it. What a dead program never awaited is nobody's mistake."""
+    """Disable the services' logs, which the trace replaces, and warnings about coroutines of ended
+    processes.
+    """
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore", RuntimeWarning)
 
@@ -106,5 +110,5 @@ def _smallest(plan: RunPlan, faults: Sequence[Fault], failure: str) -> tuple[tup
 
 
 def _signature(failure: str) -> str:
-    """What two failures have in common when they are one: the words, not the numbers."""
+    """The common part of equal failures: the text without numbers."""
     return re.sub(r"[0-9a-f]*\d[0-9a-f]*", "#", failure)[:SIGNATURE_CHARACTERS]

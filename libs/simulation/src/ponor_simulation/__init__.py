@@ -1,5 +1,4 @@
-"""Deterministic simulation: virtual time, and a disk, a network and an object store that fail as the real ones do.
+"""Deterministic simulation: virtual time, and a disk, a network and an object store with faults.
 
-One process runs a whole cluster; the same seed gives the same trace. Services are built by their own `app.py` on these ports, so what
-is tested is what is shipped. Nothing imports this package but tests and tools.
+The services run unchanged on these ports of `ponor_runtime`. The same seed gives the same trace.
 """

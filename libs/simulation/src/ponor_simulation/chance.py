@@ -1,4 +1,4 @@
-"""The clock and the source of chance of one simulated process."""
+"""The clock and the random numbers of one simulated process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import uuid
 from typing import Final
 
 WALL_START_MS: Final = 1_760_000_000_000
-"""Where wall clocks begin: a time of no meaning, far from zero."""
+"""Wall clock at virtual time 0; an arbitrary time far from zero."""
 
 
 def wall_ms_at(loop: asyncio.AbstractEventLoop) -> int:
-    """What a wall clock shows that goes right."""
+    """The time of a correct wall clock."""
     return WALL_START_MS + int(loop.time() * 1000)
 
 
@@ -20,9 +20,9 @@ class SimClock:
     """`Clock` on the loop's virtual time.
 
     Args:
-        loop: whose time it shows.
-        rate: seconds of this clock in one true second; 1.001 runs fast.
-        wall_offset_ms: how wrong the wall clock is.
+        loop: the source of time.
+        rate: seconds of this clock per second of virtual time; 1.001 is fast.
+        wall_offset_ms: the error of the wall clock.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SimClock:
         return int((self._loop.time() * self._rate + self._leapt_s) * 1e9)
 
     def drift(self, rate: float) -> None:
-        """The clock runs at another rate from now on, without a jump."""
+        """Change the rate, without a jump."""
         assert rate > 0
         self._leapt_s += self._loop.time() * (self._rate - rate)
         self._rate = rate
@@ -49,17 +49,19 @@ class SimClock:
         await asyncio.sleep(seconds / self._rate)
 
     def jump_wall(self, offset_ms: int) -> None:
-        """Somebody sets the wall clock."""
+        """Change the wall clock's error by `offset_ms`."""
         self._wall_offset_ms += offset_ms
 
     def leap(self, seconds: float) -> None:
-        """The machine was suspended: all its clocks are later at once, and what it waited for is late."""
+        """Advance all clocks of the machine, as after a suspend; timers that were due meanwhile are
+        late.
+        """
         assert seconds >= 0
         self._leapt_s += seconds
 
 
 class SimRandomness:
-    """`Randomness` from a seed; the seed is text, so that it does not depend on how Python hashes."""
+    """`Randomness` from a seed. The seed is text, so that it does not depend on Python's hash seed."""
 
     def __init__(self, seed: str) -> None:
         self._source = random.Random(seed)

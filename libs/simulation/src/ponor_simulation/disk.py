@@ -1,8 +1,8 @@
-"""A simulated disk: slow, ordered, and forgetful of what was not synced.
+"""A simulated disk with delays, ordered operations, injected errors and loss of unsynced data.
 
-What lives here: when operations take effect and how they fail. What is on the disk stands in `disk_state`. Rules that are worse than a
-real disk on purpose: a write in flight is applied in two parts; a power loss keeps any subset of unsynced sectors and any beginning of
-unsynced changes of names; after a failed sync the lost pages look clean, and no later sync brings them back.
+The contents are in `disk_state`. Three rules are stricter than real disks: a write in flight is
+applied in two parts; a power loss keeps any subset of the unsynced sectors and any prefix of the
+unsynced name changes; after a failed sync the lost pages look clean, and no later sync writes them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ponor_simulation.trace import Trace
 
 
 class AfterCrashError(GeneratorExit):
-    """A file of an earlier life was used: by a `finally` block of a dead program that is being collected, which this ends quietly."""
+    """A crashed process used its file. It ends a `finally` block of a collected coroutine quietly."""
 
 
 class RottenBit(NamedTuple):
-    """Where a bit flipped; `position` in bytes."""
+    """The place of a flipped bit; `position` in bytes."""
 
     path: str
     position: int
@@ -39,14 +39,14 @@ class RottenBit(NamedTuple):
 
 @dataclass(slots=True)
 class DiskFault:
-    """The next `count` operations of a kind on matching paths fail.
+    """Failure of the next `count` operations of a kind on matching paths.
 
     Attributes:
         operation: `open`, `read`, `write`, `sync`, `rename`, `link`, `remove`, `sync_directory`.
         number: an errno.
         path_part: only paths that contain this.
-        skip: let this many matching operations pass first.
-        count: then fail this many.
+        skip: this many matching operations succeed first.
+        count: then this many fail.
     """
 
     operation: str
@@ -58,7 +58,9 @@ class DiskFault:
 
 @dataclass(slots=True)
 class DiskSpeed:
-    """Bounds of the duration of an operation, in seconds; one in a hundred takes `hiccup_s` longer."""
+    """Bounds of the duration of an operation, in seconds. One in a hundred takes up to `hiccup_s`
+    longer.
+    """
 
     read_s: tuple[float, float] = (0.00005, 0.0003)
     write_s: tuple[float, float] = (0.00005, 0.0005)
@@ -68,7 +70,7 @@ class DiskSpeed:
 
 
 class SimDisk:
-    """`Disk` of one simulated machine. It is there before and after its process; `crash` is what happens in between."""
+    """`Disk` of one simulated machine. It exists longer than the processes that use it."""
 
     def __init__(self, loop: VirtualTimeLoop, seed: str, trace: Trace, name: str = "disk") -> None:
         self._loop = loop
@@ -80,9 +82,11 @@ class SimDisk:
         self.faults: list[DiskFault] = []
         self.capacity_bytes: int | None = None
         self.watch: Callable[[str, PurePath], None] | None = None
-        """Called as each operation begins; a scenario that wants its crash in the middle of one sets it."""
+        """Called when an operation begins. A scenario uses it to crash in the middle of an
+        operation.
+        """
         self.torn_files = 0
-        """Files of which a loss of power took something."""
+        """Files that lost bytes in a power loss."""
         self.failed_operations = 0
         self._locked: dict[PurePath, SimDiskLock] = {}
         self._life = 0
@@ -91,7 +95,7 @@ class SimDisk:
     # The port
 
     async def open(self, path: PurePath, *, create: bool = False, uncached: bool = False) -> SimFile:
-        del uncached  # there is no cache here that could be passed by
+        del uncached  # the simulated disk has no cache
 
         def opened() -> FileState:
             directory = self.state.directory(path.parent)
@@ -178,7 +182,7 @@ class SimDisk:
     # Faults
 
     def crash(self, *, power_loss: bool) -> None:
-        """The process dies. Without a power loss the machine goes on, and the kernel still has what was written."""
+        """End the process. Without a power loss the machine keeps what was written."""
         self._life += 1
         self._locked.clear()
         self._names = _OperationQueue(self)
@@ -188,7 +192,7 @@ class SimDisk:
             self.torn_files += self.state.lose_power(self._chance, kept)
 
     def flip_bit(self, path: PurePath, position: int, bit: int) -> None:
-        """A stored bit rots."""
+        """Flip a stored bit."""
         file = self.state.file(path)
         for content in (file.seen, file.durable):
             if position < len(content):
@@ -217,27 +221,31 @@ class SimDisk:
         self.flip_bit(path, place.position, place.bit)
         return place
 
-    # What files need
+    # Used by files
 
     @property
     def life(self) -> int:
-        """Counts crashes: operations that were begun in an earlier life have no effect any more."""
+        """The number of crashes. Operations from before a crash have no effect after it."""
         return self._life
 
     def duration(self, bounds: tuple[float, float]) -> float:
-        """How long the next operation takes."""
+        """Draw the duration of the next operation, in seconds."""
         low, high = bounds
-        seconds = low + (high - low) * self._chance.random()  # as `uniform` has it: every operation comes by
+        seconds = (
+            low + (high - low) * self._chance.random()
+        )  # the formula of `uniform`, without its call: this runs for every operation
         return seconds + (
             self._chance.uniform(0, self.speed.hiccup_s) if self._chance.random() < 0.01 else 0.0
         )
 
     def wall_ms(self) -> int:
-        """What the machine's clock would show if it went right."""
+        """The time of a correct wall clock."""
         return wall_ms_at(self._loop)
 
     def torn_at(self, size_bytes: int) -> int:
-        """How much of a write in flight is applied at once, in bytes; the rest follows when it completes."""
+        """Draw how many bytes of a write are applied when it begins; the others follow when it
+        ends.
+        """
         return self._chance.randrange(-(-size_bytes // SECTOR_BYTES) + 1) * SECTOR_BYTES
 
     def check(self, operation: str, path: PurePath) -> None:
@@ -261,28 +269,29 @@ class SimDisk:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def later(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Run a callback after some virtual time, unless the process has crashed. The disk goes on while its process is paused."""
+        """Call back after some virtual time, unless the process has crashed. A pause of the process
+        does not delay it.
+        """
         life = self._life
         self._loop.call_later(
             seconds, lambda: callback() if life == self._life else None, context=self._loop.outside
         )
 
     def future(self) -> asyncio.Future[Any]:
-        """A future of the loop."""
         return self._loop.create_future()
 
     def _record(self, what: str, *details: object) -> None:
         self._trace.record(self._loop.time(), self._name, what, *details)
 
     def record_operation(self, operation: str, path: PurePath) -> None:
-        """Put an operation into the trace."""
+        """Record an operation in the trace."""
         self._record(operation, path.name)
         if self.watch is not None:
             self.watch(operation, path)
 
 
 class SimDiskLock:
-    """A held lock; a crash of its process lets go of it."""
+    """A held lock; a crash of its process releases it."""
 
     def __init__(self, locked: dict[PurePath, SimDiskLock], directory: PurePath) -> None:
         self._locked = locked
@@ -294,7 +303,9 @@ class SimDiskLock:
 
 
 class _OperationQueue:
-    """Runs operations one after the other, like the thread of a file on a real disk: a caller that is cancelled changes nothing."""
+    """Runs operations one after the other, as the thread of a file does. A cancelled caller changes
+    nothing.
+    """
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -309,7 +320,10 @@ class _OperationQueue:
         finish: Callable[[], Any],
         begin: Callable[[], None] | None = None,
     ) -> asyncio.Future[Any]:
-        """Queue an operation: `begin` when its turn comes, `finish` when its time is over; the future has the result of `finish`."""
+        """Queue an operation: `begin` runs when its turn comes, `finish` after its duration.
+
+        The future has the result of `finish`.
+        """
         disk = self._disk
         future = disk.future()
         seconds = disk.duration(bounds)
@@ -406,7 +420,7 @@ class SimFile:
             await closing
 
     def _write(self, position: int, buffers: Sequence[Buffer]) -> asyncio.Future[None]:
-        # One copy at the call: the caller's buffers must not change before it returns, so this shows the same bytes.
+        # Copy at the call: the caller may reuse its buffers when the call returns.
         data = memoryview(b"".join(buffers))
         applied = min(self._disk.torn_at(len(data)), len(data))
 
@@ -431,7 +445,7 @@ class SimFile:
             del self._state.dirty[: len(begun)]
 
         def ended(syncing: asyncio.Future[None]) -> None:
-            # The kernel marks pages clean whose write-back failed ("fsyncgate", 2018): later syncs know nothing of them.
+            # The kernel marks pages clean whose write-back failed ("fsyncgate", 2018): later syncs do not write them.
             if not syncing.cancelled() and syncing.exception() is not None:
                 self._state.dirty.clear()
 

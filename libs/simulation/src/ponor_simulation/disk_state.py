@@ -1,6 +1,5 @@
-"""What is on a simulated disk: bytes and names, each as processes see it and as it survives a loss of power.
-
-What lives here: the pure state. Time, order of operations and injected errors stand in `disk`.
+"""The contents of a simulated disk: bytes and names, each as processes see it and as a power loss
+leaves it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from ponor_runtime.disk import SECTOR_BYTES
 
 
 class FileState:
-    """The bytes of one file. `seen` is what reads return; `durable` is what a loss of power leaves."""
+    """The bytes of one file: `seen` by reads, and `durable` after a power loss."""
 
     __slots__ = ("dirty", "durable", "seen", "written_at_ms")
 
@@ -33,12 +32,12 @@ class FileState:
             self.dirty.append((position, end))
 
     def persist(self, pieces: list[tuple[int, bytes]]) -> None:
-        """A sync finished: these bytes, which the dirty ranges held when it began, are durable."""
+        """Make durable the bytes that the dirty ranges held when the sync began."""
         for start, content in pieces:
             self._keep(start, content)
 
     def lose_power(self, chance: random.Random, kept: float) -> bool:
-        """Every unsynced sector stays with probability `kept`; reads see what is left. Returns whether that is less than before."""
+        """Keep every unsynced sector with probability `kept`. Return whether the file lost bytes."""
         for start, end in self.dirty:
             for sector in range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES)):
                 if chance.random() < kept:
@@ -57,7 +56,7 @@ class FileState:
 
 
 class DirectoryState:
-    """The names in one directory, and the changes that a loss of power may undo."""
+    """The names in one directory, and the changes that a power loss may undo."""
 
     __slots__ = ("durable", "names", "unsynced")
 
@@ -65,7 +64,7 @@ class DirectoryState:
         self.names: dict[str, FileState] = {}
         self.durable: dict[str, FileState] = {}
         self.unsynced: list[dict[str, FileState | None]] = []
-        """Changes in order; each is atomic: name to file, or to None if the name went away."""
+        """Changes in order. Each is atomic: name to file, or to None for a removed name."""
 
     def change(self, change: dict[str, FileState | None]) -> None:
         """Make a change visible."""
@@ -73,13 +72,15 @@ class DirectoryState:
         self.unsynced.append(change)
 
     def persist(self, count: int) -> None:
-        """A sync finished that began when `count` changes were waiting."""
+        """Make the first `count` changes durable; they were waiting when the sync began."""
         for change in self.unsynced[:count]:
             _apply(self.durable, change)
         del self.unsynced[:count]
 
     def lose_power(self, chance: random.Random, kept: float) -> None:
-        """File systems keep the order of changes in a directory: a random beginning of them stays, the rest is undone."""
+        """Keep a random prefix of the unsynced changes: file systems keep the order of changes in a
+        directory.
+        """
         survivors = 0
         while survivors < len(self.unsynced) and chance.random() < kept:
             survivors += 1
@@ -89,18 +90,18 @@ class DirectoryState:
 
 
 class DiskState:
-    """All directories of one machine. It outlives the processes that use it."""
+    """All directories of one machine. It exists longer than the processes that use it."""
 
     def __init__(self) -> None:
         self.directories: dict[PurePath, DirectoryState] = {PurePath("/"): DirectoryState()}
         self._below: dict[PurePath, list[str]] = {}
-        """By directory, the directories in it; none ever goes away."""
+        """Subdirectories by directory; none is ever removed."""
 
     def directory(self, path: PurePath) -> DirectoryState:
         """A directory.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: it does not exist.
         """
         state = self.directories.get(path)
         if state is None:
@@ -111,7 +112,7 @@ class DiskState:
         """A file.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: it does not exist.
         """
         state = self.directory(path.parent).names.get(path.name)
         if state is None:
@@ -119,7 +120,7 @@ class DiskState:
         return state
 
     def make_directories(self, path: PurePath) -> None:
-        """Make a directory and its parents; durable."""
+        """Make a directory and its parents, durably."""
         for part in [*reversed(path.parents), path]:
             if part not in self.directories:
                 if part.name in self.directory(part.parent).names:
@@ -139,7 +140,7 @@ class DiskState:
         return sum(len(file.seen) for file in files.values())
 
     def lose_power(self, chance: random.Random, kept: float) -> int:
-        """Forget what was not synced, by sector and by name. Returns how many files lost bytes."""
+        """Drop unsynced sectors and names. Return how many files lost bytes."""
         files: dict[int, FileState] = {}
         for directory in self.directories.values():
             for file in [*directory.names.values(), *directory.durable.values()]:

@@ -1,7 +1,7 @@
-"""The state of every way between two simulated processes: cut, clogged, lossy or slow.
+"""The state of the links between simulated processes: cut, clogged, lossy or slow.
 
-What lives here: what holds of a direction at a moment. What it does to frames is `network`'s; when it changes, the scenario's. Streams are TCP's: a lost frame
-is one that no retransmission saved, so nothing behind it arrives and the connection ends; order within a connection never breaks.
+A link models TCP: a lost frame is one that no retransmission delivers, so the connection ends and
+nothing after the frame arrives. The order within a connection never changes.
 """
 
 from __future__ import annotations
@@ -11,33 +11,36 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Direction: TypeAlias = tuple[str, str]
-"""From one process to another, by name."""
+"""Source and destination process, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayLaw:
-    """How long frames travel: uniform, and for some with a tail on top, in seconds."""
+    """Delays of frames in seconds: uniform, with a longer tail for some frames."""
 
     bounds_s: tuple[float, float] = (0.0001, 0.002)
     tail_share: float = 0.01
     tail_s: float = 0.05
 
     def draw(self, chance: random.Random) -> float:
-        """One frame's time, in seconds."""
+        """Draw the delay of one frame, in seconds."""
         tail = chance.uniform(0, self.tail_s) if chance.random() < self.tail_share else 0.0
         low, high = self.bounds_s
-        return low + (high - low) * chance.random() + tail  # as `uniform` has it: every frame comes by
+        return (
+            low + (high - low) * chance.random() + tail
+        )  # the formula of `uniform`, without its call: this runs for every frame
 
 
 @dataclass(slots=True)
 class Links:
-    """What is wrong between processes now. A scenario replaces the whole.
+    """The faulty links at this moment. A scenario replaces the whole value.
 
     Attributes:
-        cuts: nothing arrives and nobody connects until this is over; then what was sent arrives.
-        clogged_until_s: frames sent now arrive at this time at the earliest, and connecting takes as long; the loop's time.
-        losses: share of frames that are lost, each with its connection.
-        delays: where it is not the hub's own law.
+        cuts: nothing arrives and no connection is made until the cut ends; then sent frames arrive.
+        clogged_until_s: frames sent now arrive at this loop time at the earliest; connecting waits
+            as long.
+        losses: share of lost frames; each ends its connection.
+        delays: directions with their own law instead of the hub's.
     """
 
     cuts: dict[Direction, None] = field(default_factory=dict)

@@ -1,10 +1,10 @@
-"""An event loop whose time is virtual and whose every choice comes from a seed.
+"""An asyncio event loop with virtual time, in which a seed makes every choice.
 
-What lives here: time that jumps to the next timer when nothing is ready; a shuffle of what is ready, so that no code can rely on the
-order in which tasks wake; and the end of a simulated process, whose callbacks simply never run again. Threads, sockets and executors
-raise: whatever needs one is not simulatable and has to go through a port.
+Time jumps to the next timer when nothing is ready. Ready callbacks run in shuffled order, so that
+no code can rely on the order in which tasks wake. Callbacks of an ended process never run. Threads,
+sockets and executors raise: code must reach them through a port.
 
-A run is a million handles, so this loop has an iteration of its own, which does what asyncio's does and in the same order.
+A run has millions of handles. The loop therefore has its own iteration, with asyncio's order.
 """
 # ruff: noqa: SLF001 - handles have no public callback, context or state
 
@@ -23,25 +23,30 @@ if TYPE_CHECKING:
 
 
 DUE_WITHIN_S: Final = 1e-6
-"""Coarser than a float is after years of virtual seconds: else a due timer would never count as due."""
+"""Larger than the resolution of a float after years of virtual seconds; otherwise a due timer might
+never count as due.
+"""
 CANCELLED_TIMERS_MAX: Final = 100
 CANCELLED_SHARE_MAX: Final = 0.5
-"""With more timers of which more than this share was cancelled, these are dropped; asyncio's own numbers."""
+"""Cancelled timers are dropped when there are more timers than the bound and more than this share
+is cancelled; asyncio's numbers.
+"""
 
 
 class SimulationStuckError(Exception):
-    """Nothing is ready and no timer is set: the scenario waits for something that cannot happen."""
+    """Nothing is ready and no timer is set: the scenario waits for something impossible."""
 
 
 class NotSimulatableError(Exception):
-    """Code under simulation reached for a thread, a socket or an executor instead of a port."""
+    """Simulated code used a thread, a socket or an executor instead of a port."""
 
 
 class Incarnation:
-    """One life of a simulated process: everything started in its context dies with it.
+    """One life of a simulated process. Everything started in its context ends with it.
 
     Attributes:
-        paused: nothing of it runs; what becomes due waits in `held`, in the order in which it did.
+        paused: nothing of it runs. Due callbacks wait in `held`, in the order in which they became
+            due.
     """
 
     __slots__ = ("alive", "held", "name", "paused", "tasks")
@@ -61,7 +66,7 @@ INCARNATION: Final[contextvars.ContextVar[Incarnation | None]] = contextvars.Con
 
 
 class _Ready(asyncio.Handle):
-    """A handle without what debugging a loop needs: most of a run's objects are handles."""
+    """A handle without debug information: most objects of a run are handles."""
 
     __slots__ = ()
 
@@ -82,7 +87,7 @@ class _Ready(asyncio.Handle):
 
 
 class _Timer(asyncio.TimerHandle):
-    """The same of a timer; scheduled as soon as it is made."""
+    """A timer without debug information, scheduled from the start."""
 
     __slots__ = ()
 
@@ -106,7 +111,9 @@ class _Timer(asyncio.TimerHandle):
 
 
 class _Due(float):
-    """When a timer is due. The heap holds these: numbers are compared in C, timers in Python, ten times for each."""
+    """The time of a timer. The heap holds these: Python compares floats in C, but timers in Python
+    code.
+    """
 
     __slots__ = ("timer",)
     timer: _Timer
@@ -117,7 +124,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
     Args:
         seed: of the shuffle.
-        shuffle: run what is ready in random order (first in, first out otherwise).
+        shuffle: run ready callbacks in random order; otherwise first in, first out.
     """
 
     _ready: deque[asyncio.Handle]
@@ -131,19 +138,21 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._thread = threading.get_ident()
         self._turn: list[asyncio.Handle] = []
-        """What this iteration has still to run, the next one last."""
+        """Callbacks that this iteration still has to run, the next one last."""
         self._shuffle = random.Random(f"loop {seed}").shuffle if shuffle else None
         self._paused: dict[Incarnation, None] = {}
         self.graveyard: list[asyncio.Task[Any]] = []
-        """Tasks of dead processes; kept, because collecting a suspended coroutine would run its `finally` blocks."""
+        """Tasks of ended processes. They are kept because collecting a suspended coroutine would
+        run its `finally` blocks.
+        """
         self.outside = contextvars.Context()
-        """A context of no process: what is scheduled in it outlives every crash."""
+        """A context without a process: what is scheduled in it survives every crash."""
 
     def time(self) -> float:
         return self._now
 
     def kill(self, incarnation: Incarnation) -> None:
-        """Stop everything of a process where it stands: no callback and no `finally` block of it runs any more."""
+        """End a process immediately: none of its callbacks and `finally` blocks runs any more."""
         incarnation.alive = False
         self._paused.pop(incarnation, None)
         timers = [due.timer for due in self._scheduled]
@@ -151,19 +160,19 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             if handle._context.get(INCARNATION) is incarnation:  # type: ignore[attr-defined]
                 handle.cancel()
         for task in incarnation.tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to stay pending
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it stays pending on purpose
         self.graveyard.extend(incarnation.tasks)
         incarnation.tasks.clear()
         incarnation.held.clear()
 
     def pause(self, incarnation: Incarnation) -> None:
-        """Nothing of a process runs until `resume`, as after SIGSTOP: messages arrive, timers run out, and nobody looks."""
+        """Stop running a process until `resume`, as SIGSTOP does. Messages and timers wait."""
         assert incarnation.alive
         incarnation.paused = True
         self._paused[incarnation] = None
 
     def resume(self, incarnation: Incarnation) -> None:
-        """The process goes on; all that waited is ready at once."""
+        """Continue a process; everything that waited is ready at once."""
         incarnation.paused = False
         del self._paused[incarnation]
         self._ready.extend(incarnation.held)
@@ -173,7 +182,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
     ) -> asyncio.Task[Any]:
         if self.is_closed():
-            coro.close()  # a `finally` block of a dead program begins something; it never will be, and Python must not complain of it
+            coro.close()  # a `finally` block of an ended program created this task; it never runs, and Python must not warn about it
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
         incarnation = INCARNATION.get() if context is None else context.get(INCARNATION)
         if incarnation is not None:
@@ -181,7 +190,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             task.add_done_callback(lambda done: incarnation.tasks.pop(done, None), context=self.outside)
         return task
 
-    # Typeshed ties the arguments to the callback by a variadic type; here they are passed on as they come.
+    # Typeshed types the arguments by the callback's signature; this method passes them on unchecked.
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
@@ -228,7 +237,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        # Python itself calls this when an asynchronous generator is collected; that happens on the loop's own thread.
+        # Python calls this when it collects an asynchronous generator, on the loop's own thread.
         if threading.get_ident() != self._thread:
             raise NotSimulatableError("a callback from another thread")
         return self.call_soon(callback, *args, context=context)
@@ -246,9 +255,11 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         raise NotSimulatableError(f"create_server({args}, {options}): use the network port")
 
     def _run_once(self) -> None:
-        """One iteration after the other until somebody stops the loop: what the base class does in one, without a kernel to ask.
+        """Run iterations until the loop is stopped; the base class runs one per call and polls the
+        kernel.
 
-        What is ready runs, in random order, and after it the timers that are due; what becomes ready meanwhile belongs to the next iteration.
+        An iteration runs the ready callbacks in random order, then due timers. Callbacks that
+        become ready meanwhile belong to the next iteration.
         """
         ready, scheduled, shuffle, turn = self._ready, self._scheduled, self._shuffle, self._turn
         while True:
@@ -272,9 +283,9 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                         handle._context.run(handle._callback, *handle._args)
                     except (SystemExit, KeyboardInterrupt):
                         raise
-                    except BaseException as error:  # noqa: BLE001 - the loop's handler judges it
+                    except BaseException as error:  # noqa: BLE001 - the loop's handler receives it
                         self._callback_failed(handle, error)
-            handle = None  # what it held is let go of now, not at a later time
+            handle = None  # release what the handle holds now
             if self._stopping:
                 return
 
@@ -283,13 +294,13 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
     def _jump(self) -> None:
-        """Move the time to the next timer."""
+        """Advance the time to the next timer."""
         if not self._scheduled:
             raise SimulationStuckError("nothing is ready and no timer is set")
         self._now = max(self._now, self._scheduled[0].timer.when())
 
     def _take_due_timers(self, limit: float) -> None:
-        """Of running processes to what runs now; of paused ones to what they hold."""
+        """Move due timers to this iteration, or to `held` if their process is paused."""
         scheduled, turn = self._scheduled, self._turn
         if self._paused:
             self._hold_due_timers(limit)
@@ -299,7 +310,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             turn.append(timer)
 
     def _drop_cancelled_timers(self) -> None:
-        """Those at the head, and all when they are many and the most."""
+        """Drop cancelled timers at the head, and all of them when they are the majority of many."""
         scheduled = self._scheduled
         if (
             len(scheduled) > CANCELLED_TIMERS_MAX
@@ -320,7 +331,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             heapq.heappop(scheduled).timer._scheduled = False
 
     def _hold_due_timers(self, limit: float) -> None:
-        """Take the timers of paused processes away before they count as due."""
+        """Remove the timers of paused processes before they count as due."""
         scheduled = self._scheduled
         found: list[_Due] = []
         while scheduled and scheduled[0] < limit:
@@ -344,7 +355,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         assert not event_list
 
     def _write_to_self(self) -> None:
-        """Nobody waits in the kernel, so nobody has to be woken."""
+        """Nothing to wake: no thread waits in the kernel."""
 
 
 def _paused_owner(handle: asyncio.Handle) -> Incarnation | None:

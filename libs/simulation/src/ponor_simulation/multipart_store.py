@@ -1,7 +1,8 @@
-"""Objects in parts, in a simulated bucket: `MultipartStore` beside `SimObjectStore`, with its faults and its durations.
+"""`MultipartStore` on a simulated bucket, with the faults and delays of `SimObjectStore`.
 
-What lives here: what S3 promises of uploads in parts. Nobody sees an object before it is completed, and completing creates only; whoever never ends an upload leaves it open, for
-anybody to list; parts below the minimum are refused when it is completed, but for the last one. Like puts, calls take effect although their process died meanwhile.
+It keeps S3's promises: an object is visible only after completion, completion never overwrites, an
+upload that is not ended stays open and is listed, and completion refuses parts below the minimum
+size except the last. A call takes effect even if its process ends meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ponor_simulation.object_store import OpenUpload, SimBucket, SimObjectStore
 
 
 class SimMultipartStore:
-    """`MultipartStore` on the bucket of a simulated store, which is asked by way of that store's faults."""
+    """`MultipartStore` on the bucket of a simulated store; every call meets that store's faults."""
 
     def __init__(self, store: SimObjectStore, *, part_size_bytes_min: int = 1) -> None:
         self._store = store
@@ -51,7 +52,7 @@ class SimMultipartStore:
 
         upload = await self._store.call("multipart_create", key, applied)
         begun = self._bucket.multiparts.get(upload.upload_id)
-        if begun is not None:  # else it was collected before a caller that stood still could hear of it
+        if begun is not None:  # otherwise it was collected before a paused caller received the answer
             begun.owner = INCARNATION.get()
         return upload
 
@@ -115,16 +116,16 @@ class SimMultipartStore:
             yield row
 
     async def close(self) -> None:
-        """Nothing to release: a simulated connection costs nothing."""
+        pass
 
     def _take(self, upload: MultipartUpload, number: int, data: bytes) -> UploadedPart:
         found = self._open(upload)
-        etag = f"{crc32(data):08x}"  # of the contents, as S3's: a part that is repeated has the same one
+        etag = f"{crc32(data):08x}"  # from the contents, as in S3: a repeated part has the same etag
         found.parts[number] = (etag, data)
         return UploadedPart(number, etag, len(data))
 
     def _open(self, upload: MultipartUpload) -> OpenUpload:
         found = self._bucket.multiparts.get(upload.upload_id)
         if found is None:
-            raise MultipartNotFoundError(f"{upload.key}: {upload.upload_id} is over")
+            raise MultipartNotFoundError(f"{upload.key}: {upload.upload_id} was completed or aborted")
         return found

@@ -1,8 +1,9 @@
 """A simulated network: ordered connections between processes, with delays, resets and cut links.
 
-What lives here: the `Network` port of every process, and the hub that joins them. Frames of one connection keep their order, as on
-gRPC; connections fail as on TCP: at once when a process dies, later for one side than for the other, or silently stalled while a link is cut.
-Across connections there is no order: what an abandoned one still delivers may come after, and as well as, what its successor carries.
+It has the `Network` port of every process, and the hub between them. Frames of one connection keep
+their order, as on gRPC. Connections fail as on TCP: at once when a process ends, later for one side
+than for the other, or silently while a link is cut. Different connections have no common order: an
+abandoned connection may deliver frames after its successor, or the same frames twice.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ from ponor_simulation.trace import Trace
 
 WINDOW_FRAMES_MAX: Final = 64
 WINDOW_BYTES_MAX: Final = 1024 * 1024
-"""Under way or unread per direction; beyond either, `send` waits, as with gRPC's flow control. One frame always passes."""
+"""Bytes in flight or unread per direction. Above it `send` waits, as with gRPC's flow control; one
+frame always passes.
+"""
 FIRST_FREE_PORT: Final = 40_000
 GIVE_UP_S: Final = (0.2, 3.0)
-"""Until the ends of a connection learn that a frame is lost for good, or that the other end is gone."""
+"""Delay until the ends of a connection detect a lost frame or an ended peer."""
 
 
 class NetworkHub:
-    """Everything between the processes.
+    """All connections between the processes.
 
     Attributes:
-        delay_law: of every direction that has none of its own.
-        links: what is wrong at present.
-        lost_frames, abandoned_connections, stalled_frames: how often something of it took effect.
+        delay_law: for directions without their own.
+        links: the faulty links.
+        lost_frames, abandoned_connections, stalled_frames: how often each fault took effect.
     """
 
     def __init__(self, loop: VirtualTimeLoop, seed: str, trace: Trace) -> None:
@@ -51,18 +54,18 @@ class NetworkHub:
         self._listeners: dict[str, SimListener] = {}
         self._connections: dict[_Pipe, None] = {}
         self._called: dict[SimConnection, Call] = {}
-        """By the caller's end of a connection that it did not close yet."""
+        """Connections by the caller's end, until the caller closes it."""
         self._forgotten: list[str] = []
         self._next_port = FIRST_FREE_PORT
 
     def delay(self, direction: Direction | None = None) -> float:
-        """How long the next frame travels, in seconds."""
+        """Draw the delay of the next frame, in seconds."""
         delays = self.links.delays
         law = delays.get(direction, self.delay_law) if delays and direction is not None else self.delay_law
         return law.draw(self._chance)
 
     def due_at(self, direction: Direction) -> float:
-        """When a frame that leaves now arrives, in the loop's time."""
+        """The loop time at which a frame that is sent now arrives."""
         due = self.loop.time() + self.delay(direction)
         clogs = self.links.clogged_until_s
         if clogs and clogs.get(direction, 0.0) > due:
@@ -71,7 +74,7 @@ class NetworkHub:
         return due
 
     def is_lost(self, direction: Direction) -> bool:
-        """Whether the next frame is lost."""
+        """Draw whether the next frame is lost."""
         losses = self.links.losses
         if not losses:
             return False
@@ -81,19 +84,19 @@ class NetworkHub:
         return lost
 
     def patience_s(self) -> float:
-        """How long an end does not know that its connection is dead, in seconds."""
+        """Draw how long an end does not detect that its connection is dead, in seconds."""
         return self._chance.uniform(*GIVE_UP_S)
 
     def cut(self, source: str, target: str) -> None:
-        """Frames from one process to another stall from now on; call it for both directions to part them."""
+        """Stall frames from one process to another; a partition needs both directions."""
         self.links.cuts[(source, target)] = None
 
     def heal(self) -> None:
-        """All links work again; what was stalled goes on."""
+        """Repair all links; stalled frames continue."""
         self.change_links(Links())
 
     def change_links(self, links: Links) -> None:
-        """Other things are wrong from now on; what was stalled and is free now goes on."""
+        """Replace the faulty links; stalled frames of repaired links continue."""
         self.links = links
         for pipe in list(self._connections):
             pipe.pump()
@@ -103,7 +106,9 @@ class NetworkHub:
         return (source, target) in self.links.cuts
 
     def abandon_connections(self, side: str, other: str) -> int:
-        """One side takes every connection to the other for broken; the other reads on for a while. How many."""
+        """Let one side give up every connection to the other, which detects it later. Return how
+        many.
+        """
         pipes = [
             pipe
             for pipe in self._connections
@@ -115,14 +120,16 @@ class NetworkHub:
         return len(pipes)
 
     def reset_connections(self, one: str, other: str) -> int:
-        """Break every connection between two processes; how many."""
+        """Reset every connection between two processes. Return how many."""
         pipes = [pipe for pipe in self._connections if {pipe.source, pipe.target} == {one, other}]
         for pipe in pipes:
             pipe.break_off()
         return len(pipes) // 2
 
     def process_died(self, incarnation: Incarnation) -> None:
-        """Take the listeners of a process away and reset its connections; peers learn it after a delay."""
+        """Remove the listeners of an ended process and reset its connections; peers detect it after
+        a delay.
+        """
         self._listeners = {
             address: listener
             for address, listener in self._listeners.items()
@@ -134,10 +141,10 @@ class NetworkHub:
             self.loop.call_later(self.delay(), pipe.break_off, context=self.loop.outside)
 
     def bind(self, address: str, handlers: Mapping[str, Handler], incarnation: Incarnation) -> SimListener:
-        """Begin to listen.
+        """Start listening.
 
         Raises:
-            OSError: the address is taken.
+            OSError: the address is in use.
         """
         host, _, port = address.rpartition(":")
         if port == "0":
@@ -150,14 +157,14 @@ class NetworkHub:
         return listener
 
     def unbind(self, listener: SimListener) -> None:
-        """Stop listening and break the listener's connections."""
+        """Stop listening and reset the listener's connections."""
         if self._listeners.get(listener.address) is listener:
             del self._listeners[listener.address]
         for pipe in [pipe for pipe in self._connections if pipe.listener is listener]:
             pipe.finish()
 
     def listener(self, address: str) -> SimListener | None:
-        """Who listens there."""
+        """The listener of an address."""
         return self._listeners.get(address)
 
     def join(self, caller: Incarnation, listener: SimListener) -> tuple[SimConnection, SimConnection]:
@@ -169,19 +176,21 @@ class NetworkHub:
         return SimConnection(self, there, back), SimConnection(self, back, there)
 
     def forget(self, pipe: _Pipe) -> None:
-        """A direction is closed."""
+        """Remove a closed direction."""
         self._connections.pop(pipe, None)
 
     def called(self, connection: SimConnection, call: Call) -> None:
-        """A caller has a connection, and must close it, also when the other end did."""
+        """Record that a caller has a connection. It must close it, even after the other end did."""
         self._called[connection] = call
 
     def hung_up(self, connection: SimConnection) -> None:
-        """The caller closed it."""
+        """Record that the caller closed its connection."""
         self._called.pop(connection, None)
 
     def forgotten(self) -> list[str]:
-        """Connections that nobody will close, in words: the task that made one has ended, or has made another one."""
+        """Describe connections that will never be closed: the task that made one has ended or has
+        made another.
+        """
         callers = dict.fromkeys(call.caller for call in self._called.values())
         return [*self._forgotten, *(each for caller in callers for each in self._forgotten_by(caller))]
 
@@ -199,7 +208,7 @@ class NetworkHub:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who made a connection: a life of a process, in which task, and to whom."""
+    """The caller of a connection: its process life, its task, and the address."""
 
     caller: Incarnation
     task: asyncio.Task[Any] | None
@@ -227,9 +236,9 @@ class _Pipe:
         self.opposite: _Pipe = self
         self.closed = False
         self.abandoned = False
-        """The sending end believes that the connection is broken; what it sent before arrives."""
+        """The sending end has given the connection up; frames sent before still arrive."""
         self._void = False
-        """Nothing that is sent from now on arrives, and the sender does not know it yet."""
+        """Frames sent from now on never arrive, and the sender has not detected it."""
         self._under_way: deque[tuple[float, bytes | None]] = deque()
         self._window_bytes = 0
         self._arrived: deque[bytes | None] = deque()
@@ -237,7 +246,7 @@ class _Pipe:
         self._changed: deque[asyncio.Future[None]] = deque()
 
     async def send(self, frame: bytes) -> None:
-        """Put a frame under way."""
+        """Send a frame; wait while the window is full."""
         while not self.is_over_for_sender and self._window_is_full(len(frame)):
             await self._change()
         if self.is_over_for_sender:
@@ -245,14 +254,14 @@ class _Pipe:
         self._launch(frame)
 
     def try_send(self, frame: bytes) -> bool:
-        """Put a frame under way, if that needs no waiting."""
+        """Send a frame if the window has room."""
         if self.is_over_for_sender or self._window_is_full(len(frame)):
             return False
         self._launch(frame)
         return True
 
     async def receive(self) -> bytes:
-        """Take the next frame that arrived."""
+        """Take the next frame that has arrived."""
         while not self._arrived:
             if self.closed or self.opposite.abandoned:
                 raise ConnectionClosedError(f"the connection from {self.source} to {self.target} is closed")
@@ -268,23 +277,25 @@ class _Pipe:
 
     @property
     def is_over_for_sender(self) -> bool:
-        """Whether the sending end knows that nothing can be sent any more."""
+        """Whether the sending end has detected that nothing can be sent."""
         return self.closed or self.abandoned
 
     def finish(self) -> None:
-        """An orderly end: what is under way arrives first."""
+        """Close in order: frames in flight still arrive."""
         if not self.is_over_for_sender:
             self._launch(None)
 
     def abandon(self) -> None:
-        """The sending end gives the connection up; the receiving end learns it after a while, and what it sends until then is lost."""
+        """Give the connection up at the sending end. The receiving end detects it later; what it
+        sends until then is lost.
+        """
         self.abandoned = True
         self.opposite.lose_all()
         self._wake()
         self._hub.loop.call_later(self._hub.patience_s(), self.break_off, context=self._hub.loop.outside)
 
     def lose_all(self) -> None:
-        """Nobody takes what arrives here."""
+        """Drop everything that arrives."""
         self._void = True
         self._under_way.clear()
         self._arrived.clear()
@@ -292,12 +303,12 @@ class _Pipe:
         self._wake()
 
     def break_off(self) -> None:
-        """A reset: both directions end, and what is under way is lost."""
+        """Reset both directions; frames in flight are lost."""
         self.hang_up()
         self.opposite.hang_up()
 
     def hang_up(self) -> None:
-        """This direction ends at once, and what is under way is lost."""
+        """End this direction at once; frames in flight are lost."""
         if not self.closed:
             self.closed = True
             self._under_way.clear()
@@ -306,7 +317,7 @@ class _Pipe:
             self._wake()
 
     def pump(self) -> None:
-        """Deliver what is due, then wait for the next."""
+        """Deliver due frames, then wait for the next one."""
         hub, under_way = self._hub, self._under_way
         if not under_way or self.direction in hub.links.cuts:
             return
@@ -387,7 +398,7 @@ class SimConnection:
             self._closed = True
             self._hub.hung_up(self)
             self._outgoing.finish()
-            if not self._outgoing.abandoned:  # else the other end does not know yet
+            if not self._outgoing.abandoned:  # otherwise the other end has not detected it yet
                 self._incoming.hang_up()
 
 
@@ -443,7 +454,7 @@ class SimNetwork:
         await asyncio.sleep(self._hub.due_at((here, target)) - self._hub.loop.time())
         listener = self._hub.listener(address)
         if listener is None:
-            raise ConnectionClosedError(f"nobody listens on {address}")
+            raise ConnectionClosedError(f"no listener on {address}")
         there = process_of(listener.incarnation)
         if self._hub.is_cut(here, there) or self._hub.is_cut(there, here):
             await asyncio.sleep(self._hub.connect_timeout_s)
@@ -458,5 +469,5 @@ class SimNetwork:
 
 
 def process_of(incarnation: Incarnation) -> str:
-    """The name of the process that lives this life."""
+    """The process name of a life."""
     return incarnation.name.partition("#")[0]

@@ -1,8 +1,8 @@
-"""A simulated object store: durable, and unreliable on the way.
+"""A simulated object store: durable contents, unreliable calls.
 
-What lives here: a bucket that outlives all processes, and the `ObjectStore` port through which a process reaches it. A call may fail
-before it was applied, or after ("timeout, but applied"); a get may come back short; a put that is under way when its process dies may
-land afterwards.
+A bucket exists longer than all processes; processes reach it through the `ObjectStore` port. A call
+may fail before or after it was applied, a get may return too few bytes, and a put may be applied
+after its process ended.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ LISTING_PAGE_KEYS: Final = 1_000
 
 @dataclass(slots=True)
 class StoreFaults:
-    """Probabilities per call, and how long calls take, in seconds."""
+    """Probabilities per call, and bounds of a call's duration in seconds."""
 
     before: float = 0.0
-    """Fails without having been applied (503)."""
+    """The call fails without being applied (503)."""
     after: float = 0.0
-    """Is applied, and then fails (timeout)."""
+    """The call is applied and then fails (timeout)."""
     short_read: float = 0.0
-    """A get returns less than the store holds."""
+    """A get returns fewer bytes than stored."""
     latency_s: tuple[float, float] = (0.005, 0.06)
     down: bool = False
-    """Every call fails, unapplied."""
+    """Every call fails without being applied."""
 
 
 @dataclass(slots=True)
 class OpenUpload:
-    """An object on its way in parts: each under its number, with the name that the store gave it.
+    """A multipart upload: parts by number, each with its etag.
 
     Attributes:
-        owner: the life of the process that began it and was told its name; None: nobody was.
-        given_up: somebody called for its end; what is still open then is the collector's.
+        owner: the process life that created it and received its id; None if no process did.
+        given_up: a process called abort. What is then still open is for the collector.
     """
 
     key: str
@@ -64,41 +64,43 @@ class OpenUpload:
 
     @property
     def is_forgotten_by(self) -> str:
-        """The life that knows the upload and did not call for its end; empty if there is none."""
+        """The live process that has the id and did not call abort; empty if there is none."""
         if self.owner is None or not self.owner.alive or self.given_up:
             return ""
         return self.owner.name
 
 
 class SimBucket:
-    """The objects, and what was asked of them: `calls` counts attempts by operation, `applied` those that took effect."""
+    """The stored objects. `calls` counts attempts by operation, `applied` those that took effect."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.put_at_ms: dict[str, int] = {}
-        """When each object came to be, by the bucket's own clock, which goes right."""
+        """Time of each put, by the bucket's own correct clock."""
         self.multiparts: dict[str, OpenUpload] = {}
-        """By upload id: what was begun in parts and neither completed nor aborted."""
+        """Open multipart uploads by id."""
         self.multiparts_begun = 0
         self.calls: Counter[str] = Counter()
         self.applied: Counter[str] = Counter()
         self.unanswered = 0
-        """Calls that were applied and failed all the same."""
+        """Calls that were applied and then failed."""
         self.short_reads = 0
         self.listing_pages = 0
-        """Pages behind the first one of a listing."""
+        """Pages of listings after the first."""
         self.read_bytes = 0
         self.written_bytes = 0
         self.on_delete: Callable[[str], None] | None = None
-        """Told of each object that is there and is about to be deleted."""
+        """Called before an existing object is deleted."""
         self.on_put: Callable[[str], None] | None = None
-        """Told of each object that came to be."""
+        """Called after an object was created."""
         self.on_applied: Callable[[str, str], bool] = lambda _operation, _process: False
-        """Told of each call that took effect, and whose it is; whether its answer is lost."""
+        """Called with the operation and process of each applied call; returns whether the answer is
+        lost.
+        """
 
 
 class SimObjectStore:
-    """`ObjectStore` on a bucket. Any number of processes may share it."""
+    """`ObjectStore` on a bucket. Processes may share it."""
 
     def __init__(
         self, loop: VirtualTimeLoop, seed: str, trace: Trace, bucket: SimBucket | None = None
@@ -116,10 +118,10 @@ class SimObjectStore:
         await self.call("put", key, lambda: self.create(key, data))
 
     def create(self, key: str, data: bytes) -> None:
-        """The object is there from now on.
+        """Create an object at once.
 
         Raises:
-            ObjectAlreadyExistsError: it was there before.
+            ObjectAlreadyExistsError: the key is taken.
         """
         if key in self.bucket.objects:
             raise ObjectAlreadyExistsError(key)
@@ -158,7 +160,7 @@ class SimObjectStore:
         await self.call("delete", f"{len(keys)} keys", applied)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Page by page, as S3 has it: what comes and goes between two pages may be seen or not."""
+        """List page by page, as S3 does: changes between two pages may be visible or not."""
         behind = ""
         while True:
             page = await self.call("list", prefix, partial(self._page, prefix, behind))
@@ -176,7 +178,7 @@ class SimObjectStore:
         return [ObjectInfo(key, len(objects[key]), put_at_ms.get(key)) for key in page]
 
     async def close(self) -> None:
-        """Nothing to release: a simulated connection costs nothing."""
+        pass
 
     def _object(self, key: str) -> bytes:
         data = self.bucket.objects.get(key)
@@ -192,7 +194,9 @@ class SimObjectStore:
         return data
 
     async def call(self, operation: str, what: str, apply: Callable[[], _T]) -> _T:
-        """Apply at some moment of the call's duration, outside of the calling process: its death does not stop what is under way."""
+        """Apply an operation at some time within the call's duration, even if the calling process
+        has ended.
+        """
         self.bucket.calls[operation] += 1
         there, back = (
             self._chance.uniform(*self.faults.latency_s) / 2,

@@ -1,7 +1,7 @@
-"""A simulated process: a machine's disk, clock and network address, and the program that lives on them.
+"""A simulated process: a program on a machine with a disk, a clock and a network address.
 
-What lives here: start, crash, restart and pause. A crash is what SIGKILL or a pulled plug is: the program stops between two instructions,
-nothing of it runs afterwards, its connections break, and the disk keeps what it promised to keep.
+A crash is SIGKILL or a pulled plug: the program stops between two instructions, its connections
+break, and the disk keeps what it promised to keep.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ponor_simulation.trace import Trace
 
 
 class ProcessGoneError(BaseException):
-    """Unwinds the code that stopped its own process; nobody handles it."""
+    """Unwinds code that stopped its own process; no code handles it."""
 
 
 class SimProcess:
     """One machine with one program.
 
     Attributes:
-        failure: why the program ended, if it ended by an exception or a fail-stop.
+        failure: the exception or fail-stop that ended the program.
         finished: the program returned.
     """
 
@@ -53,13 +53,13 @@ class SimProcess:
         self.clock = SimClock(loop)
         self.runtime: Runtime | None = None
         self.on_end: Callable[[Runtime], None] | None = None
-        """Called when a life is over, however it ended."""
+        """Called when a life of the process has ended for any reason."""
         self.when_ended: Callable[[], None] | None = None
-        """Called once, after the next life is over and the disk is nobody's."""
+        """Called once, after the next end, when the disk is not in use."""
         self.failure: BaseException | None = None
         self.finished = False
         self.changed_at_s = 0.0
-        """When it was last started, ended, paused or resumed."""
+        """The time of the last start, end, pause or resume."""
 
     @property
     def running(self) -> bool:
@@ -68,24 +68,24 @@ class SimProcess:
 
     @property
     def paused(self) -> bool:
-        """Whether the program stands still."""
+        """Whether the program is paused."""
         return self._incarnation is not None and self._incarnation.paused
 
     def pause(self) -> None:
-        """The program stands still where it is, as under SIGSTOP or on a machine that is not scheduled."""
-        assert self._incarnation is not None, f"{self.name} does not run"
+        """Stop running the program, as SIGSTOP or a machine that is not scheduled does."""
+        assert self._incarnation is not None, f"{self.name} is not running"
         self._record("pause")
         self._loop.pause(self._incarnation)
 
     def resume(self) -> None:
-        """It goes on and knows nothing of it; to it, everything happened at once."""
-        assert self._incarnation is not None, f"{self.name} does not run"
+        """Continue the program. All events of the pause are pending at once."""
+        assert self._incarnation is not None, f"{self.name} is not running"
         self._record("resume")
         self._loop.resume(self._incarnation)
 
     def start(self) -> None:
-        """Run the program anew on what the disk holds."""
-        assert self._incarnation is None, f"{self.name} runs already"
+        """Start the program on what the disk holds."""
+        assert self._incarnation is None, f"{self.name} is already running"
         self._starts += 1
         self.failure = None
         self.finished = False
@@ -101,14 +101,14 @@ class SimProcess:
         )
 
     def crash(self, *, power_loss: bool = False) -> None:
-        """End the program here and now; with a power loss also everything that its disk did not sync."""
+        """End the program at once. A power loss also drops what its disk did not sync."""
         self._record("crash", str(power_loss))
         self._end(power_loss=power_loss)
 
     async def _live(self, program: Awaitable[None], incarnation: Incarnation) -> None:
         try:
             await program
-        except Exception as error:  # noqa: BLE001 - the scenario looks at `failure`
+        except Exception as error:  # noqa: BLE001 - the scenario checks `failure`
             self._record("failed", type(error).__name__, error)
             self.failure = error
         else:
@@ -125,7 +125,7 @@ class SimProcess:
         raise ProcessGoneError
 
     def _end(self, *, power_loss: bool) -> None:
-        assert self._incarnation is not None, f"{self.name} does not run"
+        assert self._incarnation is not None, f"{self.name} is not running"
         incarnation, self._incarnation = self._incarnation, None
         if self.on_end is not None and self.runtime is not None:
             self.on_end(self.runtime)

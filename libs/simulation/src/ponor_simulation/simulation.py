@@ -1,7 +1,4 @@
-"""One simulated world: a loop, a network, processes, and a scenario that drives them.
-
-What lives here: how a run begins and ends, and what counts as its failure. Scenarios and invariants belong to the tests.
-"""
+"""A simulated world: a loop, a network, processes, and the scenario that drives them."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from ponor_simulation.trace import Trace
 
 _T = TypeVar("_T")
 FINALLY_BLOCKS_MAX: Final = 20
-"""How many `finally` blocks that wait for something a dead coroutine may stand in."""
+"""Bound of the `finally` blocks with an await in one abandoned coroutine."""
 
 
 class SimulationFailedError(AssertionError):
@@ -30,10 +27,10 @@ class SimulationFailedError(AssertionError):
 
 
 class Simulation:
-    """A world from a seed. Use it once: build processes, then `run` a scenario.
+    """A world from a seed. Use it once: create processes, then `run` a scenario.
 
     Attributes:
-        chance: for the scenario's own choices.
+        chance: for choices of the scenario.
     """
 
     def __init__(self, seed: int, *, shuffle: bool = True) -> None:
@@ -48,7 +45,7 @@ class Simulation:
         self.loop.set_exception_handler(self._loop_error)
 
     def process(self, name: str, main: Callable[[Runtime], Awaitable[None]]) -> SimProcess:
-        """A machine with a program; not started yet."""
+        """Create a machine with a program; it is not started."""
         assert name not in self.processes
         assert "#" not in name
         process = SimProcess(self.loop, self.network, self.trace, str(self.seed), name, main)
@@ -56,21 +53,21 @@ class Simulation:
         return process
 
     def disk(self, name: str) -> SimDisk:
-        """A disk without a process, for scenarios that are the process themselves."""
+        """Create a disk without a process, for scenarios that use the disk themselves."""
         return SimDisk(self.loop, f"{self.seed} {name}", self.trace, name)
 
     def object_store(self, name: str = "store", bucket: SimBucket | None = None) -> SimObjectStore:
-        """A store, on a bucket of its own unless one is given."""
+        """Create a store, on its own bucket unless `bucket` is given."""
         return SimObjectStore(self.loop, f"{self.seed} {name}", self.trace, bucket)
 
     def run(self, scenario: Coroutine[Any, Any, _T]) -> _T:
-        """Run a scenario to its end and take the world down.
+        """Run a scenario to its end and close the world.
 
         Raises:
-            SimulationFailedError: the scenario raised, or some task failed and nobody looked.
+            SimulationFailedError: the scenario raised, or a task failed and no code awaited it.
         """
         collects = gc.isenabled()
-        # Collections come at moments that depend on what ran before in this interpreter; finalizers would run with them.
+        # The time of a garbage collection depends on earlier work of this interpreter, and finalizers run with it.
         gc.disable()
         try:
             result = self.loop.run_until_complete(scenario)
@@ -102,7 +99,7 @@ class Simulation:
 
     def _loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        # What dead coroutines run into while they are unwound is nobody's failure.
+        # Errors of abandoned coroutines that are being closed are no failures.
         if not self._is_over and not isinstance(error, ProcessGoneError):
             self._errors.append((str(context.get("message")), error))
 
@@ -112,14 +109,16 @@ class Simulation:
 
 
 def _bury(tasks: list[asyncio.Task[Any]]) -> None:
-    """Unwind what never ended. Its `finally` blocks run now, on a closed loop, where they can do nothing any more."""
+    """Close coroutines that never ended. Their `finally` blocks run now, on a closed loop, without
+    effect.
+    """
     for task in tasks:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - the world ends
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - the loop is closed
         coroutine = task.get_coro()
         for _ in range(FINALLY_BLOCKS_MAX):
             try:
                 assert coroutine is not None
                 coroutine.close()
-            except BaseException:  # noqa: BLE001, S112 - whatever a dead program says
+            except BaseException:  # noqa: BLE001, S112 - an ended program may raise anything
                 continue
             break

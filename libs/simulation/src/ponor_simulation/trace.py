@@ -1,7 +1,7 @@
-"""The trace of a run: what happened, in order, as one hash and as its last lines.
+"""The trace of a run: all events in order, as one hash, and the last lines.
 
-What lives here: the proof that a run was repeated exactly, and what a failing seed shows. Whoever records must not let anything in that
-differs between runs: no addresses, no `id()`, no order of sets.
+Equal hashes prove that a run was repeated exactly. Recorded details must not differ between runs:
+no memory addresses, no `id()`, no iteration order of sets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 LINES_MAX: Final = 200
 UNHASHED_LINES_MAX: Final = 256
-"""Hashed at once: a call for each line costs as much as making it."""
+"""Lines are hashed in batches of this size: one call per line would cost as much as making it."""
 
 
 class Trace:
@@ -26,7 +26,7 @@ class Trace:
         self._ended = False
 
     def end(self) -> None:
-        """The world ends: what dead coroutines do while they are unwound comes in no order, and belongs to no run."""
+        """Stop recording: abandoned coroutines are closed in no fixed order."""
         self._ended = True
 
     def record(self, now: float, who: str, what: str, *details: object) -> None:
@@ -41,7 +41,7 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """Hash of everything recorded so far."""
+        """The hash of everything recorded so far."""
         self._settle()
         return self._hash.hexdigest()
 

@@ -1,7 +1,9 @@
-"""What the processes of a simulated cluster believe: the images that they hold, and the digests that these had at every index.
+"""Observes running services: the images that they hold, and the digest of each image at every
+index.
 
-What lives here: a look into running services. Their `app.py` builds the parts itself; while a watch is on, the classes that hold images report themselves when they are built, and
-every image reports each batch that it applied. Nothing of what they do is changed.
+The services' `app.py` builds the parts itself. While a watch is on, the classes that hold images
+report new instances, and every image reports each batch that it applied. Their behaviour does not
+change.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ from ponor_cluster_simulation.invariants.registry import Checks
 
 CONTROLLER: Final = "controller"
 FOLLOWER: Final = "broker"
-"""Who holds an image and follows for all its life; others look at one now and then, or are a scenario's own."""
+"""Prefix of processes that hold an image and follow the metadata for their whole life."""
 
 
 class ClusterWatch:
-    """See the module's docstring.
+    """The images of a cluster, and the checks that compare them.
 
     Attributes:
-        controllers: by process, the controller of its present life.
-        followers: by process, its subscription in its present life.
-        digests: index to digest, from whoever showed it first; all others must agree, in this and in every later life.
-        on_batch: told of every committed batch once, in order; the ledger sits here.
+        controllers: the controller of each process's current life.
+        followers: the subscription of each process's current life.
+        digests: index to the first digest seen; all later ones must be equal.
+        on_batch: called with every committed batch once, in order; the ledger uses it.
     """
 
     def __init__(self, checks: Checks | None = None) -> None:
@@ -41,11 +43,11 @@ class ClusterWatch:
         self.followers: dict[str, SubscriptionClient] = {}
         self.digests: dict[int, bytes] = {}
         self.resets = 0
-        """How often a follower's image was replaced by a snapshot."""
+        """How often a snapshot replaced a follower's image."""
         self.leaders: dict[int, int] = {}
-        """Term to the node that led in it."""
+        """Term to the node that led it."""
         self.installs = 0
-        """How often a controller took the image that another sent it."""
+        """How often a controller installed an image from another one."""
         self.on_batch: Callable[[RecordBatch], None] = lambda _: None
         self._newest = 0
         self._applied: dict[str, int] = {}
@@ -97,16 +99,16 @@ class ClusterWatch:
 
     @property
     def controller(self) -> Controller | None:
-        """The controller, where there is one; the newest one that was built, where there are several."""
+        """The newest controller that was built; None before the first."""
         return next(reversed(self.controllers.values()), None)
 
     @property
     def follower(self) -> SubscriptionClient | None:
-        """The broker's subscription in its present life; of several the newest."""
+        """The newest subscription of a broker; None before the first."""
         return next(reversed(self.followers.values()), None)
 
     def follow(self, subscription: SubscriptionClient) -> None:
-        """Compare every state that a subscription shows, and that it never goes back."""
+        """Check every state that a subscription shows, and that it never goes back."""
         shown = 0
 
         def batch_shown(batch: RecordBatch) -> None:
@@ -129,24 +131,24 @@ class ClusterWatch:
         subscription.image_listeners.append(image_shown)
 
     def recovered(self, image: MetadataImage) -> None:
-        """A controller begins a life with this."""
+        """Check the image with which a controller starts."""
         self.saw(image, 10)
 
     def installed(self, image: MetadataImage) -> None:
-        """A controller took the image that another sent it."""
+        """Check an image that a controller installed from another one."""
         self.installs += 1
         self.saw(image, 10)
         self._moved(image.index)
 
     def led(self, leadership: Leadership) -> None:
-        """A controller believes in a leader."""
+        """Check a leader that a controller recognises."""
         if leadership.leader is not None:
             known = self.leaders.setdefault(leadership.term, leadership.leader.node_id)
             same = known == leadership.leader.node_id
             self._checks.require(1, same, f"term {leadership.term}: {known} and {leadership.leader.node_id}")
 
     def applied(self, image: MetadataImage, batch: RecordBatch) -> None:
-        """An image moved on by a batch."""
+        """Check an image after a batch."""
         self.saw(image, 28)
         life = INCARNATION.get()
         if life is not None and life.name.startswith(CONTROLLER):
@@ -156,7 +158,7 @@ class ClusterWatch:
             self.on_batch(batch)
 
     def _moved(self, index: int) -> None:
-        """The image of the controller that runs now is at this index."""
+        """Check the indexes of the running controller, whose image is at `index`."""
         life = INCARNATION.get()
         assert life is not None
         before = self._applied.get(life.name, 0)
@@ -173,14 +175,14 @@ class ClusterWatch:
             )
 
     def saw(self, image: MetadataImage, number: int = 3) -> None:
-        """An image as it is now.
+        """Compare an image with all images of its index.
 
         Args:
-            image: anybody's.
-            number: the invariant on whose behalf it is looked at.
+            image: of any process.
+            number: the invariant that the comparison counts for.
 
         Raises:
-            InvariantBrokenError: somebody had other contents at this index: a committed prefix changed.
+            InvariantBrokenError: another image had other contents at this index.
         """
         if image.index:
             digest = image.digest

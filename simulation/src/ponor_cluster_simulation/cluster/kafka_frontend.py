@@ -1,7 +1,7 @@
 """The Kafka port of a simulated broker: `ponor_broker.app.Frontend` on the simulated network.
 
-What lives here: what the listener does with sockets, done with frames: one request is one frame, answers go back in order, and the broker's wish to
-read no more stalls the client. Everything behind it is the shipped broker, from `ClientConnection` on.
+It replaces the socket listener: one request is one frame, answers return in order, and a broker
+that stops reading stalls the client. Everything from `ClientConnection` on is the shipped broker.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ KAFKA: Final = "kafka"
 """The method under which Kafka connections are made."""
 LENGTH_BYTES: Final = 4
 UNSENT_BYTES_MAX: Final = 1 << 20
-"""Answers that the client does not take; above it nothing new is started for it."""
+"""Answers that the client has not received; above it no new request starts."""
 
 
 class SimFrontend:
-    """See the module's docstring. One per life of a broker."""
+    """The Kafka listener of one life of a broker."""
 
     def __init__(self, runtime: Runtime, settings: BrokerSettings, options: BrokerOptions) -> None:
         self._runtime = runtime
@@ -68,7 +68,7 @@ class SimFrontend:
 
 
 class _Client:
-    """One connection: `ConnectionOutput` for the broker's side of it."""
+    """The broker's side of one connection: `ConnectionOutput`."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class _Client:
         self._ended = asyncio.Event()
 
     async def converse(self) -> None:
-        """Until either side ends it."""
+        """Serve until either side closes."""
         loop = asyncio.get_running_loop()
         parts = [loop.create_task(part) for part in (self._read(), self._write(), self._ended.wait())]
         try:
@@ -139,13 +139,13 @@ class _Client:
     def end(self, reason: str | BaseException) -> None:
         self._ended.set()
         if isinstance(reason, BaseException):
-            # A real listener closes this one connection and logs; a simulated run is looking for exactly this.
+            # A real listener closes the connection and logs. A simulated run must fail instead.
             self._runtime.fail_stop("a request", reason)
 
 
 async def bind_simulated(
     runtime: Runtime, settings: BrokerSettings, options: BrokerOptions, backlog: AnswerBacklog
 ) -> SimFrontend:
-    """What `ponor_broker.app.run` takes as `bind`."""
-    del backlog  # frames that wait are counted by the network's window
+    """The `bind` argument of `ponor_broker.app.run`."""
+    del backlog  # the network's window bounds waiting frames
     return SimFrontend(runtime, settings, options)

@@ -1,7 +1,4 @@
-"""A whole cluster in one thread: the services' own `app.run`, as simulated processes on faulty disks, networks and stores.
-
-What lives here: which processes there are, what each is given, and how a life begins. What happens to them is the scenario's; what must hold afterwards, too.
-"""
+"""A whole cluster in one thread: the services' own `app.run` as simulated processes."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ ORDINAL: Final = ClusterOrdinal(1)
 CONTROLLER_ADDRESS: Final = "controller:9090"
 KAFKA_PORT: Final = 9092
 KAFKA_ADDRESS: Final = f"broker:{KAFKA_PORT}"
-"""Of the broker, where there is one."""
+"""Of the broker in clusters with one broker."""
 SERVICE_PORT: Final = 9090
 PEER_PORT: Final = 9091
 STORE_DIRECTORY: Final = PurePosixPath("/store")
@@ -73,16 +70,17 @@ class ClusterSettings:
 
 
 class SimCluster:
-    """Controllers, brokers, a garbage collector, and compactors if they are wanted.
+    """Controllers, brokers, a garbage collector, and optional compactors.
 
-    With `store_in_directory` the objects are files of one machine, on which the broker, there is one, and the garbage collector run and crash together; otherwise every service has a
-    machine, and the bucket is nobody's.
+    With `store_in_directory` the objects are files of the broker's machine; the collector shares
+    it, and both crash together. Otherwise every service has its own machine, and a bucket stores
+    the objects.
 
     Attributes:
-        processes: by name; `gc` is not among them when it shares the broker's machine.
-        serving: names of the services that called `ready` in their present life.
-        coverage: what all lives counted, once `gather` was called.
-        rotten: processes whose disk lost a bit, and where.
+        processes: by name. A collector that shares the broker's machine has no entry.
+        serving: services that called `ready` in their current life.
+        coverage: counters of all ended lives.
+        rotten: the flipped bit of each damaged disk.
     """
 
     def __init__(
@@ -97,7 +95,9 @@ class SimCluster:
         compactors: int = 0,
         part_size_bytes_min: int = 1,
     ) -> None:
-        assert (brokers, compactors) == (1, 0) or not store_in_directory, "the directory is one machine's"
+        assert (brokers, compactors) == (1, 0) or not store_in_directory, (
+            "a directory serves one broker and no compactor"
+        )
         self._simulation = simulation
         self._settings = settings
         self.coverage = Coverage()
@@ -126,37 +126,37 @@ class SimCluster:
             process.on_end = partial(self._ended, name)
         self.serving: dict[str, None] = {}
         self.lost_rights: Callable[[str], bool] = lambda _: False
-        """Whether a broker was fenced, and so had a reason to stop; whoever knows says so."""
+        """Whether a broker was fenced and may therefore stop; set by the run."""
         self._stops: dict[str, asyncio.Event] = {}
 
     def start(self, name: str) -> None:
-        """Begin a new life."""
+        """Start a process."""
         self.serving.pop(name, None)
         self.processes[name].start()
 
     def start_all(self) -> None:
-        """Begin a new life of everything that does not run."""
+        """Start every process that is not running."""
         for name, process in self.processes.items():
             if not process.running:
                 self.start(name)
 
     def stop(self, name: str) -> None:
-        """Ask a process to end in order, as SIGTERM does."""
+        """Request an orderly end, as SIGTERM does."""
         self._stops[name].set()
 
     @property
     def is_serving(self) -> bool:
-        """Whether every process runs and serves."""
+        """Whether every process is running and ready."""
         return all(process.running and name in self.serving for name, process in self.processes.items())
 
     @property
     def has_leader(self) -> bool:
-        """Whether a controller leads, and knows it."""
+        """Whether a controller leads and has detected it."""
         return self.leader is not None
 
     @property
     def leader(self) -> str | None:
-        """The controller that leads; of two that believe so the one of the newer term."""
+        """The leading controller; of several, the one with the newest term."""
         leading = {
             self.watch.controllers[name].consensus.term: name
             for name in self.controllers
@@ -167,13 +167,13 @@ class SimCluster:
         return leading[max(leading)] if leading else None
 
     def check_alive(self) -> None:
-        """Raise what ended a process by itself: nothing that this simulation does to a cluster is a reason to stop."""
+        """Raise the error of a process that stopped itself."""
         for name, process in self.processes.items():
             if process.failure is not None:
                 raise AssertionError(f"{name} stopped: {process.failure!r}") from process.failure
 
     async def keys(self) -> set[str]:
-        """What the store holds, without the markers of clusters."""
+        """The keys in the store, without cluster markers."""
         if self.store is not None:
             return {key for key in self.store.bucket.objects if not key.startswith(PREFIX)}
         runtime = self.processes[self.brokers[0]].runtime
@@ -185,17 +185,17 @@ class SimCluster:
             await store.close()
 
     def node_of(self, name: str) -> NodeId:
-        """The node id of a broker or a compactor."""
+        """The node id of a broker or compactor."""
         if name in self.compactors:
             return compose_node_id(ORDINAL, FIRST_COMPACTOR + self.compactors.index(name))
         return compose_node_id(ORDINAL, self.brokers.index(name))
 
     def broker_of(self, node_id: int) -> str | None:
-        """The broker with a node id; None for somebody else's."""
+        """The broker with a node id; None if it is no broker of this cluster."""
         return next((name for name in self.brokers if self.node_of(name) == node_id), None)
 
     def name_of(self, node_id: int) -> str | None:
-        """The broker, the compactor or the collector with a node id, if it has a process of its own; None for somebody else's."""
+        """The process of a broker, compactor or collector with a node id; None for other nodes."""
         if node_id == compose_node_id(ORDINAL, FIRST_GC):
             return "gc" if "gc" in self.processes else None
         names = (*self.brokers, *self.compactors)
@@ -316,7 +316,7 @@ class SimCluster:
         return wrap_object_store(raw, runtime=runtime, retry=self._settings.retry)
 
     def _parts(self, runtime: Runtime, store: ObjectStore) -> MultipartStore | None:
-        """The same place for objects in parts; None where it is a directory, in which nobody compacts here."""
+        """The store's multipart port; None for a directory, where no compactor runs."""
         if self.store is None:
             return None
         raw = SimMultipartStore(self.store, part_size_bytes_min=self._part_size_bytes_min)
@@ -334,17 +334,17 @@ class SimCluster:
 
 
 def controller_names(count: int) -> tuple[str, ...]:
-    """Names of the processes of so many controllers; they are also their hosts."""
+    """Process names of the controllers; they are also host names."""
     return ("controller",) if count == 1 else tuple(f"controller-{number}" for number in range(count))
 
 
 def broker_names(count: int) -> tuple[str, ...]:
-    """Names of the processes of so many brokers; they are also their hosts."""
+    """Process names of the brokers; they are also host names."""
     return ("broker",) if count == 1 else tuple(f"broker-{number}" for number in range(count))
 
 
 def compactor_names(count: int) -> tuple[str, ...]:
-    """Names of the processes of so many compactors; they are also their hosts."""
+    """Process names of the compactors; they are also host names."""
     return tuple(f"compactor-{number}" for number in range(count))
 
 

@@ -1,7 +1,7 @@
-"""The supervisor of a simulated cluster: starts again what ended, and says when something had no reason to end.
+"""The supervisor of a simulated cluster: restarts ended processes, and fails the run if an end had
+no reason.
 
-What lives here: which ends are in order. A process that was asked to stop may return; one whose disk failed may stop itself; one whose disk rotted may refuse to start. Nothing else that is done to a
-cluster is a reason to end.
+Valid reasons: an orderly stop, a fence, a disk error before the end, and damaged data at the start.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ REFUSALS: Final = (
     JournalCorruptError,
     JournalIdentityError,
 )
-"""What a controller says that will not start on what its disk holds."""
+"""Errors of a controller that refuses to start on its data."""
 FENCED: Final = (NodeFencedError, StorageFailedError)
-"""What a broker says that was fenced: the controllers told it, or the fence in its write-ahead log did."""
+"""Errors of a fenced broker, detected by the controllers' answer or by the fence in its write-ahead
+log.
+"""
 RESTART_S: Final = 0.3
 
 
@@ -36,7 +38,7 @@ class Supervisor:
     """Watches all processes of a run.
 
     Attributes:
-        refused: services whose rotten disk made them refuse to start; they stay down.
+        refused: services that refused to start on a damaged disk; they stay down.
     """
 
     def __init__(self, simulation: Simulation, cluster: SimCluster) -> None:
@@ -47,16 +49,16 @@ class Supervisor:
         self.refused: dict[str, None] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check until cancelled."""
         while True:
             self.check()
             await asyncio.sleep(POLL_S)
 
     def check(self) -> None:
-        """Look at everybody.
+        """Check all processes.
 
         Raises:
-            AssertionError: somebody ended without a reason.
+            AssertionError: a process ended without a valid reason.
         """
         for process in self._simulation.processes.values():
             if process.name in self._cluster.processes:
@@ -71,7 +73,7 @@ class Supervisor:
                 self._failures_before[process.name] = (process.runtime, process.disk.failed_operations)
             return
         if process.failure is None and not process.finished:
-            return  # it was crashed; whoever did it starts it again
+            return  # a fault crashed it, and the injector restarts it
         if process.failure is not None and not self._is_excused(process, process.failure):
             raise AssertionError(f"{process.name} stopped: {process.failure!r}") from process.failure
         if process.name not in self._restarting and process.name not in self.refused:

@@ -1,6 +1,7 @@
-"""One fault: what is done to whom, when and for how long.
+"""One fault: kind, target, time, duration and degree.
 
-What lives here: the value and its kinds. It says everything that its doing depends on, so that the same fault is the same whichever others happen in a run.
+The value has everything that its execution depends on. A fault therefore means the same whichever
+other faults a run executes.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from enum import Enum
 from typing import Final
 
 EVERYBODY: Final = "everybody"
-"""Target of faults that strike every machine, or something that all share."""
+"""Target of faults that affect all machines or something that they share."""
 LEADER: Final = "leader"
-"""Target of faults that strike whichever controller leads when their time has come; the first one if none does."""
+"""Target: the controller that leads when the fault begins; the first controller if none leads."""
 SOURCE: Final = "source"
-"""Target: the broker that a partition moves away from, when the awaited step of the move is committed."""
+"""Target: the source broker of a move, when the awaited step of the move is committed."""
 TARGET: Final = "target"
-"""Target: the broker that a partition moves to."""
+"""Target: the target broker of a move."""
 RECOVERER: Final = "recoverer"
-"""Target: the broker that was told to recover the log of another."""
+"""Target: the broker that recovers the log of another broker."""
 STEPS: Final = (
     "partition_move_begun",
     "stream_closed",
@@ -31,101 +32,119 @@ STEPS: Final = (
     "wal_trimmed",
     "wal_closed",
 )
-"""Kinds of records after which a step of a move or of a failover is done."""
+"""Kinds of records that are a step of a move or of a failover."""
 OPENINGS: Final = ("node_registered", "wal_opened", "stream_created", "key_put", "stream_opened")
-"""Targets of faults that strike whoever opens something that somebody must own or close: kinds of committed records. Who asked for it does not know the answer yet."""
+"""Targets of opening faults: kinds of committed records that create something that must be owned or
+closed.
+
+The fault affects the process that requested the record, before it receives the answer.
+"""
 OPENINGS_IN_BUCKETS: Final = ("objects_prepared", "objects_claimed", "put")
-"""The same where there is a bucket; "put" is a call of it."""
+"""Additional targets with a bucket; "put" is a call of the bucket."""
 OPENINGS_OF_COMPACTORS: Final = (
     "compaction_leased",
     "multipart_create",
     "multipart_part",
     "multipart_complete",
 )
-"""The same where objects are compacted; the last three are calls of the bucket."""
+"""Additional targets with compactors; the last three are calls of the bucket."""
 
 
 class FaultKind(Enum):
-    """What can go wrong. `target` is a process, a direction "a>b", LEADER or EVERYBODY; `degree` is said per kind."""
+    """Kinds of faults. `target` is a process, a direction "a>b", LEADER or EVERYBODY; each kind
+    defines `degree`.
+    """
 
     CRASH = "crash"
-    """A machine loses its power (degree 1: sectors that were not synced are lost) or only its process (0); it is back after the duration."""
+    """A machine loses power (degree 1: unsynced sectors are lost) or only its process (0). It
+    restarts after the duration.
+    """
     CRASH_IN_OPERATION = "crash-in-operation"
-    """The same with power loss, in the middle of the n-th disk operation from now on (degree n)."""
+    """A machine loses power during the n-th disk operation from now on (degree n)."""
     CRASH_IN_STEP = "crash-in-step"
-    """A machine loses its power in the moment in which the next record of a kind is committed: one of a move, or of a failover (degree: which of STEPS)."""
+    """A machine loses power when the next record of a kind is committed (degree: index into STEPS)."""
     BROKERS_CRASH = "brokers-crash"
-    """All brokers but one lose their power at once (degree: which one does not)."""
+    """All brokers but one lose power at once (degree: which one does not)."""
     ZOMBIE = "zombie"
-    """A broker stands still, with whatever it has under way, until everything was judged; then it goes on, knowing nothing."""
+    """A broker is paused until everything is judged. Then it resumes."""
     POWER_CUT = "power-cut"
-    """All machines lose their power at once."""
+    """All machines lose power at once."""
     STOP = "stop"
-    """Somebody asks a process to end, in order; it must, and is started again."""
+    """A process receives SIGTERM; it must end, and is restarted."""
     PAUSE = "pause"
-    """A process stands still; messages and timers wait for it."""
+    """A process is paused; messages and timers wait for it."""
     LONG_PAUSE = "long-pause"
-    """Any process, also one of a client, does not run for 1 to 60 s; the run goes on until it does again."""
+    """Any process, also a client's, is paused for 1 to 60 s; the run continues until it has
+    resumed.
+    """
     PAUSE_IN_TASK = "pause-in-task"
-    """A compactor stands still a moment after it was given its next task (degree: seconds)."""
+    """A compactor is paused shortly after it received its next task (degree: delay in seconds)."""
     CRASH_AT_OPEN = "crash-at-open"
-    """Whoever opens something next loses its power before it hears that it was done."""
+    """The next process that opens the target loses power before it receives the answer."""
     LOST_AT_OPEN = "lost-at-open"
-    """Whoever opens something next does not hear that it was done: its connections to the controllers break, or its call of the store times out."""
+    """The next process that opens the target loses the answer: its connections reset, or its store
+    call times out.
+    """
     PAUSE_AT_OPEN = "pause-at-open"
-    """Whoever opens something next stands still before it hears that it was done."""
+    """The next process that opens the target is paused before it receives the answer."""
     CLOCK_DRIFT = "clock-drift"
-    """A machine's clocks run at another rate (degree)."""
+    """A machine's clocks have another rate (degree)."""
     CLOCK_JUMP = "clock-jump"
-    """Somebody sets a machine's wall clock (degree: ms), and back after the duration."""
+    """A machine's wall clock is set (degree: ms), and set back after the duration."""
     RESET = "reset"
-    """Every connection between two processes breaks, for both at once."""
+    """All connections between two processes are reset at both ends."""
     ABANDON = "abandon"
-    """One end takes its connections for broken and connects again, while the other still reads what was under way."""
+    """One end gives its connections up and reconnects; the other end still reads frames in flight."""
     CUT = "cut"
     """Nothing arrives in one direction."""
     ISOLATION = "isolation"
     """Nothing arrives at or from a process."""
     PARTITION = "partition"
-    """A controller and the other controllers hear nothing of each other; everybody else hears all of them."""
+    """A controller and the other controllers are disconnected; other processes still reach all of
+    them.
+    """
     CUT_OFF = "cut-off"
-    """A broker and the controllers hear nothing of each other; clients and the store still reach the broker."""
+    """A broker and the controllers are disconnected; clients and the store still reach the broker."""
     STALE_LEADER = "stale-leader"
-    """A controller stands still for the duration and hears nothing of the others, also for a while after it went on (degree: seconds)."""
+    """A controller is paused, and stays disconnected from the others for a while after it resumes
+    (degree: seconds).
+    """
     CLOG = "clog"
-    """What is sent in one direction arrives only when this is over."""
+    """Frames sent in one direction arrive when the fault ends."""
     LOSS = "loss"
-    """Frames of a direction are lost, with their connections (degree: share)."""
+    """Frames of a direction are lost, and their connections end (degree: share)."""
     DELAY = "delay"
     """Frames of a direction have a long tail of delays (degree: seconds)."""
     DISK_SLOW = "disk-slow"
-    """Syncs of a machine take up to so long (degree: seconds)."""
+    """Syncs of a machine take up to `degree` seconds."""
     DISK_ERROR = "disk-error"
-    """A write, sync or read of a machine fails (EIO), after some others passed (degree: how many)."""
+    """A write, sync or read of a machine fails with EIO, after some others succeeded (degree: how
+    many).
+    """
     DISK_FULL = "disk-full"
-    """A machine's disk takes no growth (ENOSPC)."""
+    """Files on a machine's disk cannot grow (ENOSPC)."""
     DISK_ROT = "disk-rot"
-    """A stored bit of a machine flips while it is down. Only where the fault atlas leaves enough good copies."""
+    """A stored bit of a machine flips while it is down. The fault atlas keeps enough good copies."""
     STORE_ERRORS = "store-errors"
-    """Calls of the object store fail, unapplied (503; degree: share)."""
+    """Calls of the object store fail without effect (503; degree: share)."""
     STORE_TIMEOUTS = "store-timeouts"
-    """Calls are applied, and fail all the same (degree: share)."""
+    """Calls of the object store take effect and fail (degree: share)."""
     STORE_SHORT_READS = "store-short-reads"
-    """Gets return less than there is (degree: share)."""
+    """Gets return fewer bytes than stored (degree: share)."""
     STORE_SLOW = "store-slow"
-    """Calls take up to so long (degree: seconds)."""
+    """Calls of the object store take up to `degree` seconds."""
     STORE_DOWN = "store-down"
-    """No call succeeds."""
+    """No call of the object store succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """See the module's docstring.
+    """One fault of a schedule.
 
     Attributes:
-        number: its place in the list that was drawn; it keeps it in every part of that list.
-        at_s: when it begins, in virtual seconds after the workload began.
-        duration_s: until it is taken back, or until who crashed is started again.
+        number: its index in the drawn schedule; parts of the schedule keep it.
+        at_s: start, in virtual seconds after the workload began.
+        duration_s: until the fault ends, or until a crashed process restarts.
         degree: see `FaultKind`.
     """
 
@@ -138,7 +157,7 @@ class Fault:
 
     @property
     def direction(self) -> tuple[str, str]:
-        """The two ends of a link's fault."""
+        """The source and destination of a link's fault."""
         source, _, target = self.target.partition(">")
         return source, target
 

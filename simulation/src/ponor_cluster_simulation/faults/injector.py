@@ -1,7 +1,8 @@
-"""The injector: does the faults of a schedule to a cluster when their time has come, and takes them back.
+"""The injector: executes the faults of a schedule at their times, and ends them.
 
-What lives here: from a fault to what it changes. What is wrong at a moment is made anew from the faults that are active then, so that faults may overlap and each can be
-left out without changing what another means. Nothing here draws lots.
+The state of links, machines and store is computed from the active faults. Faults may therefore
+overlap, and leaving one out does not change what another one means. The injector draws no random
+numbers.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from ponor_cluster_simulation.faults.fault import (
 from ponor_cluster_simulation.faults.openings import AT_OPEN, Openings
 
 DISK_OPERATIONS: Final = ("sync", "write", "sync", "read")
-"""What a disk error strikes, by its degree."""
+"""The operation that a disk error affects, by degree."""
 STOP_S_MAX: Final = 60.0
-"""Until a process that is asked to end has ended."""
+"""Time in which a stopped process must end."""
 LASTING: Final = frozenset(
     {
         FaultKind.CLOCK_DRIFT,
@@ -57,7 +58,7 @@ LASTING: Final = frozenset(
         FaultKind.STORE_DOWN,
     }
 )
-"""Kinds that are a state of the world while they last."""
+"""Kinds that change a state for their duration."""
 CUTTING: Final = frozenset({FaultKind.ISOLATION, FaultKind.CUT_OFF})
 ON_LINKS: Final = frozenset(
     {
@@ -83,15 +84,15 @@ HINDERING: Final = frozenset(
         FaultKind.STORE_DOWN,
     }
 )
-"""Kinds that slow a broker down, which still speaks to the controllers."""
+"""Kinds that slow a broker down but do not disconnect it from the controllers."""
 
 
 class FaultInjector:
-    """See the module's docstring.
+    """Executes a schedule on a cluster.
 
     Attributes:
-        crashes: how many processes were ended.
-        sleeping: brokers that stand still until they are woken, each in the life in which it fell asleep.
+        crashes: number of processes that faults ended.
+        sleeping: zombies, each with the life in which it was paused.
     """
 
     def __init__(
@@ -105,9 +106,11 @@ class FaultInjector:
         self._until_s: dict[int, float] = {}
         self.crashes = 0
         self.cut_off_until_s: dict[str, float] = {}
-        """By process: until when a fault keeps it from the controllers, or it ends on request."""
+        """By process: until when a fault disconnects it from the controllers, or an orderly stop
+        may take.
+        """
         self.hindered_until_s: dict[str, float] = {}
-        """By process: until when a fault touches its disk, its clock or the store."""
+        """By process: until when a fault affects its disk, its clock or the store."""
         self.sleeping: dict[str, object] = {}
         self._roles: dict[str, str] = {}
         self._awaiting: list[Fault] = []
@@ -135,14 +138,14 @@ class FaultInjector:
         }
 
     async def run(self, faults: Sequence[Fault]) -> None:
-        """Do them all, each at its time from now."""
+        """Execute all faults, each at its time from now."""
         began = self._simulation.loop.time()
         for fault in faults:
             await asyncio.sleep(max(began + fault.at_s - self._simulation.loop.time(), 0.0))
             self._begin(fault)
 
     def heal(self) -> None:
-        """Nothing is wrong any more, and what stood still or is down goes on; but who sleeps."""
+        """End all faults, resume paused processes except zombies, and start stopped ones."""
         self._active.clear()
         self._awaiting.clear()
         self._openings.clear()
@@ -157,16 +160,16 @@ class FaultInjector:
         self._cluster.start_all()
 
     def wake(self) -> list[str]:
-        """Who sleeps goes on. Returns their names."""
+        """Resume the zombies. Return their names."""
         woken = [name for name, life in self.sleeping.items() if self._is_asleep(name, life)]
         self.sleeping.clear()
         for name in woken:
-            self._coverage.effects["zombies that went on after everything was judged"] += 1
+            self._coverage.effects["zombies that resumed after the judgement"] += 1
             self._cluster.processes[name].resume()
         return woken
 
     def committed(self, record: Record) -> None:
-        """A record was committed; who is to crash with it, does."""
+        """Execute the faults that wait for this record."""
         self._note_roles(record)
         self._openings.committed(record)
         kind = record.WhichOneof("kind")
@@ -190,7 +193,7 @@ class FaultInjector:
         for fault in [each for each in self._awaiting if each.kind is FaultKind.PAUSE_IN_TASK]:
             if self._cluster.node_of(fault.target) == worker_id:
                 self._awaiting.remove(fault)
-                self._coverage.effects["compactors that stood still over a task"] += 1
+                self._coverage.effects["compactors paused in a task"] += 1
                 self._later(fault.degree, partial(self._pause, fault))
 
     def _count_opening(self, fault: Fault, what: str) -> None:
@@ -223,7 +226,9 @@ class FaultInjector:
             self._instant[fault.kind](fault)
 
     def _note_struck(self, fault: Fault) -> None:
-        """Remember until when a fault is a reason to fence a broker. What stops a process is remembered by the process."""
+        """Record until when a fault is a valid reason for a fence. The process itself records
+        pauses and ends.
+        """
         if fault.kind in CUTTING:
             self._note(self.cut_off_until_s, [fault.target], fault.duration_s)
         elif fault.kind is FaultKind.STOP:
@@ -256,7 +261,7 @@ class FaultInjector:
     def _later(self, seconds: float, callback: Callable[[], None]) -> None:
         self._simulation.loop.call_later(seconds, callback, context=self._simulation.loop.outside)
 
-    # What is wrong as long as it lasts
+    # Faults with a duration
 
     def _refresh(self) -> None:
         active = list(self._active.values())
@@ -302,7 +307,7 @@ class FaultInjector:
         elif not is_full:
             process.disk.capacity_bytes = None
 
-    # What happens at a moment
+    # Faults at a moment
 
     def _crash(self, fault: Fault) -> None:
         self._end_process(fault.target, power_loss=fault.degree > 0)
@@ -336,7 +341,7 @@ class FaultInjector:
         process.disk.watch = count
 
     def _note_roles(self, record: Record) -> None:
-        """Who is what in the newest move and the newest recovery."""
+        """Record the brokers of the newest move and the newest recovery."""
         roles = {}
         match record.WhichOneof("kind"):
             case "partition_move_begun":
@@ -357,9 +362,9 @@ class FaultInjector:
                 self._restart_later(name, fault.duration_s)
 
     def _sleep(self, fault: Fault) -> None:
-        """One of several may sleep to the end: the others do without it."""
+        """Pause one of several brokers until the judgement; the others must continue without it."""
         process = self._cluster.processes[fault.target]
-        is_registered = fault.target in self._cluster.serving  # else it has no rights that it could lose
+        is_registered = fault.target in self._cluster.serving  # otherwise it has no rights to lose
         if process.running and is_registered and not process.paused and not self.sleeping:
             self.sleeping[fault.target] = process.runtime
             process.pause()
@@ -386,7 +391,7 @@ class FaultInjector:
 
         def resume() -> None:
             if process.runtime is life and process.paused:
-                self._coverage.effects["processes that went on after a pause"] += 1
+                self._coverage.effects["processes resumed after a pause"] += 1
                 process.resume()
 
         self._later(fault.duration_s, resume)
@@ -414,9 +419,10 @@ class FaultInjector:
         self._cluster.processes[fault.target].disk.faults.append(DiskFault(operation, errno.EIO, skip=skip))
 
     def _rot(self, fault: Fault) -> None:
-        """A disk rots unseen: it shows at the next start.
+        """Flip a bit of a stopped machine; it shows at the next start.
 
-        The machine is stopped in order first, because a log's last group rots unseen when no proof of its sync was written yet; no format of one copy can tell that from a torn write.
+        The machine is stopped in order first. The last group of a log has no proof of its sync
+        before that, and no format with one copy can distinguish its damage from a torn write.
         """
         process = self._cluster.processes[fault.target]
         if fault.target not in self._cluster.serving or not process.running:
@@ -441,7 +447,7 @@ def _directions(name: str, others: Sequence[str]) -> Iterator[Direction]:
 
 
 def store_faults(active: Sequence[Fault]) -> StoreFaults:
-    """What the object store suffers from when these are active."""
+    """The state of the object store under active faults."""
     faults = StoreFaults()
     for fault in active:
         match fault.kind:

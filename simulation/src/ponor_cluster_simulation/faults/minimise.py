@@ -1,6 +1,6 @@
-"""Minimising: the smallest part of a failing schedule that still fails.
+"""Delta debugging: the smallest part of a failing schedule that still fails.
 
-What lives here: delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) over numbers, pure: how a part is tried is the caller's.
+Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ Fails = Callable[[Sequence[int]], bool]
 
 
 def minimise(numbers: Sequence[int], fails: Fails, *, tries_max: int) -> tuple[int, ...]:
-    """A part of `numbers` that fails, and of which, unless the tries ran out, no single one can be left out.
+    """Return a part of `numbers` that fails. No single number can be left out, unless the tries ran
+    out.
 
     Args:
-        numbers: all of it, known to fail.
-        fails: runs a part.
+        numbers: the whole schedule, which fails.
+        fails: runs a part and returns whether it fails.
         tries_max: bound of the calls of `fails`.
     """
     left = tuple(numbers)

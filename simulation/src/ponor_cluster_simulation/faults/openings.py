@@ -1,7 +1,8 @@
-"""Faults between the moment in which something is opened and the one in which whoever asked for it knows of it.
+"""Faults between the opening of a resource and the answer to the process that opened it.
 
-What is opened by an operation of the controllers is seen when its records are committed, what is opened in the bucket when the call is applied. The fault strikes the process that asked: it cannot record
-what it has, so somebody else must own or close it.
+An operation of the controllers opens a resource when its records are committed, a call of the
+bucket when it is applied. The fault affects the process that requested it. That process cannot
+record the resource, so another one must own or close it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from ponor_cluster_simulation.faults.fault import Fault, FaultKind
 
 AT_OPEN: Final = frozenset({FaultKind.CRASH_AT_OPEN, FaultKind.LOST_AT_OPEN, FaultKind.PAUSE_AT_OPEN})
 REGISTRATIONS: Final = frozenset({"node_registered", "wal_opened"})
-"""Records of no operation: they name their node themselves."""
+"""Records without an operation; they name their node themselves."""
 
 
 class Openings:
-    """Faults that wait until something is opened.
+    """Faults that wait for an opening.
 
     Args:
-        name_of: the process of a node; None if it is none of the cluster's.
-        strike: does a fault to a process, once what happens now is over.
-        struck: told of each fault that strikes, and of what was opened.
+        name_of: the process of a node; None if it is not in the cluster.
+        strike: executes a fault on a process after the current event.
+        struck: called with each executed fault and what was opened.
     """
 
     def __init__(
@@ -38,18 +39,18 @@ class Openings:
         self._struck = struck
         self._waiting: list[Fault] = []
         self._opened: list[str] = []
-        """Kinds of the records of the operation whose records come now."""
+        """Kinds of the records of the current operation."""
 
     def wait(self, fault: Fault) -> None:
-        """Strike as soon as what the fault names is opened."""
+        """Execute the fault at the next opening of its target."""
         self._waiting.append(fault)
 
     def clear(self) -> None:
-        """Strike nobody any more."""
+        """Drop all waiting faults."""
         self._waiting.clear()
 
     def committed(self, record: Record) -> None:
-        """A record was committed. The last one of an operation names the node that asked for it."""
+        """Process a committed record. The last record of an operation names its node."""
         if not self._waiting:
             self._opened.clear()
             return
@@ -64,14 +65,14 @@ class Openings:
             self._opened.append(kind)
 
     def applied(self, call: str, name: str) -> bool:
-        """The store carried out a call of a process; whether its answer is lost."""
+        """Process an applied call of the bucket. Return whether its answer is lost."""
         return self._happened(call, name)
 
     def _happened(self, what: str, name: str | None) -> bool:
         due = [fault for fault in self._waiting if fault.target == what]
         if name is None or not due:
             return False
-        fault = due[0]  # one at a time: others that wait for the same strike when it is opened again
+        fault = due[0]  # one fault per opening; the others wait for the next one
         self._waiting.remove(fault)
         self._struck(fault, what)
         self._strike(fault, name)

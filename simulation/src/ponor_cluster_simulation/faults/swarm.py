@@ -1,7 +1,8 @@
-"""Swarm: a seed chooses which kinds of fault a run has at all, and then when each of them strikes.
+"""Swarm testing: a seed selects kinds of faults, and then the time of each fault.
 
-What lives here: the dice. A run in which everything happens all the time reaches little: a store that is always down hides what a pause would have shown. So each seed
-leaves about half of the kinds out (Groce et al., "Swarm Testing", 2012). All of a schedule is drawn before the run begins; nothing that happens in a run moves the dice.
+Each seed omits about half of the kinds (Groce et al., "Swarm Testing", 2012): a store that is
+always down would hide the effects of a pause. The whole schedule is drawn before the run begins; no
+event of a run affects it.
 """
 
 from __future__ import annotations
@@ -30,21 +31,25 @@ KINDS_SHARE: Final = 0.5
 FAULTS_BOUNDS: Final = (5, 14)
 SAFETY_S_BOUNDS: Final = (6.0, 14.0)
 AFTER_PAUSE_S: Final = 4.0
-"""What a process does when it goes on after a long pause is a part of the run."""
+"""Time that a run continues after a long pause, to observe what the resumed process does."""
 
 CLOCK_JUMPS_MS: Final = (-1_500_000, -5_000, 5_000, 1_500_000)
-"""Two at once stay below the hour by which a record's timestamp may be ahead of the broker (message.timestamp.after.max.ms): beyond it a refusal is right."""
+"""Two at once stay below one hour, by which a timestamp may be ahead of the broker
+(message.timestamp.after.max.ms).
+
+A refusal above that would be correct.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Whom faults may strike.
+    """Possible targets of faults.
 
     Attributes:
-        controllers, brokers, gcs, compactors: services, by the names of their processes.
-        clients: processes that only have links.
-        has_bucket: objects are in a bucket that can be in trouble of its own.
-        takes_over: a broker recovers what another one left.
+        controllers, brokers, gcs, compactors: process names of the services.
+        clients: processes whose links may fail.
+        has_bucket: a bucket stores objects and may fail.
+        takes_over: a broker recovers the log of another one.
     """
 
     controllers: tuple[str, ...]
@@ -62,17 +67,19 @@ class Machines:
 
     @property
     def lives(self) -> tuple[str, ...]:
-        """Whom to strike: every machine, and twice as often as one of several controllers the one that leads."""
+        """Targets of process faults: every machine, and the leader twice if there are several
+        controllers.
+        """
         return (*self.services, LEADER, LEADER) if len(self.controllers) > 1 else self.services
 
     @property
     def disks(self) -> tuple[str, ...]:
-        """Every machine that keeps something."""
+        """Every machine with stored data."""
         return (*self.controllers, *self.brokers)
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Every direction that carries something."""
+        """Every direction of a link that carries frames."""
         inner = [pair for pair in permutations(self.services, 2) if set(pair) & set(self.controllers)]
         outer = [
             pair
@@ -87,7 +94,7 @@ Draw = Callable[[random.Random], float]
 
 
 def _below(*steps: float) -> Draw:
-    """Up to one of these; short and long ones are equally likely, as uniform draws would not make them."""
+    """Draw up to one of `steps`, so that short and long durations are equally likely."""
     return lambda chance: chance.choice(steps) * chance.random()
 
 
@@ -112,14 +119,16 @@ def _store(machines: Machines) -> Sequence[str]:
 
 
 def _roles(machines: Machines) -> Sequence[str]:
-    """Whom the steps of a move or of a failover concern."""
+    """Brokers and controllers that take part in moves and failovers."""
     if len(machines.brokers) == 1:
         return ()
     return (SOURCE, TARGET, LEADER, RECOVERER) if machines.takes_over else (SOURCE, TARGET, LEADER)
 
 
 def _stopped(machines: Machines) -> Sequence[str]:
-    """Everybody may be stopped; a broker among several gives its partitions away first."""
+    """Any machine, and brokers more often if there are several: a stopped broker drains its
+    partitions first.
+    """
     return (
         (*machines.lives, *machines.brokers, *machines.brokers)
         if len(machines.brokers) > 1
@@ -128,12 +137,12 @@ def _stopped(machines: Machines) -> Sequence[str]:
 
 
 def _rotting(machines: Machines) -> Sequence[str]:
-    """The fault atlas: a minority of the voters, and of what has one copy nothing."""
+    """The fault atlas: a minority of the voters, and no disk with the only copy."""
     return machines.controllers[: (len(machines.controllers) - 1) // 2]
 
 
 def _opened(machines: Machines) -> Sequence[str]:
-    """What is opened in this cluster."""
+    """Resources that processes of this cluster open."""
     return (
         *OPENINGS,
         *(OPENINGS_IN_BUCKETS if machines.has_bucket else ()),
@@ -198,26 +207,28 @@ LATER_DICE: Final[dict[FaultKind, _Dice]] = {
     FaultKind.LOST_AT_OPEN: _Dice(_opened, _one_of(0.0)),
     FaultKind.PAUSE_AT_OPEN: _Dice(_opened, _below(1.0, 3.0, 6.0)),
 }
-"""Kinds that came later, and are added to schedules with dice of their own: the others mean what they always meant."""
+"""Kinds that were added later. They have their own random numbers, so that older seeds do not
+change.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Everything that will happen to a run. `safety_s` is how long; then all is healed."""
+    """All faults of a run. After `safety_s` seconds everything is healed."""
 
     safety_s: float
     kinds: tuple[FaultKind, ...]
     faults: tuple[Fault, ...]
 
     def only(self, numbers: Sequence[int]) -> Schedule:
-        """The same with some of the faults."""
+        """The same schedule with some of its faults."""
         wanted = set(numbers)
         return Schedule(
             self.safety_s, self.kinds, tuple(fault for fault in self.faults if fault.number in wanted)
         )
 
     def with_more(self, chance: random.Random, kind: FaultKind, machines: Machines, count: int) -> Schedule:
-        """The same, and as many more of a kind."""
+        """The same schedule with `count` more faults of a kind."""
         first = len(self.faults)
         more = [
             _draw(chance, number, chance.uniform(0.0, self.safety_s), kind, machines)
@@ -231,7 +242,7 @@ class Schedule:
 
 
 def draw_schedule(chance: random.Random, machines: Machines) -> Schedule:
-    """What a seed does to these machines."""
+    """Draw a schedule for these machines."""
     kinds = [kind for kind, dice in DICE.items() if dice.targets(machines)]
     enabled = [kind for kind in kinds if chance.random() < KINDS_SHARE] or [FaultKind.CRASH]
     safety_s = chance.uniform(*SAFETY_S_BOUNDS)

@@ -1,4 +1,4 @@
-"""Histories: what clients asked and what they were told, judged without knowing how it was done.
+"""Checkers of client histories, for simulated runs and for real processes.
 
-The same checkers serve simulated runs, where times are virtual, and real processes, whose clients write JSON lines. They import nothing of the services.
+They import no service. Clients of real processes write JSON lines.
 """

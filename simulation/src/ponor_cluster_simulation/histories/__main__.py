@@ -1,6 +1,8 @@
-"""Judge a history from a file: `python -m ponor_cluster_simulation.histories FILE` (`-` reads standard input).
+"""Check a history from a file: `python -m ponor_cluster_simulation.histories FILE` (`-` for
+standard input).
 
-What lives here: the command alone. Exit code 0: linearizable; 1: it is not, and what nothing explains is printed; 2: the file is no history, or too wide to decide.
+Exit code 0: linearizable; 1: not linearizable, with the unexplained answer; 2: not a history, or
+too wide to decide.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from ponor_cluster_simulation.histories.operation import from_json_lines
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code."""
+    """Check the file of the command line. Return the exit code."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m ponor_cluster_simulation.histories FILE\n")
         return 2

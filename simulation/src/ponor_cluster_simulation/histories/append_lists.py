@@ -1,7 +1,9 @@
-"""Append-only lists: partitions, whose offsets give every record one place for ever.
+"""The check of append-only lists, such as partitions, whose offsets give every record a fixed
+place.
 
-What lives here: the check of Elle's list-append idea (Kingsbury and Alvaro, 2020) where it is cheap: the system itself says where it put each value, so lost,
-duplicated, reordered and phantom values show by looking, without a search. Values are unique in a history.
+It is Elle's list-append check (Kingsbury and Alvaro, 2020). The system names the offset of each
+value, so lost, duplicated, reordered and phantom values are found without a search. Values are
+unique in a history.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 
 class AnomalyKind(Enum):
-    """What can be wrong with a list."""
+    """Kinds of errors in a list."""
 
     LOST = "lost"
     DUPLICATED = "duplicated"
@@ -25,7 +27,7 @@ class AnomalyKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing that is wrong."""
+    """One error."""
 
     kind: AnomalyKind
     partition: str
@@ -37,7 +39,9 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A value that a process sent. `offset` and `returned` None: it was never acknowledged, and may be there or not, but not twice."""
+    """A value that a process sent. Without `offset` and `returned` it was not acknowledged: it may
+    be in the list at most once.
+    """
 
     process: str
     partition: str
@@ -49,7 +53,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a process read: values from `first_offset` on, without a gap."""
+    """Consecutive values that a process read from `first_offset` on."""
 
     process: str
     partition: str
@@ -62,9 +66,10 @@ def find_anomalies(
     observations: Iterable[Observation],
     start_offsets: dict[str, int] | None = None,
 ) -> list[Anomaly]:
-    """Everything that is wrong, in order of partitions.
+    """Return all errors, in the order of partitions.
 
-    The last observations together must show each partition as it is at the end, from `start_offsets` (0 where not named; what is below was trimmed) on.
+    Together the last observations must show each partition at the end, from `start_offsets` on (0
+    if absent).
     """
     sent: dict[str, list[Append]] = defaultdict(list)
     for append in appends:
@@ -80,7 +85,7 @@ def find_anomalies(
 
 
 class _Partition:
-    """One list."""
+    """The check of one list."""
 
     def __init__(
         self, name: str, start: int, appends: Sequence[Append], observations: Sequence[Observation]
@@ -103,7 +108,7 @@ class _Partition:
         self._found.append(Anomaly(kind, self._name, what))
 
     def _log(self) -> dict[int, Any]:
-        """Offset to value; whoever read an offset must have read the same."""
+        """Map offsets to values; all observations of an offset must be equal."""
         log: dict[int, Any] = {}
         for observation in self._observations:
             for offset, value in enumerate(observation.values, observation.first_offset):
@@ -120,7 +125,7 @@ class _Partition:
         for offset in sorted(log):
             value = log[offset]
             if value not in known:
-                self._say(AnomalyKind.PHANTOM, f"nobody sent {value!r}, which is at {offset}")
+                self._say(AnomalyKind.PHANTOM, f"no process sent {value!r}, which is at {offset}")
             first = self._offsets.setdefault(value, offset)
             if first != offset:
                 self._say(AnomalyKind.DUPLICATED, f"{value!r} is at {first} and at {offset}")
@@ -132,7 +137,7 @@ class _Partition:
             if append.offset not in log:
                 self._say(
                     AnomalyKind.LOST,
-                    f"{append.value!r} was acknowledged at {append.offset}, which nobody can read",
+                    f"{append.value!r} was acknowledged at {append.offset}, which no observation shows",
                 )
             elif log[append.offset] != append.value:
                 place = self._offsets.get(append.value)
@@ -143,7 +148,7 @@ class _Partition:
                 )
 
     def _order(self) -> None:
-        """Who was acknowledged before another was sent comes before it; so do the values of one process."""
+        """Check that values are in the order of acknowledgement and sending, and of each process."""
         placed = [append for append in self._appends if append.value in self._offsets]
         ended = sorted(
             (each for each in placed if each.returned is not None), key=lambda each: each.returned or 0.0

@@ -1,10 +1,12 @@
-"""Linearizability: is there one order of all operations that explains every answer and respects who came before whom?
+"""Linearizability: search for one order of all operations that explains every answer and respects
+real time.
 
-What lives here: the search of Wing and Gong ("Testing and verifying concurrent objects", 1993) with Lowe's memory of what was tried ("Testing for
-linearizability", 2017), made key by key: a history is linearizable if and only if its part for each key is (Herlihy and Wing, 1990), and parts are small.
+The search is that of Wing and Gong ("Testing and verifying concurrent objects", 1993) with Lowe's
+cache ("Testing for linearizability", 2017). It runs per key, because a history is linearizable if
+and only if its part for each key is (Herlihy and Wing, 1990).
 
-The problem is NP-complete; the memory makes histories of some hundred operations a key a matter of milliseconds. `configurations_max` bounds it: a history that is
-too wide is an error, never a pass.
+The problem is NP-complete. With the cache, some hundred operations per key take milliseconds.
+`configurations_max` bounds the search: a history that is too wide is an error, never a pass.
 """
 
 from __future__ import annotations
@@ -18,27 +20,31 @@ from ponor_cluster_simulation.histories.operation import Operation
 
 CONFIGURATIONS_MAX: Final = 1_000_000
 REFUSED: Final = object()
-"""What a model answers when the operation cannot happen in this state with this answer."""
+"""The result of a model for an operation that is impossible in a state."""
 
 
 class HistoryTooWideError(Exception):
-    """Too many operations of one key overlap to decide; use more keys, or fewer clients a key."""
+    """Too many operations of one key overlap; use more keys, or fewer clients per key."""
 
 
 class SequentialModel(Protocol):
-    """What one key does when operations come one by one. States are hashable."""
+    """The sequential behaviour of one key. States are hashable."""
 
     initial: Hashable
 
     def step(self, state: Hashable, operation: Operation) -> Any:
-        """The next state, or `REFUSED`."""
+        """Return the next state, or `REFUSED`."""
 
     def without_effect(self, operations: Sequence[Operation]) -> set[int]:
-        """Positions of operations that nobody knows the end of and that explain nothing, so that they may be left out."""
+        """Return positions of operations without a return that explain no answer and may be
+        omitted.
+        """
 
 
 class Register:
-    """read, write, and compare-and-set (`cas`, whose `value` is written if `expected` was there). Keys begin with None."""
+    """read, write, and compare-and-set (`cas` writes `value` if `expected` was there). The initial
+    value is None.
+    """
 
     initial: Hashable = None
 
@@ -51,7 +57,7 @@ class Register:
         return operation.value if state == operation.expected else REFUSED
 
     def without_effect(self, operations: Sequence[Operation]) -> set[int]:
-        """A write that nobody saw may as well never have happened."""
+        """Return unreturned operations whose value no other operation used."""
         needed = {each.value for each in operations if each.kind == "read"}
         needed |= {each.expected for each in operations if each.kind == "cas"}
         return {
@@ -65,7 +71,7 @@ class Register:
 class NotLinearizable:
     """No order explains the operations of `key`.
 
-    `explained` is the longest order that was found, `stuck` the answer that it cannot explain.
+    `explained` is the longest order found, `stuck` the answer that it cannot explain.
     """
 
     key: str
@@ -86,13 +92,13 @@ class _Event:
         self.number = number
         self.operation = operation
         self.answer: _Event | None = None
-        """Of a call: its return, None if it never returned. Of a return: itself."""
+        """For a call: its return, or None. For a return: itself."""
         self.before: _Event = self
         self.then: _Event | None = None
 
 
 class _Search:
-    """The operations of one key."""
+    """The search over the operations of one key."""
 
     def __init__(
         self, operations: Sequence[Operation], model: SequentialModel, configurations_max: int
@@ -106,14 +112,16 @@ class _Search:
         self._stuck: Operation | None = None
 
     def run(self) -> tuple[list[Operation], Operation] | None:
-        """None: linearizable. Otherwise the longest order, and what it cannot explain."""
+        """Return None if linearizable, otherwise the longest order and the operation that it cannot
+        explain.
+        """
         step, head = self._model.step, self._head
         state, taken = self._model.initial, 0
         seen: set[tuple[int, Hashable]] = set()
         order: list[tuple[_Event, Hashable]] = []
         event = head.then
         while self._returns_left:
-            assert event is not None, "a return stands behind every call that returned"
+            assert event is not None, "every call that returned has a return after it"
             if event.answer is not event:
                 after = step(state, event.operation)
                 configuration = (taken | 1 << event.number, after)
@@ -166,7 +174,7 @@ def find_anomalies(
     model: SequentialModel | None = None,
     configurations_max: int = CONFIGURATIONS_MAX,
 ) -> list[NotLinearizable]:
-    """Keys whose operations are not linearizable, in order of keys; none: the history is.
+    """Return the keys that are not linearizable, in order; an empty list if all are.
 
     Raises:
         HistoryTooWideError: undecided within `configurations_max` for one key.
@@ -186,7 +194,10 @@ def find_anomalies(
 
 
 def _link(head: _Event, operations: Sequence[Operation]) -> int:
-    """Put calls and returns behind `head`, by time; a call at the moment of a return comes first: they overlap. Answers how many returns there are."""
+    """Link calls and returns after `head` by time. Return the number of returns.
+
+    A call at the time of a return precedes it, because they overlap.
+    """
     events: list[tuple[float, int, _Event]] = []
     returns = 0
     for number, operation in enumerate(operations):

@@ -1,11 +1,10 @@
-"""One operation as its client saw it, and how operations travel.
-
-What lives here: the shape, and JSON lines of it:
+"""One operation as its client observed it, and its JSON line:
 
     {"process": "c1", "key": "a", "kind": "write", "value": 7, "called": 12.5, "returned": 13.0}
 
-`value` is what was written, or what was read. `returned` null: the client does not know whether, or when, it took effect; such reads are of no use and are left
-out. Times are numbers on one clock. An operation that certainly took no effect does not belong into a history.
+`value` was written or read. With `returned` null the client does not know whether the operation
+took effect; such reads are omitted. Times are numbers of one clock. An operation that had no effect
+is not in a history.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """See the module. `value` must be hashable; `expected` is for compare-and-set alone."""
+    """One operation. `value` must be hashable; `expected` is for compare-and-set only."""
 
     process: str
     key: str
@@ -38,13 +37,13 @@ class Operation:
 
 
 def to_json_lines(operations: Iterable[Operation]) -> Iterator[str]:
-    """A line each, without its end."""
+    """Encode operations, one line each, without line ends."""
     for operation in operations:
         yield json.dumps(asdict(operation))
 
 
 def from_json_lines(lines: Iterable[str]) -> list[Operation]:
-    """Blank lines are passed over.
+    """Decode operations; blank lines are skipped.
 
     Raises:
         ValueError: a line is no operation; the message names it.

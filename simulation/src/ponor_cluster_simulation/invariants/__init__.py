@@ -1,5 +1,5 @@
-"""Invariants: what must hold of a cluster at every moment, whatever is done to it.
+"""Invariants of clusters: their list, and a ledger that checks every committed record with its own
+rules.
 
-What lives here: the list of them, and a ledger that follows every committed record and knows the rules by itself. It shares no code with the services, so that their mistakes are
-not repeated here.
+The ledger shares no code with the services, so that it does not repeat their errors.
 """

@@ -1,8 +1,9 @@
-"""The ledger's pages about compactions and leases of snapshots.
+"""The ledger of compactions and snapshot leases: invariants 26, 35 and 36.
 
-What lives here: invariants 26, 35 and 36, from records and from the bucket. That offsets are covered is said by the models (`protocols.compactions`); here the stored bytes themselves are compared: a
-compaction moves whole blocks, so each block of an output is one of a source or several side by side, byte by byte, each that somebody may still ask for is in an output, and what an output's index says of a block
-is what its records say.
+The protocol rules check that offsets are covered (`protocols.compactions`). This ledger compares
+the stored bytes. A compaction moves whole blocks: each block of an output is one source block, or
+several adjacent ones, byte for byte. Each source block with live data is in an output, and the
+output's index describes its records.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ponor_cluster_simulation.protocols.swaps import Swap
 
 
 class Stored(NamedTuple):
-    """A block as it lies in an object."""
+    """A block as it is stored in an object."""
 
     end: int
     data: bytes
@@ -38,7 +39,7 @@ Blocks: TypeAlias = dict[tuple[int, int], Stored]
 
 @dataclass(slots=True)
 class TaskPage:
-    """What is known of a task."""
+    """The state of a task."""
 
     kind: int
     node_id: int
@@ -48,13 +49,13 @@ class TaskPage:
 
 
 class CompactionLedger:
-    """See the module's docstring.
+    """The ledger of compactions.
 
     Attributes:
-        swaps: by kind of task, how many there were.
+        swaps: number of swaps by kind of task.
         given_again: leases of a task after its first.
-        over_some: swaps of tasks of which some sources were gone.
-        without_outputs: swaps that only took away.
+        over_some: swaps of tasks that had lost some sources.
+        without_outputs: swaps without outputs.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class CompactionLedger:
         """Index of the newest swap."""
 
     def compaction_leased(self, record: records.CompactionLeased) -> None:
-        """A worker has a task."""
+        """Check a lease of a task."""
         worker = Actor(record.worker_id, record.worker_epoch)
         name = f"compaction {record.task_id}"
         before = self.tasks.get(record.task_id)
@@ -91,7 +92,7 @@ class CompactionLedger:
     def compaction_ended(
         self, record: records.CompactionEnded, actor: Actor | None, swap: Swap | None, index: int
     ) -> None:
-        """A task is over; with a swap its outputs stand for its sources from now on."""
+        """Check the end of a task; with a swap its outputs replace its sources."""
         task = self.tasks.pop(record.task_id, None)
         name = f"compaction {record.task_id}"
         self._checks.require(35, task is not None, f"{name} ended twice")
@@ -143,7 +144,9 @@ class CompactionLedger:
             )
 
     def _live_pieces(self, old: Blocks, stream_id: int, start: int, end: int) -> list[tuple[int, int]]:
-        """The same of a block whose head lay in a source that is gone, if nobody may ask for that any more."""
+        """The source blocks of a block whose first part was in a removed source, if that part is
+        trimmed.
+        """
         found = sorted(at for stream, at in old if stream == stream_id and start < at < end)
         if not found or self._is_wanted(stream_id, found[0]):
             return []
@@ -160,11 +163,13 @@ class CompactionLedger:
             )
 
     def _blocks(self, object_id: int, *, proven: bool = False) -> Blocks:
-        """What lies in an object. `proven`: every block must also be what its entry in the index says, as readers demand."""
+        """Decode the blocks of a stored object. With `proven` each block must match its index
+        entry.
+        """
         assert self._bucket is not None
         key = object_key(self._objects.objects[object_id].namespace, ObjectId(object_id))
         data = self._bucket.objects.get(key)
-        self._checks.require(22, data is not None, f"object {object_id} is in no store as it is swapped")
+        self._checks.require(22, data is not None, f"object {object_id} is not in the store at its swap")
         assert data is not None
         footer = decode_footer(key, ObjectId(object_id), data, len(data))
         blocks: Blocks = {}
@@ -174,7 +179,7 @@ class CompactionLedger:
                 try:
                     decode_block(key, each, block.data)
                 except ObjectCorruptError as damage:
-                    self._checks.require(26, False, f"{key} was committed, and nobody can read it: {damage}")
+                    self._checks.require(26, False, f"{key} was committed and cannot be read: {damage}")
             blocks[int(each.stream_id), each.start_offset] = block
         return blocks
 
@@ -184,7 +189,9 @@ class CompactionLedger:
 
 
 def _pieces(blocks: Blocks, stream_id: int, start: int, end: int) -> list[tuple[int, int]]:
-    """The blocks that hold exactly [start, end) of a stream, one behind the other; none if there are no such."""
+    """The consecutive blocks that contain exactly [start, end) of a stream; empty if there are
+    none.
+    """
     found: list[tuple[int, int]] = []
     at = start
     while at < end and (stream_id, at) in blocks:
@@ -195,7 +202,7 @@ def _pieces(blocks: Blocks, stream_id: int, start: int, end: int) -> list[tuple[
 
 @dataclass(slots=True)
 class LeasePage:
-    """What is known of a lease: the index that is read, and when it began and ends."""
+    """A lease: the leased index, its start and its end."""
 
     index: int
     begun_at_ms: int
@@ -203,10 +210,13 @@ class LeasePage:
 
 
 class SnapshotLedger:
-    """Leases of snapshots: an object that was committed at the leased index, and destroyed later, stays, and no lease ends before its time.
+    """The ledger of snapshot leases.
+
+    An object that was committed at the leased index stays until the lease ends, and no lease ends
+    early.
 
     Attributes:
-        is_closed: whether the reader of a lease asked for its end.
+        is_closed: whether the reader of a lease requested its end.
     """
 
     def __init__(self, checks: Checks, objects: ObjectLedger, pinned_bytes_max: int) -> None:
@@ -217,17 +227,17 @@ class SnapshotLedger:
         self.leases: dict[int, LeasePage] = {}
         self.leased = 0
         self.kept = 0
-        """How often something was looked at while a lease lived."""
+        """Number of checks while a lease was live."""
 
     def snapshot_leased(self, record: records.SnapshotLeased) -> None:
-        """Somebody reads."""
+        """Record a lease."""
         self.leases[record.lease_id] = LeasePage(record.index, record.begun_at_ms, record.leased_until_ms)
         self.leased += 1
 
     def snapshot_renewed(self, record: records.SnapshotRenewed, now_ms: int) -> None:
-        """Somebody reads on."""
+        """Check a renewal."""
         page, name = self.leases.get(record.lease_id), f"lease {record.lease_id} of a snapshot"
-        self._checks.require(36, page is not None, f"{name} was renewed and is over")
+        self._checks.require(36, page is not None, f"{name} was renewed after its end")
         assert page is not None
         self._checks.require(
             36,
@@ -237,7 +247,7 @@ class SnapshotLedger:
         page.until_ms = record.leased_until_ms
 
     def snapshot_released(self, record: records.SnapshotReleased, now_ms: int) -> None:
-        """Nobody does any more: its reader said so, its time is over, or it keeps too much."""
+        """Check the end of a lease: its reader requested it, it expired, or it kept too many bytes."""
         page, name = self.leases.pop(record.lease_id, None), f"lease {record.lease_id} of a snapshot"
         self._checks.require(36, page is not None, f"{name} ended twice")
         assert page is not None
@@ -251,7 +261,7 @@ class SnapshotLedger:
         )
 
     def require_unpinned(self, object_id: int, page: ObjectPage, what: str) -> None:
-        """An object is about to go."""
+        """Check that no lease needs an object that is claimed or deleted."""
         if page.committed_at_index == 0:
             return
         for lease_id, lease in self.leases.items():

@@ -1,7 +1,8 @@
-"""Which fences of brokers are legal: the broker itself was paused, ended or cut off from the controllers shortly before, or it was hindered and did not give up in time what was moved away from it.
+"""Valid reasons for the fence of a broker: invariant 45.
 
-A broker that no such fault touched lived and spoke. If it is fenced, somebody took the absence of another process for its silence. A slow disk, a slow store and a wrong clock silence nobody; they only
-explain why the source of a move did not close its streams in time.
+Shortly before, the broker was paused, ended or disconnected from the controllers. Or it was the
+source of a move and a fault of its disk, its clock or the store hindered it. Any other fence took
+the absence of another process for the silence of this broker.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ Until = Callable[[str], float]
 
 
 class Fences:
-    """Looks at each fence of a broker when it is committed.
+    """Checks each fence of a broker when it is committed.
 
     Args:
-        checks: counts looks.
+        checks: counts the checks.
         now_s: virtual time.
-        horizon_s: for how long a fault of a broker may lead to its fence after it is over.
-        cut_off_until_s: by the name of a process, until when a fault keeps it from the controllers.
-        hindered_until_s: by the name of a process, until when a fault touches its disk, its clock or the store.
+        horizon_s: time after a fault in which it may still lead to a fence.
+        cut_off_until_s: by process name, until when a fault disconnects it from the controllers.
+        hindered_until_s: by process name, until when a fault affects its disk, its clock or the
+            store.
     """
 
     def __init__(
@@ -41,10 +43,10 @@ class Fences:
         self._cut_off_until_s = cut_off_until_s
         self._hindered_until_s = hindered_until_s
         self._sources: dict[tuple[bytes, int], int] = {}
-        """By partition that is on its way: the node that is to give it up."""
+        """By moving partition: its source node."""
 
     def committed(self, record: Record) -> None:
-        """A record was committed: moves begin and end."""
+        """Record the beginnings and ends of moves."""
         match record.WhichOneof("kind"):
             case "partition_move_begun":
                 begun = record.partition_move_begun
@@ -57,10 +59,10 @@ class Fences:
                 self._sources.pop((changed.topic_id, changed.partition), None)
 
     def fenced(self, broker: SimProcess, node_id: int) -> None:
-        """A broker lost its rights.
+        """Check a fence.
 
         Raises:
-            InvariantBrokenError: no fault is a reason for it.
+            InvariantBrokenError: no fault is a valid reason.
         """
         since_s = self._now_s() - self._horizon_s
         was_silent = (
@@ -73,5 +75,5 @@ class Fences:
         self._checks.require(
             45,
             was_silent or is_stuck,
-            f"{broker.name} is fenced, and nothing kept it from the controllers in {self._horizon_s:g} s",
+            f"{broker.name} is fenced, and nothing disconnected it from the controllers in {self._horizon_s:g} s",
         )

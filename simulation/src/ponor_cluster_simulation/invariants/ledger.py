@@ -1,6 +1,6 @@
-"""The ledger: follows every committed batch once, in order, and holds each record against all that was before.
+"""The ledger: checks every committed batch once, in order, against all earlier ones.
 
-What lives here: from a batch to the pages, and which operations happened. It is told of batches by `cluster_watch`, and of deletions by the bucket.
+`cluster_watch` reports the batches, and the bucket reports puts and deletions.
 """
 
 from __future__ import annotations
@@ -45,11 +45,15 @@ PARTITION_KINDS: Final = frozenset(
         "stream_opened",
     }
 )
-"""The same of the partition ledger, which looks behind the stream ledger."""
+"""Records whose rule is the partition ledger's method of the same name; it runs after the stream
+ledger's.
+"""
 
 
 class _Place(NamedTuple):
-    """Where a record stands: whose operation it belongs to, what its batch destroyed so far, and which swap it is a part of."""
+    """The context of a record: the process of its operation, the objects destroyed in its batch,
+    and its swap.
+    """
 
     actor: Actor | None
     destroyed: list[int]
@@ -57,11 +61,11 @@ class _Place(NamedTuple):
 
 
 class Ledger:
-    """See the module's docstring.
+    """All ledgers of a cluster.
 
     Attributes:
-        index: of the newest batch that it saw.
-        records: how many it saw.
+        index: of the newest batch.
+        records: number of checked records.
     """
 
     def __init__(
@@ -84,10 +88,10 @@ class Ledger:
         self.records = 0
 
     def batch(self, batch: records.RecordBatch) -> None:
-        """The next committed batch.
+        """Check the next committed batch.
 
         Raises:
-            InvariantBrokenError: it breaks one.
+            InvariantBrokenError: a record breaks an invariant.
         """
         self._checks.require(28, batch.index == self.index + 1, f"index {batch.index} after {self.index}")
         self._checks.require(
@@ -107,7 +111,7 @@ class Ledger:
             self._record(record, _Place(actor, destroyed, swaps.get(at)))
         self.objects.destroyed_are_dead(destroyed)
         for step in self._steps.take(batch):
-            raise InvariantBrokenError(f"the models of the protocols do not allow this step: {step}")
+            raise InvariantBrokenError(f"the protocol rules do not allow this step: {step}")
 
     def _record(self, record: records.Record, place: _Place) -> None:
         kind = record.WhichOneof("kind")
@@ -130,7 +134,7 @@ class Ledger:
         self.objects.stream_set_object_committed(committed, place.actor, replaces=replaces)
 
     def _destroyed(self, record: records.Record, place: _Place) -> None:
-        """What a swap replaces is needed, by what stands in its place."""
+        """Check destroyed objects; outputs replace the live data of the sources of a swap."""
         task = None if place.swap is None else self.compactions.tasks.get(place.swap.task_id)
         replaced = () if task is None else task.sources
         destroyed = self.objects.objects_destroyed(record.objects_destroyed)
@@ -154,15 +158,15 @@ class Ledger:
     # The bucket
 
     def put(self, key: str) -> None:
-        """Something came to be in the bucket."""
+        """Check a put to the bucket."""
         if is_slot(key):
             self.wals.put(key)
 
     def deleted(self, key: str) -> None:
-        """Something is deleted from the bucket."""
+        """Check a deletion from the bucket."""
         if is_slot(key):
             self.wals.deleted(key)
-        elif not key.startswith(PREFIX):  # what clusters and nodes write down about themselves is no object
+        elif not key.startswith(PREFIX):  # markers of clusters and nodes are not objects
             self.objects.deleted(key)
 
     def _producer_ids(self, of: records.Record, *_: object) -> None:
@@ -185,7 +189,7 @@ class Ledger:
 
 
 _RULES: Final[dict[str, Callable[[Ledger, records.Record, _Place], None]]] = {
-    "cluster_formatted": Ledger._formatted,  # noqa: SLF001 - its own table
+    "cluster_formatted": Ledger._formatted,  # noqa: SLF001 - the class's own table
     "objects_prepared": lambda ledger, record, *_: ledger.objects.objects_prepared(record.objects_prepared),
     "stream_object_committed": Ledger._stream_object,  # noqa: SLF001
     "stream_set_object_committed": Ledger._stream_set_object,  # noqa: SLF001
@@ -208,16 +212,18 @@ _RULES: Final[dict[str, Callable[[Ledger, records.Record, _Place], None]]] = {
     "wal_trimmed": lambda ledger, record, *_: ledger.wals.wal_trimmed(record.wal_trimmed),
     "wal_closed": lambda ledger, record, *_: ledger.wals.wal_closed(record.wal_closed),
 }
-"""By kind of record; kinds that are not here hold nothing that these invariants speak of."""
+"""By kind of record; kinds without an entry concern no invariant."""
 
 
 def is_slot(key: str) -> bool:
-    """Whether a key of the bucket is one of a write-ahead log."""
+    """Whether a key is a slot of a write-ahead log."""
     return "/wal/" in key
 
 
 def _actors(batch: records.RecordBatch) -> list[Actor | None]:
-    """Whose operation each record belongs to: the one that is completed next. Several operations may share a batch."""
+    """The process of the operation of each record: that of the next OperationCompleted in the
+    batch.
+    """
     actors: list[Actor | None] = []
     actor: Actor | None = None
     for record in reversed(batch.records):

@@ -1,7 +1,4 @@
-"""The ledger's pages about objects: from the giving of an id to the moment when nothing is left.
-
-What lives here: invariants 20 to 24, kept from records and from what is done to the bucket.
-"""
+"""The ledger of objects from preparation to removal: invariants 20 to 24."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from ponor_cluster_simulation.invariants.stream_ledger import Actor, Piece, Stre
 
 
 class Life(IntEnum):
-    """Where an object is."""
+    """The state of an object."""
 
     PREPARED = 1
     COMMITTED = 2
@@ -39,20 +36,20 @@ class ObjectPage:
     destroyed_at_ms: int = 0
     claimed_until_ms: int = 0
     committed_at_index: int = 0
-    """0: it never was."""
+    """0 if it was never committed."""
     destroyed_at_index: int = 0
     size_bytes: int = 0
-    """Of what was committed."""
+    """Size at the commit."""
     pieces: list[tuple[int, Piece]] = field(default_factory=list)
     """(stream, piece)."""
 
 
 class ObjectLedger:
-    """See the module's docstring.
+    """The ledger of objects.
 
     Args:
-        bucket: where the objects are; None where it cannot be seen.
-        destroy_delay_ms: how long what was destroyed must stay.
+        bucket: the store; None if it cannot be observed.
+        destroy_delay_ms: how long destroyed objects must stay.
     """
 
     def __init__(
@@ -64,15 +61,15 @@ class ObjectLedger:
         self._destroy_delay_ms = destroy_delay_ms
         self.objects: dict[int, ObjectPage] = {}
         self.index = 0
-        """Of the batch that is being read."""
+        """Of the current batch."""
         self.before_removal: Callable[[int, ObjectPage, str], None] = lambda *_: None
-        """Told of each object that is claimed, or deleted from the bucket."""
+        """Called with each object that is claimed, or deleted from the bucket."""
         self._highest_id = -1
 
     # Records
 
     def objects_prepared(self, record: records.ObjectsPrepared) -> None:
-        """Ids were given."""
+        """Record new ids."""
         writer = Actor(record.node_id, record.node_epoch)
         self._checks.require(
             20,
@@ -89,7 +86,9 @@ class ObjectLedger:
     def stream_object_committed(
         self, record: records.StreamObjectCommitted, actor: Actor | None, *, replaces: bool = False
     ) -> None:
-        """Data of one stream. `replaces`: in the place of what is destroyed in the same batch, so that no stream ends elsewhere."""
+        """Check the commit of a stream object. With `replaces` it is a compaction's output and
+        extends no stream.
+        """
         piece = Piece(record.object_id, record.start_offset, record.end_offset)
         self._committed(
             record.object_id,
@@ -103,7 +102,7 @@ class ObjectLedger:
     def stream_set_object_committed(
         self, record: records.StreamSetObjectCommitted, actor: Actor | None, *, replaces: bool = False
     ) -> None:
-        """Data of many streams. `replaces`: as above."""
+        """Check the commit of a stream set object; `replaces` as above."""
         pieces = [
             (int(each.stream_id), Piece(record.object_id, each.start_offset, each.end_offset))
             for each in PackedRanges(record.packed_ranges).decoded
@@ -113,7 +112,9 @@ class ObjectLedger:
         )
 
     def objects_destroyed(self, record: records.ObjectsDestroyed) -> list[int]:
-        """Nothing refers to them any more, which `destroyed_are_dead` looks at when the batch is over. Returns them."""
+        """Record destroyed objects, which `destroyed_are_dead` checks after the batch. Return their
+        ids.
+        """
         for object_id in record.object_ids:
             self._move(object_id, (Life.PREPARED, Life.COMMITTED), Life.DESTROYED)
             self.objects[object_id].destroyed_at_ms = record.destroyed_at_ms
@@ -121,7 +122,7 @@ class ObjectLedger:
         return list(record.object_ids)
 
     def destroyed_are_dead(self, object_ids: Iterable[int]) -> None:
-        """No stream still needs what was destroyed."""
+        """Check that no stream needs the destroyed objects."""
         for object_id in object_ids:
             for stream_id, piece in self.objects[object_id].pieces:
                 alive = self._streams.is_alive(stream_id, piece)
@@ -130,7 +131,7 @@ class ObjectLedger:
                 )
 
     def objects_claimed(self, record: records.ObjectsClaimed, now_ms: int) -> None:
-        """Somebody may delete them."""
+        """Check a claim for deletion."""
         for object_id in record.object_ids:
             page = self._page(object_id)
             self.before_removal(object_id, page, "claimed")
@@ -157,7 +158,7 @@ class ObjectLedger:
             page.claimed_until_ms = record.claimed_until_ms
 
     def objects_removed(self, record: records.ObjectsRemoved) -> None:
-        """They are gone from the store."""
+        """Check the removal of rows after deletion."""
         for object_id in record.object_ids:
             page = self._page(object_id)
             self._checks.require(
@@ -168,7 +169,7 @@ class ObjectLedger:
     # The bucket
 
     def deleted(self, key: str) -> None:
-        """An object is deleted from the bucket."""
+        """Check the deletion of an object from the bucket."""
         _, object_id = parse_object_key(key)
         page = self._page(object_id)
         self.before_removal(object_id, page, "deleted")
@@ -176,7 +177,7 @@ class ObjectLedger:
         self._checks.require(24, allowed, f"object {object_id} was deleted while {page.life.name}")
 
     def referred(self) -> dict[str, int]:
-        """Keys of all committed objects."""
+        """Keys and ids of all committed objects."""
         return {
             object_key(page.namespace, ObjectId(object_id)): object_id
             for object_id, page in self.objects.items()
@@ -184,7 +185,7 @@ class ObjectLedger:
         }
 
     def destroyed_bytes_since(self, begun_at_ms: int) -> int:
-        """Bytes of everything that was in use and was destroyed then or later."""
+        """Bytes of objects that were destroyed at or after `begun_at_ms`."""
         return sum(
             page.size_bytes
             for page in self.objects.values()

@@ -1,6 +1,6 @@
-"""The ledger's pages about partitions: which node owned one at which epoch.
+"""The ledger of partitions: invariant 30, and the part of invariant 39 that records show.
 
-What lives here: invariant 30, and the part of 39 that records show. That elections and moves follow the protocol is `protocols.committed_steps`'.
+`protocols.committed_steps` checks that elections and moves follow the protocol.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class PartitionPage:
     """What is known of a partition.
 
     Attributes:
-        leader: who leads it, and `leader_epoch` under which epoch.
+        leader, leader_epoch: the current leader.
         owners: leader epoch to the node that opened a stream of the partition under it.
-        streams: all that it has.
+        streams: all its streams.
     """
 
     leader: int = -1
@@ -30,10 +30,11 @@ class PartitionPage:
 
 
 class PartitionLedger:
-    """See the module's docstring.
+    """The ledger of partitions.
 
     Attributes:
-        moves_begun, moves_cancelled, elections: how many; an election is a change of the leader.
+        moves_begun, moves_cancelled, elections: their numbers; an election is a change of the
+            leader.
     """
 
     def __init__(self, checks: Checks, streams: StreamLedger) -> None:
@@ -47,25 +48,25 @@ class PartitionLedger:
         self.elections = 0
 
     def topic_created(self, record: records.TopicCreated) -> None:
-        """A topic begins."""
+        """Record a topic."""
         self._topics.add(record.topic_id)
 
     def topic_deleted(self, record: records.TopicDeleted) -> None:
-        """A topic ends, and its partitions with it."""
+        """Remove a topic and its partitions."""
         self._topics.discard(record.topic_id)
         for key in [key for key in self._pages if key[0] == record.topic_id]:
-            # A broker drops the data of a deleted topic at once; its streams are deleted in later batches.
+            # A broker drops the data of a deleted topic at once. Later batches delete its streams.
             self._streams.abandoned.update(self._pages.pop(key).streams)
 
     def key_put(self, record: records.KeyPut) -> None:
-        """A key, which may name a partition."""
+        """Check a key, which may belong to a partition."""
         kind, _, rest = record.key.partition("/")
         if kind == "partition":
             topic, _, number = rest.partition("/")
             self._require_present((bytes.fromhex(topic), int(number)), f"key {record.key}")
 
     def partition_changed(self, record: records.PartitionChanged) -> None:
-        """The partition has a leader and an epoch."""
+        """Check a leader and its epoch."""
         page = self._page((record.topic_id, record.partition))
         is_same = (record.leader_id, record.leader_epoch) == (page.leader, page.leader_epoch)
         rises = record.leader_epoch > page.leader_epoch
@@ -78,15 +79,15 @@ class PartitionLedger:
         page.leader, page.leader_epoch = record.leader_id, record.leader_epoch
 
     def partition_move_begun(self, _: records.PartitionMoveBegun) -> None:
-        """The partition is on its way."""
+        """Count a move."""
         self.moves_begun += 1
 
     def partition_move_cancelled(self, _: records.PartitionMoveCancelled) -> None:
-        """It stays."""
+        """Count a cancelled move."""
         self.moves_cancelled += 1
 
     def stream_created(self, record: records.StreamCreated) -> None:
-        """A stream, which may belong to a partition."""
+        """Check a stream, which may belong to a partition."""
         if "topic" in record.tags and "partition" in record.tags:
             key = (bytes.fromhex(record.tags["topic"]), int(record.tags["partition"]))
             self._require_present(key, f"stream {record.stream_id}")
@@ -94,7 +95,7 @@ class PartitionLedger:
             self._page(key).streams.append(record.stream_id)
 
     def stream_opened(self, record: records.StreamOpened) -> None:
-        """A node owns a stream of the partition."""
+        """Check that the leader opens the streams of the partition."""
         key = self._names.get(record.stream_id)
         if key is None:
             return
@@ -123,7 +124,9 @@ class PartitionLedger:
     def _require_present(self, key: tuple[bytes, int], what: str) -> None:
         is_present = key[0] in self._topics and key in self._pages
         self._checks.require(
-            39, is_present, f"{what} was made for partition {key[1]} of topic {key[0].hex()}, which is gone"
+            39,
+            is_present,
+            f"{what} was created for partition {key[1]} of topic {key[0].hex()}, which does not exist",
         )
 
     def _page(self, key: tuple[bytes, int]) -> PartitionPage:

@@ -1,4 +1,8 @@
-"""What must hold of rows when a cluster has come to rest: each stream and key belongs to a partition that is there and whose leader holds it open, and each object is committed or on its way."""
+"""Rules for the rows of a quiescent cluster.
+
+Each stream and key belongs to an existing partition, whose leader holds it open. Each object is
+committed, or is being written by a current process.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +19,25 @@ KIND_TAG: Final = "kind"
 
 
 def unexplained(view: View) -> list[str]:
-    """Streams and keys that no row explains, in words; none once the leaders of all partitions serve and have deleted what they do not know."""
+    """Describe streams and keys without a partition, and streams that their leader does not hold
+    open.
+    """
     return [*_streams(view), *_keys(view)]
 
 
 def abandoned_objects(view: View) -> list[str]:
-    """Objects that nobody will commit or use again, in words; none once the collector has been around."""
+    """Describe rows of objects that will never be committed or used again."""
     found = []
     for row in view.objects:
         if row.state is ObjectState.PREPARED:
             if row.expires_at_ms < view.cluster_time_ms:
-                found.append(f"object {row.object_id}, whose lease is over, is prepared")
+                found.append(f"object {row.object_id}is prepared, and its lease has expired")
             elif not is_current(view, row.node_id, row.node_epoch):
-                found.append(f"object {row.object_id} is prepared for a former life of node {row.node_id}")
+                found.append(
+                    f"object {row.object_id} is prepared for an earlier process of node {row.node_id}"
+                )
         elif row.state is not ObjectState.COMMITTED:
-            found.append(f"object {row.object_id} is destroyed, and its row stays")
+            found.append(f"object {row.object_id} is destroyed, and its row remains")
     return found
 
 
@@ -43,11 +51,11 @@ def _streams(view: View) -> Iterator[str]:
         name = f"stream {row.stream_id} ({tags.get(KIND_TAG)}) of partition {key[1]} of topic {key[0].hex()}"
         partition = view.partitions.get(key)
         if partition is None:
-            yield f"{name}, which is gone"
+            yield f"{name}, which does not exist"
             continue
         kinds[(*key, tags.get(KIND_TAG, ""))] += 1
         if kinds[(*key, tags.get(KIND_TAG, ""))] > 1:
-            yield f"{name} is there twice"
+            yield f"{name} exists twice"
         held = (row.open, row.node_id, row.stream_epoch)
         if held != (True, partition.leader_id, partition.leader_epoch):
             yield f"{name} is not open at its leader, node {partition.leader_id}, at epoch {partition.leader_epoch}"
@@ -58,4 +66,4 @@ def _keys(view: View) -> Iterator[str]:
         if row.key.startswith(KEY_PREFIX):
             topic, _, number = row.key.removeprefix(KEY_PREFIX).partition("/")
             if (bytes.fromhex(topic), int(number)) not in view.partitions:
-                yield f"key {row.key} of a partition that is gone"
+                yield f"key {row.key} of a partition that does not exist"

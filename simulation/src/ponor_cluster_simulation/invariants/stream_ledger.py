@@ -1,7 +1,4 @@
-"""The ledger's pages about nodes and streams: epochs, owners, ranges and what was committed to them.
-
-What lives here: invariants 12 to 18, kept from records alone.
-"""
+"""The ledger of nodes and streams: epochs, owners, ranges and committed data. Invariants 12 to 18."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from ponor_cluster_simulation.invariants.registry import Checks
 
 
 class Actor(NamedTuple):
-    """The process whose operation a batch carries out."""
+    """The process whose operation a batch executes."""
 
     node_id: int
     node_epoch: int
@@ -39,14 +36,14 @@ class StreamPage:
     start: int = 0
     end: int = 0
     committed: int = 0
-    """Sum of the lengths of everything that was committed."""
+    """Sum of the committed lengths."""
     ranges: list[tuple[int, int]] = field(default_factory=list)
-    """(epoch, start) of each range; it ends where the next begins."""
+    """(epoch, start) of each range; it ends where the next one begins."""
     pieces: list[Piece] = field(default_factory=list)
 
 
 class StreamLedger:
-    """See the module's docstring."""
+    """The ledger of streams."""
 
     def __init__(self, checks: Checks) -> None:
         self._checks = checks
@@ -54,24 +51,24 @@ class StreamLedger:
         """Node to its newest epoch."""
         self.fenced: set[Actor] = set()
         self.recoverers: dict[Actor, Actor] = {}
-        """Of each process whose write-ahead log in the store is open: who acts for it, at first itself."""
+        """For each open log in the store: the process that acts for it, at first the owner."""
         self.streams: dict[int, StreamPage] = {}
         self.abandoned: set[int] = set()
         """Streams of deleted topics that are not deleted yet."""
         self._ids_given: set[int] = set()
 
     def is_current(self, actor: Actor) -> bool:
-        """Whether no newer process has the node id."""
+        """Whether the process is the newest of its node and not fenced."""
         return self.nodes.get(actor.node_id) == actor.node_epoch and actor not in self.fenced
 
     def is_fenced(self, node_id: int) -> bool:
-        """Whether the newest process of a node lost its rights."""
+        """Whether the newest process of a node is fenced."""
         return Actor(node_id, self.nodes.get(node_id, 0)) in self.fenced
 
     # Records
 
     def node_registered(self, record: records.NodeRegistered) -> None:
-        """A process took a node id."""
+        """Check a registration."""
         before = self.nodes.get(record.node_id, 0)
         self._checks.require(
             13, record.node_epoch > before, f"node {record.node_id}: epoch {record.node_epoch} after {before}"
@@ -79,11 +76,11 @@ class StreamLedger:
         self.nodes[record.node_id] = record.node_epoch
 
     def node_fenced(self, record: records.NodeFenced) -> None:
-        """A process lost its rights."""
+        """Record a fence."""
         self.fenced.add(Actor(record.node_id, record.node_epoch))
 
     def stream_created(self, record: records.StreamCreated) -> None:
-        """A new stream."""
+        """Check a new stream."""
         self._checks.require(
             20, record.stream_id not in self._ids_given, f"stream id {record.stream_id} was given before"
         )
@@ -91,7 +88,7 @@ class StreamLedger:
         self.streams[record.stream_id] = StreamPage()
 
     def stream_opened(self, record: records.StreamOpened) -> None:
-        """A node owns the stream from now on."""
+        """Check a new owner."""
         page, name = self._page(record.stream_id), f"stream {record.stream_id}"
         actor = Actor(record.node_id, record.node_epoch)
         self._checks.require(
@@ -108,7 +105,7 @@ class StreamLedger:
         self._checks.require(16, in_order, f"{name}: ranges {page.ranges}")
 
     def stream_closed(self, record: records.StreamClosed) -> None:
-        """The owner gave the stream up."""
+        """Check the close of a stream."""
         page, name = self._page(record.stream_id), f"stream {record.stream_id}"
         self._checks.require(12, page.owner is not None, f"{name}: closed, but it was not open")
         self._checks.require(
@@ -120,7 +117,7 @@ class StreamLedger:
         page.owner = None
 
     def stream_trimmed(self, record: records.StreamTrimmed) -> None:
-        """Its beginning is gone."""
+        """Check a new start."""
         page, start = self._page(record.stream_id), record.start_offset
         holds = page.start <= start <= page.end
         self._checks.require(
@@ -129,19 +126,19 @@ class StreamLedger:
         page.start = start
 
     def stream_deleted(self, record: records.StreamDeleted) -> None:
-        """All of it is gone."""
+        """Remove a stream."""
         self._page(record.stream_id)
         del self.streams[record.stream_id]
         self.abandoned.discard(record.stream_id)
 
     def committed(self, stream_id: int, piece: Piece, actor: Actor | None, writer: Actor) -> None:
-        """An object with a piece of the stream was committed.
+        """Check a committed object with a piece of the stream.
 
         Args:
             stream_id: the stream.
-            piece: what of it, and in which object.
-            actor: who asked for it, if the batch says so.
-            writer: for whom the object was prepared.
+            piece: its offsets and object.
+            actor: the caller, if the batch names it.
+            writer: the process for which the object was prepared.
         """
         page, name = self._page(stream_id), f"stream {stream_id}"
         for each in (writer, actor):
@@ -160,11 +157,11 @@ class StreamLedger:
         page.pieces.append(piece)
 
     def replaced(self, sources: Iterable[int], pieces: Iterable[tuple[int, Piece]]) -> None:
-        """Objects were put in the place of others: ends stay, and everything between start and end is held as before, once.
+        """Check a compaction: pieces between start and end stay complete and disjoint.
 
         Args:
-            sources: the objects that are gone.
-            pieces: (stream, piece) of the objects that came.
+            sources: the replaced objects.
+            pieces: (stream, piece) of the new objects.
         """
         gone = set(sources)
         arrived: dict[int, list[Piece]] = {}
@@ -185,15 +182,19 @@ class StreamLedger:
                 at = max(at, piece.end)
             self._checks.require(17, at == page.end, f"stream {stream_id}: held to {at}, ends at {page.end}")
 
-    # Questions
+    # Queries
 
     def _acts_for(self, actor: Actor, owner: Actor) -> bool:
-        """A log in the store is for one process, or its recoverer; one in a file for all processes of its node."""
+        """Whether `actor` may act for `owner`.
+
+        A log in the store belongs to one process or its recoverer, a log in a file to all processes
+        of the node.
+        """
         recoverer = self.recoverers.get(owner)
         return actor.node_id == owner.node_id if recoverer is None else actor == recoverer
 
     def is_alive(self, stream_id: int, piece: Piece) -> bool:
-        """Whether a reader may still ask for something of a piece."""
+        """Whether a piece has offsets that are not trimmed."""
         page = self.streams.get(stream_id)
         return page is not None and piece.end > page.start
 

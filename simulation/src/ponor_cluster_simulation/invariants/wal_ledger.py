@@ -1,6 +1,7 @@
-"""The ledger's pages about write-ahead logs in the object store: what the controller knows of them, held against what is in their slots.
+"""The ledger of write-ahead logs in the store, compared with the contents of their slots:
+invariants 31 and 32.
 
-What lives here: invariants 31 and 32, kept from records and from what is done to the bucket. Slots are read as the format says (docs/formats/object-wal.md), never as a service believes them to be.
+Slots are decoded as docs/formats/object-wal.md defines them.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ class WalPage:
 
 
 class WalLedger:
-    """See the module's docstring.
+    """The ledger of logs.
 
     Args:
-        bucket: where slots are; None where it cannot be seen.
+        bucket: the store of the slots; None if it cannot be observed.
 
     Attributes:
         namespace: of the cluster, part of every key.
-        recoveries: logs that somebody else than their owner closed.
-        fences: fences that were seen in the bucket when their log was closed.
+        recoveries: logs that another process than the owner closed.
+        fences: fences found when their log was closed.
     """
 
     def __init__(self, checks: Checks, streams: StreamLedger, bucket: SimBucket | None) -> None:
@@ -48,14 +49,16 @@ class WalLedger:
         self.namespace = ""
         self.pages: dict[Actor, WalPage] = {}
         self._late: set[str] = set()
-        """Slots that came after they were given up: a put that was repeated, and that nobody waits for. The collector finds them once the log is closed."""
+        """Slots that were put after they were trimmed, by repeated puts. The collector deletes them
+        after the log is closed.
+        """
         self.recoveries = 0
         self.fences = 0
 
     # Records
 
     def wal_opened(self, record: records.WalOpened) -> None:
-        """A process may put slots."""
+        """Check the opening of a log."""
         owner = Actor(record.node_id, record.wal_epoch)
         self._checks.require(31, owner not in self.pages, f"the log of {owner} is opened twice")
         self._checks.require(31, self._streams.is_current(owner), f"{owner} opens a log and is not current")
@@ -63,7 +66,7 @@ class WalLedger:
         self._streams.recoverers[owner] = owner
 
     def wal_recovery_assigned(self, record: records.WalRecoveryAssigned) -> None:
-        """Somebody acts for its owner."""
+        """Check a recoverer."""
         owner = Actor(record.node_id, record.wal_epoch)
         self._open_page(owner)
         over = not self._streams.is_current(owner)
@@ -71,7 +74,7 @@ class WalLedger:
         self._streams.recoverers[owner] = Actor(record.recoverer_id, record.recoverer_epoch)
 
     def wal_trimmed(self, record: records.WalTrimmed) -> None:
-        """Slots below are needed no more: everything in them is committed."""
+        """Check a trim: all records of the trimmed slots are committed."""
         owner = Actor(record.node_id, record.wal_epoch)
         page = self._open_page(owner)
         rises = record.trim_sequence > page.trim_sequence
@@ -82,7 +85,7 @@ class WalLedger:
         page.trim_sequence = record.trim_sequence
 
     def wal_closed(self, record: records.WalClosed) -> None:
-        """Nothing of the log is needed any more."""
+        """Check the close of a log."""
         owner = Actor(record.node_id, record.wal_epoch)
         page = self._open_page(owner)
         held = [number for number, stream in self._streams.streams.items() if stream.owner == owner]
@@ -97,7 +100,7 @@ class WalLedger:
     # The bucket
 
     def put(self, key: str) -> None:
-        """A slot came to be: after its log was opened, or nobody would know where to look for it."""
+        """Check a new slot: its log must be open before, otherwise no process would find the slot."""
         name, sequence = parse_slot_key(key)
         page = self.pages.get(Actor(name.node_id, name.epoch))
         self._checks.require(31, page is not None, f"slot {key} of a log that was never opened")
@@ -106,7 +109,7 @@ class WalLedger:
             self._late.add(key)
 
     def deleted(self, key: str) -> None:
-        """A slot is deleted from the bucket."""
+        """Check the deletion of a slot."""
         name, sequence = parse_slot_key(key)
         owner = Actor(name.node_id, name.epoch)
         page = self.pages.get(owner)
@@ -120,7 +123,9 @@ class WalLedger:
         )
 
     def is_wanted(self, key: str) -> bool:
-        """Whether a key of a slot may stay in the store: a fence for ever, others as long as their log is not closed and they are not deleted by its owner."""
+        """Whether a slot may be in the store: a fence always, others while the log is open and not
+        trimmed past them.
+        """
         name, sequence = parse_slot_key(key)
         page = self.pages.get(Actor(name.node_id, name.epoch))
         self._checks.require(31, page is not None, f"slot {key} of a log that was never opened")
@@ -133,21 +138,23 @@ class WalLedger:
         return page.is_open and (sequence >= page.trim_sequence or key in self._late)
 
     def _is_fenced(self, owner: Actor, end_sequence: int) -> None:
-        """A log that was taken over ends in a fence: whatever its owner still puts lies above it or is refused."""
+        """Check that a recovered log ends in a fence, so that later puts of its owner have no
+        effect.
+        """
         if self._bucket is None:
             return
         name = self._name(owner)
         key = slot_key(name, end_sequence)
         there = key in self._bucket.objects
         self._checks.require(
-            32, there, f"the log of {owner} was taken over and has no fence at {end_sequence}"
+            32, there, f"the log of {owner} was recovered and has no fence at {end_sequence}"
         )
         kind = self._label(key, name, end_sequence).kind
         self._checks.require(32, kind is SlotKind.FENCE, f"the end of the log of {owner} is no fence: {key}")
         self.fences += 1
 
     def _are_committed(self, owner: Actor, first: int, end: int) -> None:
-        """All records of some slots are in committed objects, or belong to a life of their stream that is over."""
+        """Check that all records of some slots are committed, or of an ended epoch of their stream."""
         if self._bucket is None:
             return
         for sequence in range(first, end):
@@ -159,7 +166,7 @@ class WalLedger:
                 self._checks.require(
                     32,
                     is_over or (page is not None and record.end_offset <= page.end),
-                    f"slot {sequence} of {owner} is given up with offsets up to {record.end_offset} of stream {record.stream_id}, "
+                    f"slot {sequence} of {owner} is trimmed with offsets up to {record.end_offset} of stream {record.stream_id}, "
                     f"which ends at {0 if page is None else page.end}",
                 )
 
@@ -167,7 +174,7 @@ class WalLedger:
         assert self._bucket is not None
         key = slot_key(name, sequence)
         data = self._bucket.objects.get(key)
-        self._checks.require(32, data is not None, f"slot {key} is given up and is not in the store")
+        self._checks.require(32, data is not None, f"slot {key} is trimmed and is not in the store")
         assert data is not None
         label = decode_label(key, name, sequence, data)
         if label.kind is SlotKind.FENCE:

@@ -1,5 +1,6 @@
-"""The protocols of streams and objects as rules over small values: what may happen next, and what is so afterwards.
+"""The protocols of streams, objects, logs, partitions and compactions as rules over small values.
 
-One text for two uses: `tests/models` searches everything that these rules allow, and `committed_steps` holds them against what real services committed. They
-are written from the documents, not from `ponor_metadata.apply`, and share no code with it: a rule that is wrong in one of the two shows as a difference.
+`tests/models` searches all steps that the rules allow, and `committed_steps` checks the steps of
+real services. The rules follow the documents and share no code with `ponor_metadata.apply`: a wrong
+rule on either side shows as a difference.
 """

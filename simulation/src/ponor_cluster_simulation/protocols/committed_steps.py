@@ -1,11 +1,9 @@
-"""What real services committed, step by step, held against the protocols: trace validation.
+"""Trace validation: checks that committed batches are steps that the protocols allow.
 
-What lives here: from committed record batches to steps of the models, and who took each. `find_forbidden_steps` judges a sequence; `CommittedSteps` takes batches
-as they come. It reads records only: no image, no `apply`, no validator.
-
-Every operation ends with its `OperationCompleted` in the same batch, so the process that took a step is known, except for the first parts of a change that was
-divided over several batches. Rules that need what a record does not hold (the stream epoch that a commit named, the end that a close named) are the
-exhaustive search's alone.
+It reads records only: no image, no `apply`, no validator. Every operation ends with its
+`OperationCompleted` in the same batch, so the calling process of a step is known, except for the
+first parts of a change that spans several batches. Records omit the epoch of a commit and the end
+of a close; only the exhaustive search checks the rules that need them.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ Caller = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ForbiddenStep:
-    """A record that the protocol does not allow where it stands."""
+    """A record that the protocol does not allow."""
 
     index: int
     kind: str
@@ -44,7 +42,7 @@ class ForbiddenStep:
 
 @dataclass(slots=True)
 class _Step:
-    """The circumstances of one record."""
+    """The context of one record."""
 
     index: int
     now: int
@@ -54,11 +52,12 @@ class _Step:
 
 @dataclass(slots=True)
 class CommittedSteps:
-    """The models' state after the batches so far. A forbidden step is noted and changes nothing, so that one mistake is told once.
+    """The protocols' state after the batches so far. A forbidden step is recorded and has no
+    effect.
 
     Attributes:
-        destroy_delay_ms: the controllers' setting; 0 checks nothing about the delay.
-        taken: steps by kind of record, for coverage.
+        destroy_delay_ms: the controllers' setting; with 0 the delay is not checked.
+        taken: allowed steps by kind of record, for coverage.
     """
 
     destroy_delay_ms: int = 0
@@ -79,7 +78,7 @@ class CommittedSteps:
     _compactions: CompactionSteps = field(default_factory=CompactionSteps)
 
     def take(self, batch: records.RecordBatch) -> list[ForbiddenStep]:
-        """The next committed batch; answers what it does that is forbidden."""
+        """Check the next committed batch. Return its forbidden steps."""
         known = len(self.forbidden)
         self._frame(batch)
         callers = _callers(batch.records)
@@ -202,7 +201,9 @@ class CommittedSteps:
         return wal
 
     def _actor(self, stream: Stream, step: _Step) -> int:
-        """For which node the caller acts on a stream: that of a log that it recovers, else its own."""
+        """The node for which the caller acts on a stream: that of a log that it recovers, otherwise
+        its own.
+        """
         if step.caller is None:
             return stream.node
         wal = self._wals.get((stream.node, stream.node_epoch))
@@ -212,7 +213,7 @@ class CommittedSteps:
 
     def stream_created(self, record: records.StreamCreated, _: _Step) -> None:
         if record.stream_id in self._streams:
-            raise NotAllowedError(f"stream {record.stream_id} is made a second time")
+            raise NotAllowedError(f"stream {record.stream_id} is created twice")
         self._streams[record.stream_id] = Stream()
         if "topic" in record.tags and "partition" in record.tags:
             key = (bytes.fromhex(record.tags["topic"]), int(record.tags["partition"]))
@@ -249,7 +250,7 @@ class CommittedSteps:
     def _stream(self, stream_id: int) -> Stream:
         stream = self._streams.get(stream_id)
         if stream is None:
-            raise NotAllowedError(f"stream {stream_id} is deleted, or was never made")
+            raise NotAllowedError(f"stream {stream_id} is deleted, or was never created")
         return stream
 
     # --- objects ---
@@ -293,7 +294,9 @@ class CommittedSteps:
         return objects.committed(each, node, node_epoch, committed_at)
 
     def _hold(self, object_id: int, held: Sequence[tuple[int, int, int]], step: _Step) -> None:
-        """An upload moves the ends of streams; what a compaction made is looked at when its task ends."""
+        """Check the data of a committed object. Those of an upload extend streams; those of a
+        compaction are checked at its end.
+        """
         self._compactions.holds(object_id, held)
         if step.swap is not None:
             return
@@ -362,7 +365,7 @@ class CommittedSteps:
 
     @property
     def living_objects(self) -> dict[Phase, int]:
-        """How many objects are in each phase."""
+        """Number of objects in each phase."""
         return dict(Counter(each.phase for each in self._objects.values()))
 
 
@@ -397,13 +400,13 @@ _RULES: dict[str, Callable[[CommittedSteps, Any, _Step], None]] = {
         CommittedSteps.snapshot_released,
     )
 }
-"""By name of the `kind` oneof; kinds that are not here belong to no modelled protocol."""
+"""By name of the `kind` oneof; kinds without an entry belong to no modelled protocol."""
 
 
 def find_forbidden_steps(
     batches: Iterable[records.RecordBatch], *, destroy_delay_ms: int = 0
 ) -> list[ForbiddenStep]:
-    """What a log does that the protocols forbid. The batches begin with the first one of the log."""
+    """Return the forbidden steps of a log, from its first batch on."""
     steps = CommittedSteps(destroy_delay_ms)
     for batch in batches:
         steps.take(batch)
@@ -411,7 +414,9 @@ def find_forbidden_steps(
 
 
 def _callers(batch: Sequence[records.Record]) -> list[Caller | None]:
-    """Whose operation each record belongs to: the one that is completed next in the batch."""
+    """The process of the operation of each record: that of the next OperationCompleted in the
+    batch.
+    """
     callers: list[Caller | None] = []
     caller: Caller | None = None
     for record in reversed(batch):

@@ -1,6 +1,6 @@
-"""Compactions and leases of snapshots as committed records show them: a part of `committed_steps`.
+"""Checks the committed records of compactions and snapshot leases; a part of `committed_steps`.
 
-What lives here: tasks, leases, and which offsets every object holds. Rules that need what a record does not hold (the token that a commit named) are the exhaustive search's alone.
+Records omit the token of a commit; only the exhaustive search checks rules that need it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Caller = tuple[int, int]
 
 @dataclass(slots=True)
 class CompactionSteps:
-    """The models' state of compactions after the batches so far."""
+    """The protocol's state of compactions after the batches so far."""
 
     _tasks: dict[int, Task] = field(default_factory=dict)
     _node_of_task: dict[int, int] = field(default_factory=dict)
     _held: dict[int, tuple[Held, ...]] = field(default_factory=dict)
     _leases: dict[int, int] = field(default_factory=dict)
-    """Lease of a snapshot to the time at which it began."""
+    """Snapshot lease to its start."""
 
     def holds(self, object_id: int, held: Sequence[Held]) -> None:
-        """What an object that is being committed holds."""
+        """Record the contents of an object that is being committed."""
         self._held[object_id] = tuple(held)
 
     def require_node(self, swap: Swap, node: int) -> None:
-        """A stream set object belongs to the node whose log its data went through."""
+        """Check that a stream set object belongs to the node of its sources."""
         if self._node_of_task.get(swap.task_id) != node:
             raise NotAllowedError(f"an object of node {node} in the place of another node's")
 
@@ -44,7 +44,7 @@ class CompactionSteps:
         now: int,
         is_current: Callable[[Caller], bool],
     ) -> None:
-        """A task, for its first worker or the next."""
+        """Check a lease of a task."""
         worker = (record.worker_id, record.worker_epoch)
         if caller not in {None, worker}:
             raise NotAllowedError(f"{caller} leases compaction {record.task_id} for {worker}")
@@ -61,7 +61,7 @@ class CompactionSteps:
         self._node_of_task[record.task_id] = record.node_id
 
     def renewed(self, record: records.CompactionRenewed, caller: Caller | None) -> None:
-        """The worker goes on."""
+        """Check a renewal."""
         task = self._tasks.get(record.task_id)
         compactions.swapped(task, caller, None)
         assert task is not None
@@ -77,7 +77,7 @@ class CompactionSteps:
         start_of: StartOf,
         is_committed: Callable[[int], bool],
     ) -> None:
-        """The task is over, and with a swap its sources are."""
+        """Check the end of a task; with a swap its outputs replace its sources."""
         task = self._tasks.pop(record.task_id, None)
         self._node_of_task.pop(record.task_id, None)
         if task is None:
@@ -97,15 +97,15 @@ class CompactionSteps:
         )
 
     def snapshot_leased(self, record: records.SnapshotLeased) -> None:
-        """Somebody reads what is in use now."""
+        """Record a snapshot lease."""
         self._leases[record.lease_id] = record.begun_at_ms
 
     def snapshot_released(self, record: records.SnapshotReleased) -> None:
-        """Nobody does any more."""
+        """Check the end of a snapshot lease."""
         if self._leases.pop(record.lease_id, None) is None:
             raise NotAllowedError(f"lease {record.lease_id} ends twice")
 
     def require_unpinned(self, object_id: int, destroyed_at: int) -> None:
-        """An object that was in use may be claimed if no lease keeps it."""
+        """Check that no lease keeps an object that is claimed."""
         if object_id in self._held:
             snapshots.require_unpinned(destroyed_at, self._leases.values())

@@ -1,7 +1,7 @@
-"""Compactions: who may replace which objects, and by what.
+"""Compactions: which worker may replace which objects, and by what.
 
-What lives here: the rules at the controller, in cluster time, on offsets. Each can be dropped by name, for models that show what it is there for; nothing else drops one. What becomes of the
-objects themselves is `objects`, whether the bytes are the same is the ledger's.
+These are the controller's rules, in cluster time, on offsets. A model may drop each rule by name.
+`objects` has the rules of the objects themselves; the ledger compares the bytes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, TypeAlias
 from ponor_cluster_simulation.protocols.streams import NotAllowedError
 
 Held: TypeAlias = tuple[int, int, int]
-"""Stream, start, end: offsets that an object holds."""
+"""Stream, start, end: offsets in an object."""
 StartOf: TypeAlias = Callable[[int], int | None]
-"""Where a stream begins; None when it is deleted."""
+"""Start of a stream; None if it is deleted."""
 
 
 class Task(NamedTuple):
@@ -30,16 +30,16 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompactionRules:
-    """The rules; each may be dropped.
+    """The rules; a model may drop each.
 
     Attributes:
         source_of_one_task: an object is the source of one task at a time.
-        leased_when_vacant: a task goes to another worker when its lease, or its worker, is over.
+        leased_when_vacant: another worker gets a task only after the lease or the worker has ended.
         token_rises: each lease of a task has a new token.
-        swapped_by_holder: only who has the task swaps, once.
-        holds_everything: the outputs hold all that the sources hold and somebody may still ask for.
-        holds_nothing_else: they hold nothing that the sources do not.
-        all_at_once: everything that is left of the sources goes when the outputs come.
+        swapped_by_holder: only the current worker swaps, once.
+        holds_everything: the outputs contain all live data of the sources.
+        holds_nothing_else: the outputs contain nothing else.
+        all_at_once: the remaining sources are destroyed when the outputs are committed.
     """
 
     source_of_one_task: bool = True
@@ -63,18 +63,19 @@ def leased(
     worker_is_over: bool = False,
     rules: CompactionRules = ALL_RULES,
 ) -> Task:
-    """The task in the hands of a worker.
+    """The task after a lease.
 
     Args:
-        known: the task as it was; None: it is new.
-        task: as it will be.
+        known: the task before; None if it is new.
+        task: the task after.
         now: cluster time.
         taken: sources of all other tasks.
-        worker_is_over: whoever has the task now lost its rights, or was replaced.
-        rules: which hold.
+        worker_is_over: the current worker was fenced or replaced.
+        rules: active rules.
 
     Raises:
-        NotAllowedError: a source is another task's, somebody has the task, or the token does not follow.
+        NotAllowedError: a source belongs to another task, the lease is live, or the token does not
+            follow.
     """
     shared = set(task.sources) & set(taken)
     if rules.source_of_one_task and shared:
@@ -94,15 +95,15 @@ def swapped(
     token: int | None,
     rules: CompactionRules = ALL_RULES,
 ) -> None:
-    """Whether the caller may put outputs in the place of the task's sources. None for what is not known.
+    """Check that the caller may replace the task's sources. None means unknown.
 
     Raises:
-        NotAllowedError: the task is over, or another's.
+        NotAllowedError: the task has ended, or another worker holds it.
     """
     if not rules.swapped_by_holder:
         return
     if task is None:
-        raise NotAllowedError(f"{caller} swaps for a task that is over")
+        raise NotAllowedError(f"{caller} swaps for a task that has ended")
     if caller not in {None, task.worker} or token not in {None, task.token}:
         raise NotAllowedError(f"{caller} swaps under token {token} what {task.worker} has under {task.token}")
 
@@ -115,17 +116,18 @@ def covered(
     all_known: bool,
     rules: CompactionRules = ALL_RULES,
 ) -> None:
-    """Whether the outputs may stand for the sources.
+    """Check that the outputs may replace the sources.
 
     Args:
-        sources: what those hold that are left.
-        outputs: what is to be committed.
-        start_of: where streams begin now.
-        all_known: no source is gone. What one that is held lies below the starts, and may be in an output.
-        rules: which hold.
+        sources: contents of the remaining sources.
+        outputs: contents of the outputs.
+        start_of: current starts of streams.
+        all_known: no source was removed. Contents of a removed one are below the starts and may be
+            in an output.
+        rules: active rules.
 
     Raises:
-        NotAllowedError: offsets are missing, come from nowhere, or are held twice.
+        NotAllowedError: offsets are missing, foreign, or contained twice.
     """
     held, made = _by_stream(sources), _by_stream(outputs)
     for stream in sorted({*held, *made}):
@@ -156,7 +158,7 @@ def _above(parts: Sequence[tuple[int, int]], start: int | None) -> list[tuple[in
 
 
 def _without(parts: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What of `parts` lies in none of `others`."""
+    """The parts of `parts` outside all `others`."""
     left: list[tuple[int, int]] = []
     for begin, end in parts:
         at = begin

@@ -1,6 +1,6 @@
-"""Objects: PREPARED -> COMMITTED -> DESTROYED -> gone, or PREPARED -> DESTROYED -> gone, and never back.
+"""Objects: PREPARED -> COMMITTED -> DESTROYED -> GONE, or PREPARED -> DESTROYED -> GONE.
 
-What lives here: the rules at the controller, in cluster time. Each can be dropped by name, for models that show what it is there for.
+These are the controller's rules, in cluster time. A model may drop each rule by name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ponor_cluster_simulation.protocols.streams import NOBODY, NotAllowedError
 
 
 class Phase(IntEnum):
-    """Where an object is in its life."""
+    """The state of an object."""
 
     PREPARED = 1
     COMMITTED = 2
@@ -22,7 +22,9 @@ class Phase(IntEnum):
 
 
 class Object(NamedTuple):
-    """An object as far as its protocol goes. `node` and `node_epoch` may commit it, until `expires_at`; `claimed_by` may delete it, until `claimed_until`."""
+    """An object. `node` and `node_epoch` may commit it until `expires_at`; `claimed_by` may delete
+    it until `claimed_until`.
+    """
 
     phase: Phase
     node: int
@@ -35,16 +37,20 @@ class Object(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectRules:
-    """The rules; each may be dropped.
+    """The rules; a model may drop each.
 
     Attributes:
-        ids_once: an id that was given is never given again.
-        commit_needs_prepared: only what is PREPARED can be committed.
+        ids_once: an id is given once.
+        commit_needs_prepared: only a PREPARED object can be committed.
         commit_by_preparer: only by the process that prepared it.
-        commit_in_lease: only until the lease ends.
-        claim_after_lease: what is PREPARED is claimed only after its lease ended, and then the delay, in which a put may still be under way.
-        claim_after_delay: what was in use is claimed only after the delay, in which readers of older images may still want it.
-        remove_needs_claim: only what was claimed can be forgotten.
+        commit_in_lease: only until its lease ends.
+        claim_after_lease: a PREPARED object is claimed only after its lease and the delay, in which
+            a put may still
+            be in flight.
+        claim_after_delay: a DESTROYED object is claimed only after the delay, in which readers of
+            older images may
+            still need it.
+        remove_needs_claim: only a claimed object can be removed.
     """
 
     ids_once: bool = True
@@ -62,7 +68,7 @@ ALL_RULES: Final = ObjectRules()
 def prepared(
     known: Object | None, node: int, node_epoch: int, expires_at: int, rules: ObjectRules = ALL_RULES
 ) -> Object:
-    """A new object; `known` is what is under this id, or was.
+    """A new object; `known` is the object with this id before, if any.
 
     Raises:
         NotAllowedError: the id was given before.
@@ -76,7 +82,7 @@ def committed(each: Object, node: int, node_epoch: int, now: int, rules: ObjectR
     """The object in use.
 
     Raises:
-        NotAllowedError: not PREPARED, not the caller's, or its lease is over.
+        NotAllowedError: it is not PREPARED, not the caller's, or its lease has expired.
     """
     if rules.commit_needs_prepared and each.phase is not Phase.PREPARED:
         raise NotAllowedError(f"a commit of what is {each.phase.name}")
@@ -90,10 +96,10 @@ def committed(each: Object, node: int, node_epoch: int, now: int, rules: ObjectR
 
 
 def destroyed(each: Object, now: int) -> Object:
-    """The object when nothing refers to it any more.
+    """The object when no stream refers to it.
 
     Raises:
-        NotAllowedError: it is destroyed already.
+        NotAllowedError: it is already destroyed.
     """
     if each.phase not in {Phase.PREPARED, Phase.COMMITTED}:
         raise NotAllowedError(f"a destruction of what is {each.phase.name}")
@@ -103,10 +109,12 @@ def destroyed(each: Object, now: int) -> Object:
 def claimed(
     each: Object, collector: tuple[int, int], now: int, until: int, delay: int, rules: ObjectRules = ALL_RULES
 ) -> Object:
-    """The object under a collector (node, node epoch) that may delete it from the store. What was PREPARED is destroyed by this.
+    """The object under a collector (node, node epoch) that may delete it. A PREPARED one is
+    destroyed by the claim.
 
     Raises:
-        NotAllowedError: it is in use, its lease or the delay runs, or another collector holds it.
+        NotAllowedError: it is in use, its lease or the delay has not ended, or another collector
+            holds it.
     """
     if each.phase is Phase.PREPARED:
         if rules.claim_after_lease and now <= each.expires_at + delay:
@@ -126,10 +134,10 @@ def claimed(
 
 
 def removed(each: Object, collector: tuple[int, int] | None, rules: ObjectRules = ALL_RULES) -> Object:
-    """The object when the store has it no more. `collector`: who says so, None where that is not known.
+    """The object when it is deleted from the store; `collector` is the caller, None if unknown.
 
     Raises:
-        NotAllowedError: not destroyed, or not under a claim of the collector.
+        NotAllowedError: it is not destroyed, or not claimed by the collector.
     """
     if each.phase is not Phase.DESTROYED:
         raise NotAllowedError(f"a removal of what is {each.phase.name}")

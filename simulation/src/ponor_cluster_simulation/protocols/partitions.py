@@ -1,7 +1,7 @@
-"""Partitions: who leads one, and how it comes to another broker.
+"""Partitions: which node leads one, and how it moves to another broker.
 
-What lives here: the rules at the controller. Each can be dropped by name, for models that show what it is there for; nothing else drops one. Whether the streams of a partition are closed is told
-by the caller, who keeps them by the rules of `streams`.
+These are the controller's rules. A model may drop each rule by name. The caller tracks by the rules
+of `streams` whether the streams of a partition are closed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from ponor_cluster_simulation.protocols.streams import NOBODY, NotAllowedError
 
 
 class Partition(NamedTuple):
-    """A partition as far as its protocol goes. While it moves, `target` is the broker that is to lead it, and `leader` leads it still."""
+    """A partition. While it moves, `target` is the broker that will lead it, and `leader` still
+    leads it.
+    """
 
     leader: int = NOBODY
     epoch: int = -1
@@ -21,18 +23,19 @@ class Partition(NamedTuple):
 
     @property
     def moves(self) -> bool:
-        """Whether it is on its way."""
+        """Whether it is moving."""
         return self.target != NOBODY
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRules:
-    """The rules; each may be dropped.
+    """The rules; a model may drop each.
 
     Attributes:
-        epoch_rises: an election is at an epoch above all before.
-        closed_before_election: another leader is elected when the streams are closed, or the leader lost its rights.
-        one_move_at_a_time: what moves is not moved elsewhere.
+        epoch_rises: the epoch of an election is above all earlier ones.
+        closed_before_election: another leader is elected only when the streams are closed or the
+            leader was fenced.
+        one_move_at_a_time: a moving partition is not moved elsewhere.
     """
 
     epoch_rises: bool = True
@@ -44,45 +47,46 @@ ALL_RULES: Final = PartitionRules()
 
 
 def begun(partition: Partition, source: int, target: int, rules: PartitionRules = ALL_RULES) -> Partition:
-    """The partition on its way.
+    """The partition while it moves.
 
     Raises:
-        NotAllowedError: it moves already, the source does not lead it, or it is there.
+        NotAllowedError: it already moves, the source does not lead it, or the target is the source.
     """
     if rules.one_move_at_a_time and partition.moves:
-        raise NotAllowedError(f"a move to {target} of what moves to {partition.target}")
+        raise NotAllowedError(f"a move to {target} of a partition that moves to {partition.target}")
     if source != partition.leader:
-        raise NotAllowedError(f"a move from {source} of what {partition.leader} leads")
+        raise NotAllowedError(f"a move from {source} of a partition that {partition.leader} leads")
     if target == source:
-        raise NotAllowedError(f"a move to {target} of what is there")
+        raise NotAllowedError(f"a move to {target}, which already leads")
     return partition._replace(target=target)
 
 
 def cancelled(partition: Partition) -> Partition:
-    """The partition where it is.
+    """The partition after a cancelled move.
 
     Raises:
         NotAllowedError: it does not move.
     """
     if not partition.moves:
-        raise NotAllowedError("a cancel of what does not move")
+        raise NotAllowedError("a cancel of a partition that does not move")
     return partition._replace(target=NOBODY)
 
 
 def elected(
     partition: Partition, leader: int, epoch: int, *, may_leave: bool, rules: PartitionRules = ALL_RULES
 ) -> Partition:
-    """The partition under a leader and an epoch; a move is over with this.
+    """The partition under a leader and an epoch; a move ends with it.
 
     Args:
-        partition: as it was.
-        leader: who leads from now on.
-        epoch: under which leader epoch.
-        may_leave: its streams are closed, or its leader so far has no rights any more.
-        rules: which hold.
+        partition: before the election.
+        leader: the new leader.
+        epoch: its leader epoch.
+        may_leave: the streams are closed, or the former leader has no rights.
+        rules: active rules.
 
     Raises:
-        NotAllowedError: the epoch does not rise with the leader, or the leader so far may still append.
+        NotAllowedError: the epoch does not rise with the leader, or the former leader may still
+            append.
     """
     if rules.epoch_rises and (
         epoch < partition.epoch or (epoch == partition.epoch and leader != partition.leader)

@@ -1,7 +1,4 @@
-"""Leases of snapshots: what a reader of an older image may still ask for, and nobody may delete meanwhile.
-
-What lives here: the rule at the controller, in cluster time.
-"""
+"""Snapshot leases: objects that readers of an older image may still need."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from ponor_cluster_simulation.protocols.streams import NotAllowedError
 
 
 def require_unpinned(destroyed_at: int, begun_at: Iterable[int]) -> None:
-    """What was in use when a lease began may be claimed when the lease is over.
+    """Check that no lease keeps an object that is claimed.
 
     Args:
-        destroyed_at: when the object went out of use.
-        begun_at: when each lease that lives began.
+        destroyed_at: when the object was destroyed.
+        begun_at: starts of the live leases.
 
     Raises:
         NotAllowedError: a lease keeps it.
@@ -23,5 +20,5 @@ def require_unpinned(destroyed_at: int, begun_at: Iterable[int]) -> None:
     oldest = min(begun_at, default=None)
     if oldest is not None and destroyed_at >= oldest:
         raise NotAllowedError(
-            f"a claim of what was destroyed at {destroyed_at}, under a lease since {oldest}"
+            f"a claim of an object destroyed at {destroyed_at}, under a lease since {oldest}"
         )

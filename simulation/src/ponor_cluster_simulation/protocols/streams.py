@@ -1,6 +1,6 @@
-"""Streams: who may open, commit, trim and close, and what the stream is then.
+"""Streams: which process may open, commit, trim and close one, and the state afterwards.
 
-What lives here: the rules at the controller. Each can be dropped by name, for models that show what it is there for; nothing else drops one.
+These are the controller's rules. A model may drop each rule by name.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ NOBODY: Final = -1
 
 
 class NotAllowedError(Exception):
-    """The protocol does not allow this step; the message says which rule is against it."""
+    """The protocol does not allow a step; the message names the rule."""
 
 
 class Stream(NamedTuple):
-    """A stream as far as its protocol goes: owner, epochs, and committed offsets [start, end). `node_epoch` is the owner's when it opened."""
+    """A stream: owner, epochs, and committed offsets [start, end). `node_epoch` is the owner's at
+    the opening.
+    """
 
     open: bool = False
     epoch: int = -1
@@ -28,15 +30,15 @@ class Stream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamRules:
-    """The rules; each may be dropped.
+    """The rules; a model may drop each.
 
     Attributes:
-        callers_node_epoch: only the newest process of a node is listened to, whatever it wants.
-        epoch_rises: a stream is opened at an epoch above all before.
-        closed_before_open: a stream that is open is not opened.
-        commit_names_epoch: a commit names the epoch under which the stream is open.
+        callers_node_epoch: only the newest process of a node may act.
+        epoch_rises: a stream is opened at an epoch above all earlier ones.
+        closed_before_open: an open stream is not opened.
+        commit_names_epoch: a commit names the epoch of the open stream.
         commit_by_owner: a commit comes from the owner's node, while the stream is open.
-        commit_continues: a commit begins where the last one ended.
+        commit_continues: a commit begins at the end of the previous one.
         close_names_epoch: a close names the epoch that it ends.
         close_names_end: a close names the committed end.
     """
@@ -55,7 +57,7 @@ ALL_RULES: Final = StreamRules()
 
 
 def require_newest(node: int, node_epoch: int, newest: int | None, rules: StreamRules = ALL_RULES) -> None:
-    """Whoever asks must be the newest process of its node.
+    """Check that the caller is the newest process of its node.
 
     Raises:
         NotAllowedError: it is not.
@@ -82,10 +84,11 @@ def opened(stream: Stream, epoch: int, node: int, node_epoch: int, rules: Stream
 def committed(
     stream: Stream, node: int, start: int, end: int, epoch: int | None = None, rules: StreamRules = ALL_RULES
 ) -> Stream:
-    """The stream with [start, end) committed. `epoch` is the one that the writer named; None where that is not known.
+    """The stream with [start, end) committed; `epoch` is the one that the writer named, None if
+    unknown.
 
     Raises:
-        NotAllowedError: not open, not the owner, another epoch, or a gap or an overlap.
+        NotAllowedError: not open, not the owner, another epoch, or a gap or overlap.
     """
     if rules.commit_by_owner and not stream.open:
         raise NotAllowedError(f"node {node} commits [{start}, {end}) of a closed stream")
@@ -105,7 +108,7 @@ def committed(
 def closed(
     stream: Stream, node: int, epoch: int, end: int | None = None, rules: StreamRules = ALL_RULES
 ) -> Stream:
-    """The stream given up by its owner. `end` is the one that the owner named; None where that is not known.
+    """The stream after its owner closed it; `end` is the one that the owner named, None if unknown.
 
     Raises:
         NotAllowedError: not open, not the owner, another epoch, or another end.
@@ -122,10 +125,10 @@ def closed(
 
 
 def trimmed(stream: Stream, start: int) -> Stream:
-    """The stream without what is below `start`.
+    """The stream with a higher start.
 
     Raises:
-        NotAllowedError: the start does not rise, or passes the end.
+        NotAllowedError: the start does not rise, or is beyond the end.
     """
     if not stream.start < start <= stream.end:
         raise NotAllowedError(f"trimmed to {start}, outside of ({stream.start}, {stream.end}]")

@@ -1,7 +1,8 @@
-"""Swaps in committed batches: which records put outputs of a compaction in the place of its sources.
+"""Finds swaps in committed batches: the records by which the outputs of a compaction replace its
+sources.
 
-What lives here: reading alone, for the models' validation and for the ledger. A swap is written as objects destroyed, outputs committed, task ended, without anything in between; a task that ends
-without either was given back, or nothing was left of it.
+A swap is a sequence without gaps: destroyed objects, committed outputs, ended task. A task that
+ends without them was given back, or nothing of it was left.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ COMMITS: Final = ("stream_object_committed", "stream_set_object_committed")
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """One task's.
+    """The swap of one task.
 
     Attributes:
-        destroyed: the sources that were left, and outputs that nobody wants any more.
-        outputs: the objects that were committed.
+        destroyed: the remaining sources, and unneeded outputs.
+        outputs: the committed objects.
     """
 
     task_id: int
@@ -30,7 +31,7 @@ class Swap:
 
 
 def find_swaps(batch: Sequence[records.Record]) -> dict[int, Swap]:
-    """The swap that each record of a batch belongs to, by the record's place."""
+    """Map the position of each record of a swap to the swap."""
     found: dict[int, Swap] = {}
     for at, record in enumerate(batch):
         if record.WhichOneof("kind") != "compaction_ended":

@@ -1,6 +1,7 @@
-"""Write-ahead logs in the object store, as the controller knows them: open, trimmed, given to a recoverer, closed.
+"""Write-ahead logs in the store, as the controller tracks them: open, trimmed, assigned to a
+recoverer, closed.
 
-What lives here: the rules at the controller. What is in the slots is the store's (`tests/models/object_wal.py`).
+`tests/models/object_wal.py` models the slots in the store.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from ponor_cluster_simulation.protocols.streams import NOBODY, NotAllowedError
 
 
 class Wal(NamedTuple):
-    """A log that is not closed. `recoverer` (node, node epoch) may act for it; before the first assignment its owner does."""
+    """An open log. `recoverer` (node, node epoch) may act for it; without an assignment its owner
+    does.
+    """
 
     trim_sequence: int = 0
     recoverer: tuple[int, int] = (NOBODY, NOBODY)
@@ -22,7 +25,7 @@ def opened(known: Wal | None, *, was_closed: bool) -> Wal:
     """A new log.
 
     Raises:
-        NotAllowedError: it is open, or was: an epoch has one log in its life.
+        NotAllowedError: an epoch has at most one log.
     """
     if known is not None or was_closed:
         raise NotAllowedError("a log that is opened twice")
@@ -33,16 +36,16 @@ def trimmed(wal: Wal, sequence: int, caller: tuple[int, int] | None, owner: tupl
     """The log from a slot on.
 
     Raises:
-        NotAllowedError: it would go back, or the caller neither owns nor recovers it.
+        NotAllowedError: the trim goes back, or the caller neither owns nor recovers the log.
     """
     if sequence <= wal.trim_sequence:
-        raise NotAllowedError(f"a trim to {sequence} of what is trimmed to {wal.trim_sequence}")
+        raise NotAllowedError(f"a trim to {sequence} of a log that is trimmed to {wal.trim_sequence}")
     _require_actor(wal, caller, owner)
     return wal._replace(trim_sequence=sequence)
 
 
 def assigned(wal: Wal, recoverer: tuple[int, int], token: int, *, owner_is_over: bool) -> Wal:
-    """The log in the hands of a recoverer.
+    """The log with a recoverer.
 
     Raises:
         NotAllowedError: its owner may still write, or the token does not follow.
@@ -62,10 +65,12 @@ def closed(
     *,
     open_stream: int | None,
 ) -> None:
-    """The end of a log.
+    """Check the end of a log.
 
     Raises:
-        NotAllowedError: a stream of it is open, it ends below its trim point, or the caller neither owns nor recovers it.
+        NotAllowedError: one of its streams is open, it ends before its trim point, or the caller
+            neither owns nor
+            recovers it.
     """
     if open_stream is not None:
         raise NotAllowedError(f"a log is closed while stream {open_stream} is open under it")

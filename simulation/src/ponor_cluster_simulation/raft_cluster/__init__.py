@@ -1,5 +1,6 @@
-"""A Raft group of the shipped core in one pure, seeded loop: no asyncio, no bytes on a wire, tens of thousands of events a second.
+"""Raft groups of the shipped core in one seeded loop: no asyncio, no encoding, about 40,000 events
+a second.
 
-`ponor_raft` has neither clock nor disk nor network, so a simulation of it needs no event loop either. What the whole simulator cannot afford by seed (hundreds of
-elections, thousands of crashes a minute) is done here; what lies around the core is the whole simulator's business.
+`ponor_raft` has no clock, disk or network, so its simulation needs no event loop. It can afford
+hundreds of elections per seed, which the simulation of whole clusters cannot.
 """

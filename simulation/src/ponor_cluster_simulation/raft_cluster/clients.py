@@ -1,7 +1,8 @@
-"""Clients of a Raft group: they write and read registers, give up, ask elsewhere, and remember what they were told.
+"""Clients of a Raft group: they read and write registers, give up after a timeout, and record the
+history.
 
-What lives here: the workload and its history. A write is acknowledged by the replica that proposed it, when it applies its own entry at that index; it failed for
-certain when another entry is there; in all other cases its client never knows. Reads ask any replica.
+A write is acknowledged when the proposing replica applies its entry at that index. It has failed if
+another entry is there. Otherwise its result is unknown. Reads may go to any replica.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ THINK_MS_MAX = 160.0
 
 @dataclass(slots=True)
 class _Asked:
-    """An operation under way. `index` is where the write was proposed, or what the read waits for."""
+    """An operation in flight. `index` is that of the proposal, or the index that a read waits for."""
 
     client: int
     key: int
@@ -44,7 +45,7 @@ class _Asked:
 
 
 class Clients:
-    """See the module. `replicas` gives those that run at present."""
+    """All clients of a group; `replicas` returns the running replicas."""
 
     def __init__(
         self,
@@ -71,17 +72,17 @@ class Clients:
         self.counts: Counter[str] = Counter()
 
     def start(self) -> None:
-        """Each begins at its own time."""
+        """Start all clients, each at a random time."""
         for client in range(self._count):
             self._think(client)
 
     def finish(self) -> None:
-        """The run is over: what is still under way may have taken effect or not."""
+        """Stop; operations in flight have an unknown result."""
         self.stopped = True
         for asked in list(self._writes.values()):
             self._give_up(asked)
 
-    # --- asking ---
+    # --- requests ---
 
     def _think(self, client: int) -> None:
         self._timeline.after(THINK_MS_MAX * self._chance.random(), partial(self._ask, client))
@@ -129,15 +130,15 @@ class Clients:
         replica.call(lambda node: node.read_index(context))
 
     def _give_up(self, asked: _Asked) -> None:
-        """Nobody knows what becomes of it; the client goes on."""
+        """Stop waiting; the result is unknown."""
         if not asked.ended:
             self.counts["given up"] += 1
             self._end(asked, None)
 
-    # --- being told ---
+    # --- answers ---
 
     def applied(self, replica: Replica, entry: Entry) -> None:
-        """A replica applied an entry: its own proposals that stood at this index are decided."""
+        """Decide the replica's own proposal at the index of an applied entry."""
         asked = self._writes.pop((replica, replica.life, entry.index), None)
         if asked is not None and not asked.ended:
             if asked.term == entry.term:
@@ -150,7 +151,7 @@ class Clients:
         self.progressed(replica)
 
     def progressed(self, replica: Replica) -> None:
-        """A replica's state is further on: reads that waited for it can be served."""
+        """Serve reads that waited for the replica's applied index."""
         waiting = self._waiting_reads.get(replica)
         if not waiting:
             return
@@ -165,7 +166,7 @@ class Clients:
         self._waiting_reads[replica] = left
 
     def read_ready(self, replica: Replica, read: ReadReady) -> None:
-        """The core's answer to a read."""
+        """Process the core's answer to a read."""
         asked = self._asked_reads.pop((replica, read.context), None)
         if asked is None or asked.life != replica.life:
             return
@@ -200,6 +201,6 @@ class Clients:
         self._think(asked.client)
 
     def _now(self) -> float:
-        """A moment of its own for every call and return: finer than time, and in the order of events."""
+        """A unique time for every call and return, in the order of events."""
         self._moment += 1
         return self._moment

@@ -1,6 +1,5 @@
-"""A run: a group from a seed, clients, faults, and then peace, in which it must recover.
-
-What lives here: time and order. A replica's duties are in `replica`, what must hold in `invariants` and in the history's check, what happens in `faults`.
+"""A run of one Raft group: faults drawn from the seed, then their end, after which the group must
+recover.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ SAFETY_MS: Final = 30_000.0
 LIVENESS_MS_MAX: Final = 30_000.0
 COUP_MS_MAX: Final = 40.0
 BACKLOG_MAX: Final = 5_000
-"""What waits for a paused process; the rest is lost."""
+"""Events that wait for a paused process; later ones are lost."""
 VALIDATED: Final = 0.05
-"""How often the core's own invariants are checked, which reads the whole log."""
+"""Share of the calls after which the core validates itself, which reads its whole log."""
 NEVER: Final = (
     "conflict with a committed entry",
     "second leader in one term",
     "commit beyond the log",
     "acknowledgement beyond the log",
 )
-"""Reasons for dropping a message that a correct group never has."""
+"""Reasons for dropped messages that a correct group never has."""
 
 
 class RaftCluster:
-    """See the module. `coverage` counts what happened."""
+    """One run; `coverage` counts its events."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -66,7 +65,7 @@ class RaftCluster:
         self._retired: set[ReplicaId] = set()
         self._removed: dict[ReplicaId, None] = {}
         self._meets: tuple[ReplicaId, ReplicaId] | None = None
-        """A leader, and a voter that hears it at once and writes at once."""
+        """A leader, and a voter that exchanges messages with it and writes without delay."""
         self.invariants = RaftInvariants(lambda: ((each.own, each.disk) for each in self._replicas.values()))
         self.network = RaftNetwork(self.timeline, self._chance, self.swarm, self._deliver, self._unreachable)
         self.clients = Clients(
@@ -75,20 +74,20 @@ class RaftCluster:
         self.faults = Faults(self, self.swarm, self.timeline, self._chance)
         initial = Membership(tuple(ReplicaId(1 + at, _directory(1)) for at in range(self.swarm.voters)))
         self._settled = initial
-        """The newest committed membership that somebody applied."""
+        """The newest committed membership that a replica applied."""
         for own in initial.voters:
             self._add(own, initial)
 
     @property
     def replicas(self) -> Mapping[ReplicaId, Replica]:
-        """Everybody, running or not, retired ones included."""
+        """All replicas, also stopped and retired ones."""
         return self._replicas
 
     def run(self) -> None:
-        """From the first start to the last check.
+        """Run from the first start to the last check.
 
         Raises:
-            SimulationFailedError: something that must hold does not, or the group does not recover.
+            SimulationFailedError: an invariant does not hold, or the group does not recover.
         """
         try:
             for replica in list(self._replicas.values()):
@@ -106,10 +105,10 @@ class RaftCluster:
         lines = "\n".join(f"  {line}" for line in self.trace.tail()[-60:])
         return f"seed {self.seed}: {what}\n{self.swarm}\nthe last events of {self.trace.events}:\n{lines}"
 
-    # --- the end ---
+    # --- recovery and judgement ---
 
     def _make_peace(self) -> None:
-        """Nothing fails any more, everybody runs."""
+        """End all faults and start all replicas."""
         self.faults.ended = self.clients.stopped = self.network.calm = True
         self.network.heal()
         self.retire_removed()
@@ -120,7 +119,7 @@ class RaftCluster:
             self.restart(replica)
 
     def _require_recovery(self) -> None:
-        """A leader, a fresh command that it commits, and every member with the same state."""
+        """Require a leader, a new committed command, and equal states of all members."""
         deadline_ms = self.timeline.now_ms + LIVENESS_MS_MAX
         target = 0
         while self.timeline.now_ms < deadline_ms:
@@ -143,7 +142,7 @@ class RaftCluster:
         )
 
     def _propose_fresh(self, leader: Replica) -> int:
-        """Its index; 0 when the leader has no room yet, or hands over."""
+        """Propose a command. Return its index; 0 if the leader has no room or transfers leadership."""
         assert leader.node is not None
         if not leader.node.has_room:
             return 0
@@ -179,7 +178,9 @@ class RaftCluster:
         return replica
 
     def add_blank(self, avoid: frozenset[int]) -> ReplicaId:
-        """A machine with a blank disk; a retired one's node id may come again, with another directory (KAFKA-14077)."""
+        """Start a machine with a blank disk. It may reuse a retired node id with a new directory
+        (KAFKA-14077).
+        """
         again = sorted(own for own in self._retired if own.node_id not in avoid)
         alive = {own.node_id for own in self._replicas if own not in self._retired}
         again = [own for own in again if own.node_id not in alive]
@@ -194,7 +195,7 @@ class RaftCluster:
         return own
 
     def _running(self) -> list[Replica]:
-        """Those whose process is there and not paused."""
+        """Replicas that run and are not paused."""
         return [
             each for each in self._replicas.values() if each.node is not None and each.own not in self._paused
         ]
@@ -271,7 +272,7 @@ class RaftCluster:
     def free_space(self, replica: Replica) -> None:
         replica.has_space = True
         if replica.node is not None and replica.own not in self._paused:
-            replica.pump()  # nothing may be committed any more that would lead to a snapshot
+            replica.pump()  # without new commits nothing else would trigger the snapshot
 
     def cut(self, links: list[tuple[ReplicaId, ReplicaId]], length_ms: float) -> None:
         for link in links:
@@ -280,7 +281,7 @@ class RaftCluster:
         self.timeline.after(length_ms, self.network.heal)
 
     def retire_removed(self) -> None:
-        """Half of the removed ones stay on for a while and disturb nobody."""
+        """Stop about half of the removed replicas; the others continue and must disturb no member."""
         for own in list(self._removed):
             replica = self._replicas[own]
             if self._chance.random() < 0.5 or self.faults.ended:
@@ -306,7 +307,9 @@ class RaftCluster:
     # --- time ---
 
     def _live(self, replica: Replica, life: int, what: Callable[[], None]) -> None:
-        """Something for one life of a process: done now, later if it is paused, never if that life is over."""
+        """Execute an event of one life of a process: now, after its pause, or never if that life
+        has ended.
+        """
         if replica.life != life or replica.node is None:
             return
         backlog = self._paused.get(replica.own)
@@ -319,7 +322,7 @@ class RaftCluster:
         def tick() -> None:
             if replica.life != life or replica.node is None:
                 return
-            if replica.own not in self._paused:  # after a pause one tick is enough
+            if replica.own not in self._paused:  # ticks of a pause are merged into one
                 replica.call(RaftNode.tick)
             self._tick_later(replica, life)
 
@@ -348,7 +351,7 @@ class RaftCluster:
         replica = self._replicas[sender]
         self._live(replica, replica.life, lambda: replica.call(lambda node: node.unreachable(to)))
 
-    # --- what replicas tell ---
+    # --- events of replicas ---
 
     def send(self, replica: Replica, message: Message) -> None:
         self.invariants.sends(replica, message)
@@ -385,7 +388,7 @@ class RaftCluster:
         self.clients.applied(replica, entry)
 
     def _settle(self, membership: Membership) -> None:
-        """Somebody applied the newest committed configuration: who is not in it may be switched off."""
+        """Note a newly committed membership: replicas outside it may be retired."""
         self.coverage["membership committed"] += 1
         for own in self._settled.members:
             if own not in membership.members:
@@ -424,7 +427,7 @@ class RaftCluster:
 
 
 def _place_of(broken: AssertionError) -> str:
-    """An assert without words: where it stands."""
+    """The position of an assert without a message."""
     where = extract_tb(broken.__traceback__)[-1]
     return f"assert in {where.name}: {where.line}"
 
@@ -438,7 +441,7 @@ def _suspect(node: RaftNode, leader: ReplicaId) -> None:
 
 
 def run_raft(seed: int) -> RaftCluster:
-    """One run; see `RaftCluster.run`."""
+    """Run one seed; see `RaftCluster.run`."""
     cluster = RaftCluster(seed)
     cluster.run()
     return cluster

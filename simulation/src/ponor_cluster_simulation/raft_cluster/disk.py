@@ -1,7 +1,8 @@
-"""The disk of one replica: writes end in the order they began, and a crash loses what had not ended, or a tail of it.
+"""The disk of one replica: writes end in order, and a crash loses the unfinished ones or their
+tail.
 
-What lives here: what is durable, and what a restart finds. The order of a journal is kept: hard state first, then entries; a later entry with an index not above
-the last cuts the log.
+As in a journal, the hard state is stored before entries, and an entry at or below the last index
+cuts the log.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class StoredSnapshot:
 
 @dataclass(slots=True)
 class _Write:
-    """A write under way: of a `Persist`, or of a snapshot."""
+    """A write in flight: of a `Persist`, or of a snapshot."""
 
     content: Persist | StoredSnapshot
     ended: WriteEnded
@@ -36,52 +37,52 @@ class _Write:
 
 @dataclass(slots=True)
 class RaftDisk:
-    """See the module. Its owner says when the oldest write ends.
+    """A disk; its owner decides when the oldest write ends.
 
     Attributes:
-        durable: called with the hard state before and after whenever a new one is durable.
+        durable: called with the old and new hard state whenever a new one is durable.
     """
 
     snapshot: StoredSnapshot
     hard_state: HardState = field(default_factory=HardState)
     entries: list[Entry] = field(default_factory=list)
     before: tuple[int, int] = (0, 0)
-    """Index and term just before the first entry."""
+    """Index and term of the entry before the first one."""
     durable: Callable[[HardState, HardState], None] | None = None
     _writes: deque[_Write] = field(default_factory=deque)
 
     @property
     def writes(self) -> int:
-        """How many are under way."""
+        """Number of writes in flight."""
         return len(self._writes)
 
     @property
     def last_index(self) -> int:
-        """Of the log on the disk, the snapshot included."""
+        """Last index of the log or of the snapshot."""
         return max(self.before[0] + len(self.entries), self.snapshot.meta.index)
 
     def term_at(self, index: int) -> int | None:
-        """The term of a durable entry; None when it is not there, or in the snapshot alone."""
+        """The term of a durable entry; None if it is absent or only in the snapshot."""
         if index == self.snapshot.meta.index:
             return self.snapshot.meta.term
         return self._term_in_log(index)
 
     def holds(self, index: int, term: int) -> bool:
-        """Whether the entry is durable here, be it inside the snapshot."""
+        """Whether the entry is durable, in the log or in the snapshot."""
         return index <= self.snapshot.meta.index or self.term_at(index) == term
 
     def write(self, content: Persist | StoredSnapshot, ended: WriteEnded) -> None:
-        """Begin a write."""
+        """Start a write."""
         self._writes.append(_Write(content, ended))
 
     def end_oldest(self) -> None:
-        """The oldest write is durable, and its owner hears of it."""
+        """Make the oldest write durable and report it."""
         write = self._writes.popleft()
         self._keep(write.content)
         write.ended()
 
     def crash(self, chance: Random) -> None:
-        """Power is gone. Nobody hears of what was under way; some of it may be there all the same, as much as fits the order."""
+        """Lose power. A random prefix of the unfinished writes is durable, and none is reported."""
         survivors = chance.randrange(len(self._writes) + 1)
         writes, self._writes = list(self._writes), deque()
         for write in writes[:survivors]:
@@ -93,17 +94,17 @@ class RaftDisk:
                 self._keep(Persist(torn.sequence, torn.hard_state, kept, ()))
 
     def copy(self) -> RaftDisk:
-        """What is durable now, on another disk."""
+        """The durable contents on another disk."""
         return RaftDisk(self.snapshot, self.hard_state, list(self.entries), self.before)
 
     def put_back(self, copy: RaftDisk) -> None:
-        """What is durable is again what it was when the copy was made. No write is under way."""
+        """Restore the durable contents of a copy; no write may be in flight."""
         assert not self._writes
         self.snapshot, self.hard_state = copy.snapshot, copy.hard_state
         self.entries, self.before = list(copy.entries), copy.before
 
     def forget_before(self, index: int) -> None:
-        """Drop entries up to `index`, which the snapshot holds."""
+        """Drop entries up to `index`, which the snapshot contains."""
         assert index <= self.snapshot.meta.index
         count = index - self.before[0]
         if 0 < count <= len(self.entries):
@@ -111,7 +112,7 @@ class RaftDisk:
             del self.entries[:count]
 
     def stored(self) -> StoredState:
-        """What a restart finds."""
+        """The state that a restart reads."""
         return StoredState(
             hard_state=self.hard_state,
             base=self.snapshot.meta,
@@ -139,10 +140,12 @@ class RaftDisk:
         return self.entries[offset].term if 0 <= offset < len(self.entries) else None
 
     def _append(self, entries: tuple[Entry, ...]) -> None:
-        """Behind what is there, or in its place.
+        """Append entries, or replace the entries from their first index on.
 
-        After a received snapshot the log goes on behind it; what is on the disk from before goes, unless the snapshot agrees with it. A write that was given
-        before the snapshot was installed may end after it: what it adds is below the snapshot, or belongs to a log that is no more, or goes on behind it.
+        After a received snapshot the log continues after it; older entries are dropped unless the
+        snapshot agrees with them. A write that began before the snapshot was installed may end
+        later. Its entries are then below the snapshot, part of a replaced log, or directly after
+        the snapshot.
         """
         first, meta = entries[0].index, self.snapshot.meta
         kept = first - self.before[0] - 1

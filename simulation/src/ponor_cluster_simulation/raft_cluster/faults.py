@@ -1,6 +1,5 @@
-"""What happens to a group: crashes, pauses, broken links, slow disks, transfers, and operators who change its membership.
-
-What lives here: which of it happens, and to whom. All of it is drawn from the seed; after the end of the faults everything works again.
+"""Faults of a Raft group: crashes, pauses, cut links, slow and full disks, transfers, membership
+changes.
 """
 
 from __future__ import annotations
@@ -31,51 +30,51 @@ OLDER_MS = (100.0, 1_000.0)
 
 
 class Group(Protocol):
-    """What faults can do."""
+    """The operations of a group that faults use."""
 
     @property
     def replicas(self) -> Mapping[ReplicaId, Replica]:
-        """Everybody, running or not."""
+        """All replicas, also stopped ones."""
 
     def crash(self, replica: Replica) -> None:
-        """Power off."""
+        """Cut the power of a replica."""
 
     def restart(self, replica: Replica) -> None:
-        """Power on; nothing if it runs, or is retired."""
+        """Start a replica; no effect if it runs or is retired."""
 
     def pause(self, replica: Replica, length_ms: float) -> None:
-        """The process does nothing for a while, and then does not know."""
+        """Pause a process."""
 
     def stall_disk(self, replica: Replica, length_ms: float) -> None:
-        """No write ends for a while."""
+        """Delay the ends of all writes."""
 
     def free_space(self, replica: Replica) -> None:
-        """The disk has space for snapshots again."""
+        """Give the disk space for snapshots."""
 
     def cut(self, links: list[tuple[ReplicaId, ReplicaId]], length_ms: float) -> None:
-        """Links are down."""
+        """Cut links."""
 
     def leads_alone(self, leader: Replica, follower: Replica) -> bool:
-        """Whether the newest leader hears and is heard, knows everything that is committed, and nobody else takes itself for a leader."""
+        """Whether the newest leader is connected, has everything committed, and is the only leader."""
 
     def put_back(self, leader: Replica, victim: Replica, copy: RaftDisk) -> None:
-        """A running voter stops, gets an older copy of its disk, starts, and hears the leader."""
+        """Replace a voter's disk by an older copy and restart it connected to the leader."""
 
     def add_blank(self, avoid: frozenset[int]) -> ReplicaId:
-        """A machine with a blank disk, running, under none of these node ids."""
+        """Start a machine with a blank disk under a node id that is not in `avoid`."""
 
     def retire_removed(self) -> None:
-        """Switch off for good who is no member any more, as committed."""
+        """Stop replicas that are removed by a committed membership."""
 
     def propose_change(self, leader: Replica, wanted: Membership) -> None:
-        """Ask the leader for another membership."""
+        """Propose a membership to the leader."""
 
     def count(self, what: str) -> None:
-        """For coverage."""
+        """Count an event for coverage."""
 
 
 class Faults:
-    """See the module."""
+    """Draws and executes faults until `ended`."""
 
     def __init__(self, group: Group, swarm: Swarm, timeline: Timeline, chance: Random) -> None:
         self._group = group
@@ -97,7 +96,7 @@ class Faults:
         }
 
     def start(self) -> None:
-        """Until `ended`."""
+        """Execute faults until `ended`."""
         if self._swarm.faults:
             self._later()
 
@@ -116,11 +115,11 @@ class Faults:
         return [each for each in self._group.replicas.values() if each.node is not None]
 
     def _length_ms(self, length_ms_max: float) -> float:
-        """Mostly short, now and then long."""
+        """Draw a duration; most are short."""
         return length_ms_max * self._chance.random() ** 2
 
     def _victim(self) -> Replica | None:
-        """Leaders twice as often as others."""
+        """Draw a running replica; leaders are more likely."""
         running = self._running()
         leaders = [each for each in running if each.node is not None and each.node.is_leader]
         if leaders and self._chance.random() < 0.4:
@@ -134,7 +133,7 @@ class Faults:
             self._timeline.after(self._length_ms(DOWN_MS_MAX), partial(self._group.restart, victim))
 
     def _blackout(self) -> None:
-        """Everybody at once, and back one by one."""
+        """Crash all replicas at once and restart them one by one."""
         for replica in self._running():
             self._group.crash(replica)
             self._timeline.after(self._length_ms(DOWN_MS_MAX / 3), partial(self._group.restart, replica))
@@ -145,7 +144,10 @@ class Faults:
             self._group.pause(victim, self._length_ms(PAUSE_MS_MAX))
 
     def _seclusion(self) -> None:
-        """A leader stops with its machine and comes back behind a broken network: it counts few ticks, hears nobody, and still thinks that it leads."""
+        """Pause a leader and cut its links for twice as long.
+
+        When it resumes it has counted few ticks, receives nothing, and still acts as the leader.
+        """
         leader = self._leader()
         if leader is None:
             return
@@ -161,7 +163,7 @@ class Faults:
             self._group.stall_disk(victim, self._length_ms(SLOW_MS_MAX))
 
     def _full_disk(self) -> None:
-        """No snapshot succeeds: at one replica, or at all of them, so that the windows of the whole group fill up."""
+        """Refuse snapshots at one replica, or at all of them so that every window fills."""
         victim = self._victim()
         if victim is None:
             return
@@ -171,7 +173,7 @@ class Faults:
             self._timeline.after(length_ms, partial(self._group.free_space, replica))
 
     def _partition(self) -> None:
-        """One replica from all others, a line through the middle, or single links; in both directions or in one."""
+        """Cut links of one replica, of one half, or single ones, in one or both directions."""
         chance, everybody = self._chance, list(self._group.replicas)
         if chance.random() < 0.6:
             victim = self._leader() or self._victim()
@@ -185,10 +187,14 @@ class Faults:
         )
         self._group.cut(links, self._length_ms(CUT_MS_MAX))
 
-    # --- operators ---
+    # --- operations on the group ---
 
     def _older_copy(self) -> None:
-        """A minority of the voters hears the leader no more; what is committed meanwhile is on the disks of the others, and then one of these is an older copy of itself."""
+        """Cut a minority of the voters off, and later replace another voter's disk by its copy of
+        now.
+
+        What is committed meanwhile is on the disks of the others, and missing on the copy.
+        """
         leader = self._leader()
         if leader is None or leader.node is None:
             return
@@ -204,9 +210,10 @@ class Faults:
         self._timeline.after(length_ms * 0.9, partial(self._put_back, victim, victim.disk.copy()))
 
     def _put_back(self, victim: Replica, copy: RaftDisk) -> None:
-        """Often the leader dies soon.
+        """Restore the copy, often crash the leader soon after, and sometimes the voter.
 
-        A voter that lost what it acknowledged can know it only from a leader, so there is one, it is the only one, and the voter hears it first.
+        A voter can learn from a leader only that it lost acknowledged entries. There must be
+        exactly one leader, and the voter must receive its message first.
         """
         leader = self._leader()
         if self.ended or leader is None or leader is victim or not self._group.leads_alone(leader, victim):
@@ -247,7 +254,7 @@ class Faults:
             self._group.count(type(refused).__name__)
 
     def _wanted(self, node: RaftNode) -> Membership | None:
-        """Another membership, not always an allowed one."""
+        """Draw another membership, sometimes an invalid one."""
         chance, present = self._chance, node.membership
         voters, learners = present.voters, present.learners
         kind = chance.choice(("add", "promote", "promote", "remove", "drop", "two at once"))

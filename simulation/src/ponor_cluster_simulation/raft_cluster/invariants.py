@@ -1,20 +1,27 @@
-"""What must hold of a Raft group at every moment, seen from above all of its members.
+"""The invariants of a Raft group, by number, checked on disks and messages of all replicas.
 
-What lives here: the twelve invariants of Raft that the project checks, by number. They look at disks and messages, not at what a replica says of itself, and
-share nothing with the core's own asserts.
+They share no code with the core's own asserts.
 
- 1. One leader per term.
- 2. Log matching: an index and a term name one entry, and one entry before it.
- 3. What is committed never changes, over crashes.
- 4. The commit index of a life never falls.
- 5. A leader has everything that was committed in terms before its own; what it commits ends with an entry of its own term (Figure 8 of the paper).
- 6. Applied <= committed <= last.
- 7. A vote or an acknowledgement never leaves before what it promises is durable; what a leader commits is durable at a majority.
- 8. Term, vote and floor on a disk only move forward.
- 9. Configurations change by one voter, and never before the one before, and an entry of the leader's term, are committed.
-10. Snapshots hold committed entries only, and every replica has the same digest at an index.
-11. A linearizable read waits for everything that was acknowledged before it was asked for.
-47. A voter that lost committed entries and has heard a leader since grants no vote to a candidate that lacks them, including itself.
+     1. One leader per term.
+     2. Log matching: index and term identify one entry and one entry before it.
+     3. Committed entries never change, also over crashes.
+     4. The commit index of a life never falls.
+     5. A leader has every entry committed in earlier terms. What it commits ends with an entry of
+     its own
+        term (Figure 8 of the paper).
+     6. Applied <= committed <= last.
+     7. A vote or acknowledgement is sent after what it promises is durable. What a leader commits
+     is
+        durable at a majority.
+     8. Term, vote and floor on a disk never go back.
+     9. A membership change concerns one voter, and begins after the previous change and an entry of
+     the
+        leader's term are committed.
+    10. Snapshots contain committed entries only. All replicas have the same digest at an index.
+    11. A linearizable read includes everything acknowledged before its request.
+    47. A voter that lost committed entries and has received a leader's message since then grants no
+    vote to
+        a candidate that lacks them, itself included.
 """
 
 from __future__ import annotations
@@ -42,7 +49,7 @@ def _require(condition: bool, number: int, what: str) -> None:
 
 
 class RaftInvariants:
-    """See the module. One for a whole run; it outlives every crash."""
+    """The checks of one run. Their state survives all crashes."""
 
     def __init__(self, disks: Callable[[], Iterable[tuple[ReplicaId, RaftDisk]]]) -> None:
         self._disks = disks
@@ -52,22 +59,22 @@ class RaftInvariants:
         self.committed: list[tuple[int, bytes]] = []
         """Term and data of each committed entry, from index 1 on."""
         self._committed_in: list[int] = []
-        """The term of the leader that committed it; never falls."""
+        """The term of the leader that committed each entry; it never falls."""
         self._digests: dict[int, bytes] = {}
         self._seen: dict[tuple[ReplicaId, int], tuple[int, int]] = {}
-        """By life: its commit index, and the term that it led when it was last looked at (0: none)."""
+        """By life: its last checked commit index, and the term that it led then (0 if none)."""
         self.acknowledged_index = 0
         self._owed: dict[ReplicaId, int] = {}
 
     @property
     def commit_index(self) -> int:
-        """Of the group: the highest that any leader committed."""
+        """The highest index that any leader committed."""
         return len(self.committed)
 
     # --- leaders and entries ---
 
     def leads(self, replica: Replica, node: RaftNode, term: int) -> None:
-        """A replica became leader."""
+        """Check a new leader."""
         other = self._leader_of.setdefault(term, replica.own)
         _require(other == replica.own, 1, f"{replica.name} leads term {term}, and so does {other.node_id}")
         newest = bisect_left(self._committed_in, term)
@@ -80,7 +87,9 @@ class RaftInvariants:
             )
 
     def wrote(self, replica: Replica, entries: tuple[Entry, ...], term_before: int | None) -> None:
-        """A replica took entries into its log. `term_before`: of the one before the first; None where it is not known any more."""
+        """Check entries that a replica appended; `term_before` is the term before the first, None
+        if unknown.
+        """
         for entry in entries:
             known = self._entries.get((entry.index, entry.term))
             if known is None:
@@ -98,7 +107,10 @@ class RaftInvariants:
     def changes(
         self, replica: Replica, node: RaftNode, before: Membership, after: Membership, settled: bool
     ) -> None:
-        """A leader accepted a change; `settled`: the configuration before it, and an entry of its own term, were committed."""
+        """Check an accepted membership change.
+
+        `settled`: the previous change and an entry of the leader's term were committed.
+        """
         moved = set(before.voters) ^ set(after.voters)
         _require(len(moved) <= 1, 9, f"{replica.name} changes {len(moved)} voters at once")
         _require(
@@ -110,7 +122,7 @@ class RaftInvariants:
     # --- after each call ---
 
     def look(self, replica: Replica, node: RaftNode) -> None:
-        """The state of a replica when everything it wanted is carried out."""
+        """Check the indexes of a replica after it executed all instructions."""
         commit, last, applied = node.commit_index, node.last_index, replica.state.index
         if not applied <= commit <= last:
             _require(False, 6, f"{replica.name} applied {applied}, committed {commit}, its last is {last}")
@@ -122,7 +134,7 @@ class RaftInvariants:
         _require(commit >= before, 4, f"{replica.name} committed {before} and then only {commit}")
         self._seen[life] = (commit, leads)
         if commit > self.commit_index:
-            # A leader that commits its own removal follows from then on.
+            # A leader that commits its own removal is a follower afterwards.
             _require(
                 node.term in {leads, led},
                 3,
@@ -131,7 +143,7 @@ class RaftInvariants:
             self._commit(replica, node, commit)
 
     def _commit(self, replica: Replica, node: RaftNode, commit: int) -> None:
-        """A leader committed: a majority has it durable."""
+        """Check a leader's new commit index: a majority must have the entries durable."""
         term = node.term_at(commit)
         assert term is not None, "what becomes committed is in the leader's memory"
         _require(
@@ -152,7 +164,7 @@ class RaftInvariants:
             self._committed_in.append(node.term)
 
     def applied(self, replica: Replica, entry: Entry) -> None:
-        """A replica applied an entry."""
+        """Check an applied entry."""
         index, term = entry.index, entry.term
         _require(
             index <= self.commit_index, 3, f"{replica.name} applied {index}; committed is {self.commit_index}"
@@ -166,14 +178,14 @@ class RaftInvariants:
         self.digest(replica, index, replica.state.digest)
 
     def digest(self, replica: Replica, index: int, digest: bytes) -> None:
-        """A replica's state at an index."""
+        """Check the digest of a replica's state."""
         known = self._digests.setdefault(index, digest)
         _require(known == digest, 10, f"{replica.name} has another state at {index} than others had")
 
     # --- disks, messages, snapshots, reads ---
 
     def hard_state(self, name: str, before: HardState, after: HardState) -> None:
-        """A new hard state is on a disk."""
+        """Check a newly durable hard state."""
         forward = after.floor >= before.floor and (
             after.term > before.term
             or (after.term == before.term and before.voted_for in {None, after.voted_for})
@@ -181,7 +193,7 @@ class RaftInvariants:
         _require(forward, 8, f"the disk of {name} had {before}, and now {after}")
 
     def sends(self, replica: Replica, message: Message) -> None:
-        """A message leaves."""
+        """Check a message that is sent."""
         disk = replica.disk
         if isinstance(message, VoteResponse):
             if message.granted and not message.pre_vote:
@@ -210,11 +222,13 @@ class RaftInvariants:
             )
 
     def owes(self, own: ReplicaId) -> None:
-        """The disk of a voter is an older copy of itself; the voter hears of everything that is committed now before it votes."""
+        """Note a voter with an older copy of its disk; a leader informs it of all committed entries
+        before it votes.
+        """
         self._owed[own] = self.commit_index
 
     def snapshot(self, replica: Replica, meta: SnapshotMeta) -> None:
-        """A snapshot is durable."""
+        """Check a durable snapshot."""
         _require(
             meta.index <= self.commit_index,
             10,
@@ -229,11 +243,11 @@ class RaftInvariants:
             self.digest(replica, meta.index, meta.digest)
 
     def acknowledged(self, index: int) -> None:
-        """A client heard that its command took effect."""
+        """Note an acknowledged command."""
         self.acknowledged_index = max(self.acknowledged_index, index)
 
     def read(self, replica: Replica, index: int, floor: int) -> None:
-        """A read may be served at `index`; `floor` was `acknowledged_index` when it was asked for."""
+        """Check the index of a read; `floor` was the acknowledged index at its request."""
         _require(
             index >= floor,
             11,
@@ -248,7 +262,7 @@ class RaftInvariants:
     def _promised(self, replica: Replica, term: int, candidate: ReplicaId) -> None:
         owed = self._owed.get(replica.own, 0)
         if owed and (candidate == replica.own or candidate not in self._owed):
-            # The log of a candidate is durable before it asks.
+            # A candidate's log is durable before it requests votes.
             disks = dict(self._disks())
             _require(
                 disks[candidate].holds(owed, self.committed[owed - 1][0]),

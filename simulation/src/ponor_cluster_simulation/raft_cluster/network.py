@@ -1,6 +1,5 @@
-"""Links between replicas: they lose, repeat and delay messages, let them overtake each other, and break in one direction or both.
-
-What lives here: whether and when a message arrives. Messages are values and travel as they are.
+"""Links between replicas: they lose, repeat, delay and reorder messages, and may be cut in one
+direction.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from ponor_cluster_simulation.raft_cluster.timeline import Timeline
 DELAY_MS = (0.5, 3.0)
 STRAY_MS_MAX = 1_500.0
 TOLD_OF_LOSS = 0.3
-"""How often a sender hears that a message could not be sent."""
+"""Share of the losses that are reported to the sender."""
 
 
 class RaftNetwork:
-    """See the module. `deliver` and `unreachable` are the cluster's."""
+    """All links; `deliver` and `unreachable` report to the group."""
 
     def __init__(
         self,
@@ -42,28 +41,28 @@ class RaftNetwork:
         self._arrived: dict[tuple[ReplicaId, ReplicaId], float] = {}
         self._sent = 0
         self._broken: dict[ReplicaId, int] = {}
-        """How many messages were sent before the streams of a replica broke."""
+        """Number of messages sent before the streams of a replica broke."""
         self.calm = False
         self.counts: Counter[str] = Counter()
 
     def cut(self, sender: ReplicaId, to: ReplicaId) -> None:
-        """Nothing passes from one to the other; the way back is another link."""
+        """Cut one direction."""
         self._cut.add((sender, to))
 
     def connects(self, one: ReplicaId, other: ReplicaId) -> bool:
-        """Whether messages pass in both directions."""
+        """Whether both directions work."""
         return not {(one, other), (other, one)} & self._cut
 
     def heal(self) -> None:
-        """All links work."""
+        """Repair all links."""
         self._cut.clear()
 
     def break_streams(self, own: ReplicaId) -> None:
-        """Nothing arrives any more that is under way from one replica, or to it."""
+        """Drop all messages in flight from and to a replica."""
         self._broken[own] = self._sent
 
     def send(self, message: Message) -> None:
-        """Take a message over."""
+        """Send a message."""
         link = (message.sender, message.to)
         chance, swarm = self._chance, self._swarm
         if link in self._cut or (not self.calm and chance.random() < swarm.loss):
@@ -84,7 +83,7 @@ class RaftNetwork:
             self.counts["stray"] += 1
             arrives += STRAY_MS_MAX * chance.random() ** 3
         else:
-            # One stream per ordered pair: what does not stray does not overtake.
+            # One stream per ordered pair: only stray messages may overtake others.
             arrives = max(arrives, self._arrived.get(link, 0.0))
             self._arrived[link] = arrives
         self._timeline.at(arrives, partial(self._arrive, link, message, self._sent))

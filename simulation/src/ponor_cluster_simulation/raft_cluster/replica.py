@@ -1,7 +1,5 @@
-"""One replica as its owner sees it: the shipped core, a disk, a state machine, and the duties that `ponor_raft.node` names.
-
-What lives here: carrying out what the core says. When things happen (messages, ticks, ends of writes, crashes) is the cluster's business; whether they may is
-the invariants'.
+"""One replica: the shipped core, a disk, a state machine, and the duties that `ponor_raft.node`
+requires.
 """
 
 from __future__ import annotations
@@ -22,47 +20,49 @@ from ponor_cluster_simulation.raft_cluster.disk import RaftDisk, StoredSnapshot
 from ponor_cluster_simulation.raft_cluster.state_machine import DIGEST_BYTES, Registers
 
 READIES_MAX = 1000
-"""Rounds of `ready` after one call; more is a loop without end."""
+"""Bound of the rounds of `ready` after one call; more is an endless loop."""
 NO_MEMBERS = Membership(())
 
 
 class World(Protocol):
-    """What a replica needs of its surroundings."""
+    """What a replica reports to its group."""
 
     def send(self, replica: Replica, message: Message) -> None:
-        """Hand a message to the network."""
+        """Send a message."""
 
     def write_begun(self, replica: Replica) -> None:
-        """The disk has one more write under way."""
+        """The disk has one more write in flight."""
 
     def leadership_changed(self, replica: Replica, leadership: Leadership) -> None:
-        """The core's word on who leads."""
+        """The core reported a change of leadership."""
 
     def wrote(self, replica: Replica, entries: tuple[Entry, ...], term_before: int | None) -> None:
-        """The core took entries into its log; `term_before` is the term of the one before them, None if it is not in memory."""
+        """The core appended entries; `term_before` is the term before them, None if it is not in
+        memory.
+        """
 
     def applied(self, replica: Replica, entry: Entry) -> None:
         """An entry was applied."""
 
     def snapshot_stored(self, replica: Replica, meta: SnapshotMeta) -> None:
-        """A snapshot of its own, or a received one, is durable."""
+        """Its own or a received snapshot is durable."""
 
     def installed(self, replica: Replica) -> None:
-        """The state is that of a received snapshot."""
+        """A received snapshot became the state."""
 
     def read_ready(self, replica: Replica, read: ReadReady) -> None:
-        """An answer to `RaftNode.read_index`."""
+        """The core answered `RaftNode.read_index`."""
 
     def look(self, replica: Replica) -> None:
-        """The core may have moved on; look at what it is now. Comes before anything is applied."""
+        """The core may have advanced; called before entries are applied."""
 
     def pumped(self, replica: Replica) -> None:
-        """Everything that the core wanted is carried out."""
+        """All instructions are executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHabits:
-    """When snapshots are taken and how they travel."""
+    """When snapshots are taken, and the size of their chunks."""
 
     every_entries: int
     trailing_entries: int
@@ -71,7 +71,7 @@ class SnapshotHabits:
 
 @dataclass(slots=True)
 class _Receiving:
-    """A body that arrives."""
+    """A snapshot body that is being received."""
 
     meta: SnapshotMeta
     body: bytearray = field(default_factory=bytearray)
@@ -79,13 +79,13 @@ class _Receiving:
 
 
 def blank_disk(initial: Membership = NO_MEMBERS) -> RaftDisk:
-    """A disk on which a replica was formatted; without `initial` members it waits to be added."""
+    """A formatted disk; without `initial` members the replica waits to be added."""
     meta = SnapshotMeta(0, 0, initial, bytes(DIGEST_BYTES), 0)
     return RaftDisk(StoredSnapshot(meta, Registers().encode()))
 
 
 class Replica:
-    """See the module. `node` is None while the process is down."""
+    """One replica; `node` is None while the process is down."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class Replica:
 
     @property
     def name(self) -> str:
-        """For traces: node id and which of its directories."""
+        """For traces: node id and number of the directory."""
         return f"{self.own.node_id}/{self.own.directory_id[-1]}"
 
     def start(self) -> None:
-        """A process begins with what its disk holds."""
+        """Start a process on the contents of the disk."""
         assert self.node is None
         self.life += 1
         self.state = Registers.decode(self.disk.snapshot.body)
@@ -126,18 +126,18 @@ class Replica:
         self.pump()
 
     def crash(self) -> None:
-        """Power is gone."""
+        """Lose power."""
         self.node = None
         self.disk.crash(self._chance)
 
     def call(self, what: Callable[[RaftNode], None]) -> None:
-        """One call into the core, and everything that it leads to."""
+        """Make one call into the core, and execute the instructions that follow."""
         assert self.node is not None
         what(self.node)
         self.pump()
 
     def pump(self) -> None:
-        """Carry out instructions until there are none."""
+        """Execute instructions until there are none."""
         node = self.node
         assert node is not None
         for _ in range(READIES_MAX):
@@ -193,7 +193,7 @@ class Replica:
         self._world.write_begun(self)
 
     def _take_snapshot(self) -> None:
-        """One at a time, of what is applied."""
+        """Take a snapshot of the applied state; one at a time."""
         node, state = self.node, self.state
         assert node is not None
         if self._snapshot_under_way or self._receiving is not None or not self.has_space:
@@ -228,7 +228,7 @@ class Replica:
             node.compact(index)
             self.disk.forget_before(index)
 
-    # --- snapshots that travel ---
+    # --- transfer of snapshots ---
 
     def _send_chunk(self, wanted: SendSnapshot) -> None:
         stored = self.disk.snapshot
@@ -241,7 +241,7 @@ class Replica:
         receiving = self._receiving
         if receiving is None or receiving.meta != chunk.meta:
             if receiving is not None and receiving.stored:
-                return  # the one before is being stored; this is asked for again
+                return  # the previous one is being stored; the leader sends this one again
             receiving = self._receiving = _Receiving(chunk.meta)
         if chunk.offset == len(receiving.body):
             receiving.body += chunk.data

@@ -1,7 +1,6 @@
-"""The replicated state: registers, and a chain of digests that differs as soon as any applied entry differs.
+"""The replicated state: registers, and a digest chain over all applied entries.
 
-What lives here: apply, and a snapshot's body and back. Commands are small values in bytes; entries without a command (openings, membership changes) change the
-chain alone.
+Entries without a command (a leader's first entry, membership changes) change only the digest.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ class Put:
     value: int
 
     def encode(self) -> bytes:
-        """For an entry."""
         return f"{self.key}={self.value}".encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Put:
-        """The other way."""
         key, value = data.split(b"=")
         return cls(int(key), int(value))
 
@@ -43,7 +40,7 @@ class Registers:
     values: dict[int, int] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
-        """The next entry."""
+        """Apply the next entry."""
         assert entry.index == self.index + 1, f"entry {entry.index} applied after {self.index}"
         self.index = entry.index
         self.digest = hashlib.blake2b(
@@ -54,7 +51,7 @@ class Registers:
             self.values[command.key] = command.value
 
     def encode(self) -> bytes:
-        """A snapshot's body."""
+        """The body of a snapshot."""
         content: dict[str, Any] = {
             "index": self.index,
             "digest": self.digest.hex(),
@@ -64,6 +61,6 @@ class Registers:
 
     @classmethod
     def decode(cls, body: bytes) -> Registers:
-        """From a snapshot's body."""
+        """The state of a snapshot's body."""
         content = json.loads(body)
         return cls(content["index"], bytes.fromhex(content["digest"]), dict(content["values"]))

@@ -1,7 +1,7 @@
-"""What one seed does to its group: which kinds of faults, how often, and of what size.
+"""What one seed does to its group: kinds, frequency and size of faults.
 
-What lives here: the draw. Each seed has some kinds and lacks others: a run with everything at once hides what needs quiet to happen (swarm testing; Groce et al.,
-ISSTA 2012).
+Each seed omits some kinds, because a run with all of them hides effects that need quiet (swarm
+testing; Groce et al., ISSTA 2012).
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ FAULT_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """See the module. Chances are of 1; times in ms.
+    """The parameters of a seed; probabilities and times in ms.
 
     Attributes:
-        faults: kinds that happen, one of them every `fault_every_ms` on average.
-        drift: how much faster or slower than others a replica's ticks may come. The vote lease and check-quorum are no clocks that safety rests upon.
-        coup: how often a leader loses power soon after it was elected, with a log that few others have.
+        faults: kinds that occur, one every `fault_every_ms` on average.
+        drift: how much the tick rates of replicas differ. Safety must not depend on the vote lease
+            and
+            check-quorum.
+        coup: how often a leader loses power soon after its election, with a log that few others
+            have.
     """
 
     voters: int
@@ -50,7 +53,7 @@ class Swarm:
 
     @classmethod
     def draw(cls, chance: Random) -> Swarm:
-        """A swarm for a seed."""
+        """Draw the parameters of a seed."""
         faults = tuple(kind for kind in FAULT_KINDS if chance.random() < 0.6)
         snapshots = SnapshotHabits(
             every_entries=chance.choice((5, 25, 100_000)),
@@ -82,6 +85,6 @@ class Swarm:
             clients=chance.choice((1, 3, 5)),
             limits=limits,
             snapshots=snapshots,
-            # Drawn last, so that the swarm of a seed is otherwise what it was without this kind.
+            # Drawn last, so that the other parameters of older seeds do not change.
             faults=(*faults, *(("older copy",) if chance.random() < 0.6 else ())),
         )

@@ -1,4 +1,4 @@
-"""Virtual time: what is to happen when, in an order that depends on nothing but the run itself."""
+"""Virtual time: a queue of events in a deterministic order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 
 
 class Timeline:
-    """Events by time in ms; those of one moment in the order in which they were added."""
+    """Events by time in ms; events of one time run in the order of their addition."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
@@ -16,17 +16,17 @@ class Timeline:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
 
     def after(self, delay_ms: float, what: Callable[[], None]) -> None:
-        """Let something happen."""
+        """Run an event after a delay."""
         self.at(self.now_ms + delay_ms, what)
 
     def at(self, time_ms: float, what: Callable[[], None]) -> None:
-        """Let something happen at a time, which is not before now."""
+        """Run an event at a time that is not in the past."""
         assert time_ms >= self.now_ms
         self._added += 1
         heappush(self._heap, (time_ms, self._added, what))
 
     def run_until(self, time_ms: float) -> None:
-        """Everything up to a moment."""
+        """Run all events up to a time."""
         while self._heap and self._heap[0][0] <= time_ms:
             self.now_ms, _, what = heappop(self._heap)
             self.events += 1

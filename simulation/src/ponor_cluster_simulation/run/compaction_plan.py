@@ -1,6 +1,6 @@
-"""What a seed decides about compaction: who compacts, which sizes make tasks happen within seconds, who reads under leases.
+"""The part of a plan that concerns compaction: workers, sizes, cold readers, leases.
 
-What lives here: the part of `plan` that is about objects once they are uploaded. It has dice of its own.
+Its random numbers are separate from the rest of the plan.
 """
 
 from __future__ import annotations
@@ -14,35 +14,39 @@ from ponor_controller.settings import CompactionSettings, SnapshotLeaseSettings
 from s3stream.settings import KIB, MIB
 
 COMPACTORS: Final = (0, 1, 2, 2)
-"""What a seed with a bucket chooses from."""
+"""Choices of a seed with a bucket."""
 RECONCILES_SHARE: Final = 0.35
-"""A comparison asks for 256 listings, which is much beside all else that a run does."""
+"""A reconciliation makes 256 listings, which is expensive compared with the rest of a run."""
 KEYED_SHARE: Final = 0.25
 REQUESTS_PER_PART: Final = 3
-"""A part, its share of the reads, and as much again for answers that were lost."""
+"""One for the part, one for its share of the reads, one for repeats after lost answers."""
 NARROW_SHARE: Final = 0.15
-"""Of seeds with compactors: a budget beside which some blocks do not fit."""
+"""Of seeds with compactors: the memory budget is too small for some blocks."""
 NARROW_BYTES: Final = (6 * KIB, 12 * KIB)
 WRONG_COMPACTORS_SHARE: Final = 0.25
 """Of seeds with compactors."""
 WEARS_EARLY_SHARE: Final = 0.25
-"""Of seeds with compactors: a set object is written again for hardly anything that is trimmed of it. Rivals trim within blocks there, so that some have nothing that could be left out: a task is settled."""
+"""Of seeds with compactors: set objects are rewritten after a minimal trim.
+
+Stale committers trim within blocks there. Some objects then have no dead block, so a task ends as
+settled.
+"""
 NEVER_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """See the module's docstring.
+    """What a seed decides about compaction.
 
     Attributes:
-        compactors: how many; none where objects are in a directory.
-        wrong_compactors: workers that err.
+        compactors: their number; 0 if objects are in a directory.
+        wrong_compactors: clients that commit wrong plans.
         part_size_bytes_min: of the bucket.
         readers: cold readers under leases.
-        keyed: a topic is compacted by its keys.
+        keyed: one topic is compacted by key.
         reconcile_interval_ms: between two comparisons of the bucket with the metadata.
-        snapshots: how long leases may live, and what they may keep.
+        snapshots: limits of leases.
     """
 
     compactors: int
@@ -62,17 +66,17 @@ class CompactionPlan:
 
     @property
     def wears_early(self) -> bool:
-        """Whether hardly anything of a set object must be trimmed for it to be written again."""
+        """Whether set objects are rewritten after a minimal trim."""
         return self.controller.compaction_worn_percent == 1
 
     @property
     def reconciles(self) -> bool:
-        """Whether the bucket is compared with the metadata within the run."""
+        """Whether the bucket is reconciled with the metadata within the run."""
         return self.reconcile_interval_ms < DAY_MS
 
 
 def draw_compaction(seed: int, *, has_bucket: bool) -> CompactionPlan:
-    """The plan of a seed."""
+    """Draw the plan of a seed."""
     chance = random.Random(f"compaction {seed}")
     compactors = chance.choice(COMPACTORS) if has_bucket else 0
     part_size_bytes_min = chance.choice((1, 1 * KIB, 4 * KIB))
@@ -86,7 +90,7 @@ def draw_compaction(seed: int, *, has_bucket: bool) -> CompactionPlan:
     )
     controller = _controller_settings(chance)
     compactor = _compactor_settings(chance, part_size_bytes_min, reconciles=interval_ms < DAY_MS)
-    later = random.Random(f"narrow memory {seed}")  # came later: every other seed stays what it was
+    later = random.Random(f"narrow memory {seed}")  # drawn last, so that other seeds do not change
     wrong_compactors = int(compactors > 0 and later.random() < WRONG_COMPACTORS_SHARE)
     if compactors and later.random() < NARROW_SHARE:
         compactor = replace(compactor, compaction_budget_bytes=later.choice(NARROW_BYTES))
@@ -106,7 +110,10 @@ def draw_compaction(seed: int, *, has_bucket: bool) -> CompactionPlan:
 
 
 def _with_ids_that_outlive_a_task(compactor: CompactorSettings, source_bytes_max: int) -> CompactorSettings:
-    """With shorter lives a worker at its pace of requests never commits its largest task, and compaction never rests."""
+    """Extend the lease of prepared ids to the duration of the largest task.
+
+    With a shorter lease the worker would never commit that task, and compaction would never end.
+    """
     requests = REQUESTS_PER_PART * source_bytes_max // compactor.compactor_part_size_bytes
     needed_ms = 1_000 * requests // compactor.compactor_requests_per_s_max
     return replace(compactor, compactor_prepared_ttl_ms=max(compactor.compactor_prepared_ttl_ms, needed_ms))
@@ -130,7 +137,11 @@ def _controller_settings(chance: random.Random) -> CompactionSettings:
 def _compactor_settings(
     chance: random.Random, part_size_bytes_min: int, *, reconciles: bool
 ) -> CompactorSettings:
-    """Ids live shortly only where the bucket is compared with the metadata: what a worker that stood still puts after its lease is nobody's else."""
+    """Draw the settings of a compactor.
+
+    Prepared ids have short leases only if the bucket is reconciled: only a reconciliation finds
+    objects that a paused worker puts after its lease.
+    """
     return CompactorSettings(
         compaction_budget_bytes=chance.choice((16, 64)) * KIB,
         compactor_source_bytes_max=1024 * KIB,

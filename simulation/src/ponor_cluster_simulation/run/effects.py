@@ -1,6 +1,6 @@
-"""What a run met: counters that stand with clients, disks, the bucket and the ledger, added to its coverage.
+"""Adds the counters of clients, disks, bucket and ledger to the coverage of a run.
 
-What lives here: their names, and where each is found. What services count themselves is added by `coverage` when one of their lives ends.
+`Coverage.harvest` adds the counters of the services when a life of a process ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ponor_cluster_simulation.workload.wrong_compactions import OUTCOMES
 
 
 def count_effects(world: RunWorld) -> None:
-    """Add what a run met to its coverage, at its end."""
+    """Add what happened in a run to its coverage."""
     coverage, hub, clients = world.cluster.coverage, world.simulation.network, world.clients
     coverage.runs = 1
     coverage.virtual_s = world.simulation.loop.time()

@@ -1,6 +1,8 @@
-"""The judgement: faults are over, and now everything must come to rest and be right.
+"""The judgement: after the faults the cluster must become quiescent, and all invariants of that
+state must hold.
 
-What lives here: the liveness phase and what holds after it; then, after all machines lost their power once more, the same of the logs.
+The checks run again after the zombies resume. After a power failure of all machines the logs are
+read again.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ from ponor_cluster_simulation.workload.wrong_compactions import WrongCompactor
 
 LEADER_S_MAX: Final = 5.0
 CALM_S_MAX: Final = 120.0
-"""Virtual time within which everything must have come to rest after the last fault."""
+"""Virtual time in which the cluster must become quiescent after the last fault."""
 CALM_S_MIN: Final = 2.0
-"""Without a task for so long, compaction rests: its workers ask more often."""
+"""Compaction is finished after this time without a task; its workers poll more often."""
 
 
 class Judgement:
-    """Judges one run, at its end."""
+    """Judges one run at its end."""
 
     def __init__(self, world: RunWorld) -> None:
         self._world = world
@@ -49,27 +51,27 @@ class Judgement:
         self._checks = world.checks
 
     async def judge(self) -> None:
-        """All of it.
+        """Run all checks.
 
         Raises:
-            InvariantBrokenError: something does not hold.
+            InvariantBrokenError: an invariant does not hold.
         """
         await self._comes_to_rest()
         await self._log_is_whole("reader")
         self._answers_are_linearizable()
         await self._is_settled()
         await self._survives_zombies()
-        for reader in self._clients.broker_readers:  # not before the zombies have answered them
+        for reader in self._clients.broker_readers:  # they also compare the answers of resumed zombies
             reader.stop = True
         await self._survives_a_power_cut()
         if len(self._cluster.controllers) == 1:
             await check_rot(self._world)
 
     async def _is_settled(self) -> None:
-        """Moves and recoveries are over, images agree, the store is clean."""
+        """Check that moves and recoveries are over, images are equal, and the store is clean."""
         await self._brokers_lead_and_moves_end()
         await self._compaction_rests()
-        await self._alive("everything dead is destroyed and deleted topics are purged", self._is_reclaimed)
+        await self._alive("dead objects are destroyed and deleted topics are purged", self._is_reclaimed)
         await self._explained(39, unexplained)
         await self._explained(25, abandoned_objects)
         self._connections_are_closed()
@@ -116,14 +118,14 @@ class Judgement:
 
     @property
     def _asleep(self) -> list[str]:
-        """Brokers that stand still until everything else was judged."""
+        """Brokers that stay paused until everything else is judged."""
         return [name for name, process in self._cluster.processes.items() if process.paused]
 
     async def _alive(self, what: str, condition: Callable[[], bool], s_max: float = CALM_S_MAX) -> None:
         await self._world.wait(LIVENESS, what, condition, s_max=s_max)
 
     async def _log_is_whole(self, name: str) -> None:
-        """Somebody new reads everything that was acknowledged, once and in order."""
+        """Read everything that was acknowledged with a new consumer: each record once, in order."""
         clients = self._clients
         reader = clients.consumer(name)
         self._world.start(name, reader.run)
@@ -147,7 +149,11 @@ class Judgement:
         return images
 
     async def _compaction_rests(self) -> None:
-        """Nothing is left that is worth a task, no task is under way, no snapshot is leased; whoever began something in parts and lives has ended it; where the bucket is compared with the metadata, nothing in parts is left at all."""
+        """Wait until no task, lease or multipart upload is left.
+
+        An upload must be ended if its creator is running. Where the bucket is reconciled, no upload
+        may be left.
+        """
         ledger, loop = self._world.ledger, self._world.simulation.loop
         store, calm_since = self._cluster.store, loop.time()
         reconciles = self._world.plan.compaction.reconciles
@@ -163,7 +169,7 @@ class Judgement:
                     *(f"compaction {row.task_id} of node {row.worker_id}" for row in image.compactions),
                     *(f"lease {row.lease_id} of {row.holder}" for row in image.snapshots),
                     *(
-                        f"{each.key} begun in parts by {each.is_forgotten_by or 'nobody that lives'}"
+                        f"{each.key} begun in parts by {each.is_forgotten_by or 'no running process'}"
                         for each in opened
                         if reconciles or each.is_forgotten_by
                     ),
@@ -176,9 +182,7 @@ class Judgement:
         try:
             await wait_until(rests, poll_s=0.1, timeout_s=CALM_S_MAX)
         except TimeoutError:
-            self._checks.require(
-                38, False, f"not within {CALM_S_MAX} s: {busy or 'objects are compacted for ever'}"
-            )
+            self._checks.require(38, False, f"not within {CALM_S_MAX} s: {busy or 'compaction does not end'}")
         self._checks.require(38, True, "rests")
 
     def _is_reclaimed(self) -> bool:
@@ -186,7 +190,7 @@ class Judgement:
         return not len(image.reclaims) and not len(image.deletions)
 
     async def _explained(self, number: int, left: Callable[[MetadataImage], list[str]]) -> None:
-        """Nothing is left that no row explains."""
+        """Wait until a row explains everything; `left` describes what none explains."""
         try:
             await wait_until(lambda: not left(self._image()), poll_s=0.1, timeout_s=CALM_S_MAX)
         except TimeoutError:
@@ -195,7 +199,7 @@ class Judgement:
         self._checks.require(number, True, "explained")
 
     def _connections_are_closed(self) -> None:
-        """Every connection that a life of a process made was closed before its task ended or made another one."""
+        """Check that callers have closed their connections."""
         forgotten = self._world.simulation.network.forgotten()
         self._checks.require(46, not forgotten, "; ".join(forgotten[:10]))
 
@@ -213,7 +217,9 @@ class Judgement:
         validate(images[first])
 
     async def _store_is_clean(self) -> None:
-        """The store comes to hold the objects of committed rows, slots of open logs and fences, and nothing else."""
+        """Wait until the store holds only objects of committed rows, slots of open logs, and
+        fences.
+        """
 
         def wanted() -> set[str]:
             image = self._image()
@@ -229,7 +235,7 @@ class Judgement:
             before, keys, after = wanted(), await self._cluster.keys(), wanted()
             wals = self._world.ledger.wals
             found = {key for key in keys if not (is_slot(key) and wals.is_wanted(key))}
-            missing = before & after - found  # a listing takes its time, and so does a commit
+            missing = before & after - found  # listings and commits run concurrently
             self._checks.require(22, not missing, f"committed and not in the store: {sorted(missing)}")
             if before == found == after:
                 break
@@ -238,7 +244,7 @@ class Judgement:
             await asyncio.sleep(0.5)
 
     def _answers_are_linearizable(self) -> None:
-        """One order of all that was done to the mayflies explains what everybody was told of them."""
+        """Check that one order of the operations on short-lived streams explains all answers."""
         history = self._clients.shared_streams.short_lived.history
         self._checks.counts[11] += sum(each.kind == "read" for each in history)
         found = find_anomalies(history, Register())
@@ -246,7 +252,7 @@ class Judgement:
             self._checks.require(11, False, "\n".join(map(str, found)))
 
     def _rules_hold(self) -> None:
-        """Ledger and image agree on what is referred to."""
+        """Check that ledger and image agree on committed objects and stream bounds."""
         image = self._image()
         committed = {int(row.object_id) for row in image.objects if row.state is ObjectState.COMMITTED}
         ledger = set(self._world.ledger.objects.referred().values())
@@ -262,7 +268,7 @@ class Judgement:
             )
 
     async def _brokers_lead_and_moves_end(self) -> None:
-        """What moves arrives or stays, what the dead left is recovered, and partitions are led by who lives."""
+        """Wait until moves have ended, logs of dead brokers are recovered, and live brokers lead."""
         names = [name for name in self._cluster.brokers if name not in self._asleep]
         nodes = {self._cluster.node_of(name) for name in names}
 
@@ -293,7 +299,7 @@ class Judgement:
         return next(iter(self._images().values()))
 
     async def _survives_zombies(self) -> None:
-        """Brokers that stood still since before everything was taken over, recovered, trimmed and collected go on: nothing that they still send changes anything."""
+        """Resume the zombies: after they detect the fence, nothing that they send has an effect."""
         assert self._world.injector is not None
         woken = self._world.injector.wake()
         if not woken:
@@ -303,13 +309,13 @@ class Judgement:
         def are_over() -> bool:
             return all(self._cluster.processes[name].runtime is not life for name, life in lives.items())
 
-        await self._alive(f"{', '.join(woken)} find out that they were fenced", are_over)
+        await self._alive(f"{', '.join(woken)} detect that they were fenced", are_over)
         await self._alive("all brokers serve", lambda: self._serves)
         await self._log_is_whole("reader-after-zombies")
         await self._is_settled()
 
     async def _survives_a_power_cut(self) -> None:
-        """Once more without power, and everything is still there."""
+        """Cut the power of all machines, start them, and read all logs."""
         for process in self._cluster.processes.values():
             if process.running:
                 process.crash(power_loss=True)

@@ -1,6 +1,7 @@
 """A run's plan: everything that a seed decides before the run begins.
 
-What lives here: the shape of the cluster and of its clients, small sizes for every bound, and the schedule of faults. A plan and the code are all that a run depends on.
+It has the shape of the cluster and its clients, small sizes for every bound, and the schedule of
+faults. A run depends on the plan and the code only.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from ponor_cluster_simulation.faults.swarm import Machines, Schedule, draw_sched
 from ponor_cluster_simulation.run.compaction_plan import CompactionPlan, draw_compaction
 
 CONTROLLERS: Final = (1, 3, 3)
-"""What a seed chooses from."""
+"""Choices of a seed."""
 BROKERS: Final = (1, 1, 2, 3, 3)
-"""What a seed with a bucket chooses from."""
+"""Choices of a seed with a bucket."""
 COORDINATOR_PARTITIONS: Final = 2
 WALS: Final = (WalKind.FILE, WalKind.OBJECT, WalKind.OBJECT)
 BUCKET_SHARE: Final = 0.8
 STALE_COMMITTERS_SHARE: Final = 0.6
 STILL_SHARE: Final = 0.5
-"""Of seeds whose balancer keeps still."""
+"""Of seeds: the balancer makes no move."""
 CONTROLLER_READERS_SHARE: Final = 0.3
 """Of seeds with three controllers."""
 BROKER_READERS_SHARE: Final = 0.5
 """Of seeds with several brokers."""
 CUTS_OFF_MAX: Final = 3
-"""Where somebody asks brokers."""
+"""In seeds with broker readers."""
 STALE_LEADERS_MAX: Final = 2
-"""More of them where somebody is loyal."""
+"""Additional ones, in seeds with controller readers."""
 LONG_PAUSES_SHARE: Final = 0.25
 LONG_PAUSES_MAX: Final = 2
 PAUSES_IN_TASKS_SHARE: Final = 0.35
@@ -56,24 +57,27 @@ OPEN_FAULTS_SHARE: Final = 0.35
 OPEN_FAULTS_MAX: Final = 3
 """Of each kind."""
 SMALL_PAGES_SHARE: Final = 0.3
-"""A listing has several pages, between which objects come and go."""
+"""Of seeds: a listing has several pages, and objects change between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """See the module's docstring.
+    """What a seed decides.
 
     Attributes:
-        has_bucket: objects are in a bucket; else in a directory of the broker's machine, where the garbage collector lives too.
-        brokers: how many; one where objects are in its directory.
-        wal: where brokers keep what is not uploaded.
-        stale_committers: nodes that fight for streams; they need a bucket.
+        has_bucket: a bucket stores objects; otherwise a directory of the broker's machine does,
+            which the
+            collector shares.
+        brokers: their number; 1 without a bucket.
+        wal: where brokers store records that are not uploaded.
+        stale_committers: nodes that take streams from each other; they need a bucket.
         groups: consumer groups that commit offsets.
         repeaters: clients that repeat operations on purpose.
-        controller_readers: one for each controller, if there are any.
-        broker_readers: one for each broker, if there are any.
-        mover_pause_s_max: between what somebody does who moves partitions; None: nobody does.
-        pause_s_max: between what a producer or consumer does.
+        controller_readers: one per controller, or none.
+        broker_readers: one per broker, or none.
+        mover_pause_s_max: between requests of the client that moves partitions; None if there is no
+            such client.
+        pause_s_max: between requests of a producer or consumer.
         listing_page_keys: of the bucket.
     """
 
@@ -103,7 +107,7 @@ class RunPlan:
 
 
 def draw_plan(seed: int) -> RunPlan:
-    """The plan of a seed."""
+    """Draw the plan of a seed."""
     chance = random.Random(f"plan {seed}")
     controllers = chance.choice(CONTROLLERS)
     has_bucket = chance.random() < BUCKET_SHARE
@@ -164,7 +168,7 @@ def _draw_listing_page(seed: int) -> int:
 def _with_later_faults(
     seed: int, schedule: Schedule, machines: Machines, *, has_controller_readers: bool, has_readers: bool
 ) -> Schedule:
-    """What only some seeds have, each with dice of its own."""
+    """Add the kinds of faults that only some seeds have, each from its own random numbers."""
     if has_controller_readers:
         chance = random.Random(f"stale leaders {seed}")
         count = chance.randint(1, STALE_LEADERS_MAX)
@@ -190,7 +194,7 @@ def _with_later_faults(
 
 
 def draw_balance(chance: random.Random) -> BalanceSettings:
-    """A balancer that moves something in seconds, or one that never finds a reason."""
+    """Draw a balancer that makes moves within seconds, or none at all."""
     if chance.random() < STILL_SHARE:
         return BalanceSettings(
             balance_partitions_min=10_000,
@@ -208,7 +212,7 @@ def draw_balance(chance: random.Random) -> BalanceSettings:
 
 
 def draw_settings(chance: random.Random, compaction: CompactionPlan) -> ClusterSettings:
-    """Sizes at which every bound is met within seconds."""
+    """Draw sizes that are small enough to reach every bound within seconds."""
     snapshot_batches = chance.choice((8, 25, 40, 150))
     cache_bytes = chance.choice((96, 256, 512)) * KIB
     return ClusterSettings(
@@ -246,11 +250,11 @@ def draw_settings(chance: random.Random, compaction: CompactionPlan) -> ClusterS
 
 
 def draw_broker(chance: random.Random, compaction: CompactionPlan, cache_bytes: int) -> BrokerSettings:
-    """Segments, caches, uploads and logs so small that all of them turn over."""
+    """Draw small segments, caches, uploads and logs."""
     segment_kib = chance.choice((6, 12, 48))
     return BrokerSettings(
         segment_bytes=segment_kib * KIB,
-        segment_ms=1 if segment_kib == 6 else 604_800_000,  # 1: nearly every batch begins a segment
+        segment_ms=1 if segment_kib == 6 else 604_800_000,  # with 1 nearly every batch starts a segment
         controller_timeout_ms=3_000,
         cold_read_ms_max=4_000,
         shutdown_upload_ms_max=1_500,

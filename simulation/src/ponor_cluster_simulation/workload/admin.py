@@ -1,6 +1,5 @@
-"""Somebody who creates the topic of a simulated run, and then topics that are deleted again, so that there is garbage while machines crash.
-
-What lives here: one client, its requests and its patience.
+"""A client that creates the topic of a run, and then creates, fills and deletes other topics to
+make garbage.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ REQUEST_TIMEOUT_S = 10.0
 CONTROLLER_TIMEOUT_MS = 3_000
 FILLING_BYTES = 9_000
 RETRIABLE = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.BROKER_NOT_AVAILABLE})
-"""Too slow, or nobody is there now who could lead the partitions."""
+"""The cluster was too slow, or no broker can lead the partitions now."""
 
 
 class Admin:
-    """See the module's docstring. Its process never dies."""
+    """The admin client. Its process never crashes."""
 
     def __init__(
         self,
@@ -55,11 +54,11 @@ class Admin:
 
     @property
     def is_finished(self) -> bool:
-        """Stopped, and the topic is there."""
+        """Whether it was stopped after it created the topic."""
         return self.stop and self._made > 0
 
     async def run(self, runtime: Runtime) -> None:
-        """Until stopped, over any number of connections."""
+        """Create and delete topics until stopped, over any number of connections."""
         while not self.is_finished:
             try:
                 address = self._bootstrap[runtime.randomness.below(len(self._bootstrap))]
@@ -106,7 +105,7 @@ class Admin:
             assert code in RETRIABLE, ErrorCode(code)
 
     async def _fill(self, client: KafkaClient, name: str, now_ms: int) -> None:
-        """Data that will be garbage; whether it is taken, and whether this is the broker that leads, does not matter."""
+        """Send data that becomes garbage. It does not matter whether the broker accepts it."""
         batch = memoryview(bytes(build_batch([(now_ms, None, bytes(FILLING_BYTES))])))
         topic = TopicProduceData(name, partition_data=[PartitionProduceData(0, batch)])
         request = ProduceRequest(acks=1, timeout_ms=CONTROLLER_TIMEOUT_MS, topic_data=[topic])

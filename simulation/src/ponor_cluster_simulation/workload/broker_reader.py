@@ -1,7 +1,9 @@
-"""Readers that stay with one broker, whoever leads: each asks its broker for ends of partitions and for committed offsets, over one connection for as long as that lasts.
+"""Readers that stay with one broker: each reads partition ends and committed offsets over one
+connection.
 
-Other clients leave a broker that stands still, so nobody would see what it answers when it goes on. A broker that was replaced may not know it for a while, but its
-answers are never older than a session timeout: before anybody can lead its partitions it stops answering. The readers hold brokers to this bound.
+Other clients leave a paused broker, so none of them would observe its answers when it resumes. A
+replaced broker may not have detected its fence yet. Its answers must not be older than one session
+timeout: it must stop answering before another broker can lead its partitions.
 """
 
 from __future__ import annotations
@@ -35,14 +37,16 @@ from ponor_cluster_simulation.workload.kafka_client import KafkaClient
 
 INVARIANT: Final = 40
 PATIENCES_S: Final = (6.0, 60.0)
-"""Of one connection: one that is given up soon is replaced while its broker stands still, one that is kept has its fetch session from before."""
+"""Timeouts of a connection. With the short one it is replaced while its broker is paused; with the
+long one it keeps its fetch session.
+"""
 REMEMBERED_EVERY_S: Final = 0.2
 PAUSE_S: Final = (0.05, 0.3)
 LATEST: Final = -1
 
 
 class Known(NamedTuple):
-    """What clients were told up to a time, in virtual seconds."""
+    """Acknowledged offsets up to a time, in virtual seconds."""
 
     at_s: float
     ends: dict[int, int]
@@ -51,7 +55,7 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class Session:
-    """A fetch session of one connection: `told` are the high watermarks as its answers leave them."""
+    """A fetch session of one connection; `told` has the high watermarks after its answers."""
 
     patience_s: float
     told: dict[int, int] = field(default_factory=dict)
@@ -60,10 +64,10 @@ class Session:
 
 
 class BrokerReader:
-    """See the module's docstring. Its process never dies.
+    """A reader of one broker. Its process never crashes.
 
     Attributes:
-        reads: how many answers without an error were compared.
+        reads: number of compared answers without an error.
     """
 
     def __init__(
@@ -89,7 +93,7 @@ class BrokerReader:
         self.stop = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Until stopped."""
+        """Read until stopped."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._remember(runtime))
             await self._read(runtime)
@@ -125,7 +129,9 @@ class BrokerReader:
             await runtime.clock.sleep(runtime.randomness.uniform(*PAUSE_S))
 
     def _floor(self, runtime: Runtime) -> Known:
-        """What was known a session timeout ago. No question that is asked now may be answered with less."""
+        """What was acknowledged one session timeout ago: the lower bound of every answer from now
+        on.
+        """
         before_s = _now_s(runtime) - self._bound_s
         while len(self._known) > 1 and self._known[1].at_s <= before_s:
             self._known.popleft()
@@ -134,7 +140,9 @@ class BrokerReader:
         return Known(before_s, {}, [-1] * len(self._committers))
 
     async def _fetch(self, client: KafkaClient, session: Session, floor: Known) -> None:
-        """The next request of the session; what an answer leaves out is as it was told before."""
+        """Send the next request of the session. A partition without a row in the answer has not
+        changed.
+        """
         rows = [
             FetchPartition(index, fetch_offset=end, partition_max_bytes=1)
             for index, end in self._history.ends.items()
@@ -189,7 +197,7 @@ class BrokerReader:
         self._checks.require(
             INVARIANT,
             holds,
-            f"{self.name} was told by {self._address}: {what} was acknowledged {self._bound_s:g} s before it asked",
+            f"{self.name} received from {self._address}: {what} was acknowledged {self._bound_s:g} s before the request",
         )
 
 

@@ -1,7 +1,9 @@
-"""Readers that trust a lease: they open one, take the places of streams' bytes from an image of then, and read them from the store, again and again, while everything else goes on.
+"""Readers under snapshot leases: each locates stream data in an image and reads it from the store
+repeatedly.
 
-What lives here: one reader, and the memory of all. Whatever is compacted, trimmed, deleted or collected meanwhile: as long as the lease lives every object that the image named is there. Whether it lived is
-asked of the controllers afterwards, for clocks drift. The bytes of a stream's offset are the same for everybody, from whichever object, at any time.
+While a lease is live, every object of its image must exist, whatever is compacted, trimmed, deleted
+or collected. Clocks drift, so a reader that misses an object asks the controllers whether the lease
+is over. The bytes of an offset must always be equal, in whichever object they are.
 """
 
 from __future__ import annotations
@@ -35,23 +37,23 @@ ASKED_S_MAX: Final = 3.0
 STREAMS_MAX: Final = 3
 PIECES_MAX: Final = 100_000
 READ_TRIES: Final = 12
-"""Of what came back broken: a fifth of all answers may."""
+"""Attempts after damaged answers; up to a fifth of all answers are damaged."""
 
 
 class BrokenOffError(Exception):
-    """The store is in trouble: nothing can be said of what was asked."""
+    """The store fails, so the read proves nothing."""
 
 
 @dataclass(slots=True)
 class StreamHistory:
-    """What was ever read of all streams, by anybody.
+    """All records that cold readers of a run have read.
 
     Attributes:
-        seen: (stream, first offset of a record) to how many offsets it has, and what its bytes are.
-        reads: records that were compared.
-        looks: whole streams that were read.
-        late: reads that came too late, because the lease was over.
-        closing: leases whose readers asked for their end.
+        seen: (stream, first offset of a record) to its number of offsets and its digest.
+        reads: compared records.
+        looks: streams that were read completely.
+        late: reads that failed because the lease was over.
+        closing: leases whose readers requested their end.
     """
 
     seen: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
@@ -62,7 +64,7 @@ class StreamHistory:
 
 
 class ColdReader:
-    """See the module's docstring. Its process never dies, but it forgets to close every fourth lease."""
+    """One reader. Its process never crashes; it leaves every fourth lease open."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class ColdReader:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Until stopped."""
+        """Read until stopped."""
         client = ClusterClient(runtime.network, runtime.clock, self._addresses)
         subscription = SubscriptionClient(
             network=runtime.network,
@@ -107,7 +109,7 @@ class ColdReader:
     async def _read_one(
         self, runtime: Runtime, client: ClusterClient, subscription: SubscriptionClient
     ) -> None:
-        """One lease: what it names is read, and read again a while later."""
+        """Open a lease, read what its image names, and read it again later."""
         below = runtime.randomness.below
         ttl_ms = LEASE_MS[below(len(LEASE_MS))]
         lease = await client.open_snapshot(self.name, ttl_ms, timeout_s=ASKED_S_MAX)
@@ -127,7 +129,7 @@ class ColdReader:
             await client.close_snapshot(lease.lease_id, timeout_s=ASKED_S_MAX)
 
     def _places(self, subscription: SubscriptionClient, lot: int) -> list[tuple[StreamId, int, list[Piece]]]:
-        """Some streams, and where they lie: all of [start, end) of each, for that is what the image promises."""
+        """Select some streams and locate all of [start, end) of each, as the image promises."""
         image = subscription.image
         rows = [row for row in image.streams if row.end_offset > row.start_offset]
         first = lot % max(len(rows), 1)
@@ -142,7 +144,7 @@ class ColdReader:
         return places
 
     async def _excuse(self, client: ClusterClient, lease_id: int, ttl_ms: int, gone: Exception) -> None:
-        """Something is not there: then the lease must be over."""
+        """Require that the lease is over, because an object is missing."""
         try:
             await client.renew_snapshot(lease_id, ttl_ms, timeout_s=ASKED_S_MAX)
         except OperationError as refused:
@@ -152,7 +154,7 @@ class ColdReader:
         self._checks.require(36, False, f"{self.name} misses {gone} under lease {lease_id}")
 
     def _require_expired(self, refused: OperationError) -> None:
-        """What else a reader may be told is told again and again until somebody answers."""
+        """Renew the lease until a controller answers; the answer must be that it is over."""
         is_over = refused.code == error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED
         self._checks.require(36, is_over, f"{self.name} was refused: {refused}")
 
@@ -163,7 +165,7 @@ class ColdReader:
         self._history.looks += 1
 
     async def _read_piece(self, stream_id: StreamId, at: int, piece: Piece) -> int:
-        """Every record of a piece. Returns where the next one begins."""
+        """Read every record of a piece. Return the offset after it."""
         key = object_key(piece.namespace, ObjectId(piece.object_id))
         for _ in range(READ_TRIES):
             cut_short = self._store.bucket.short_reads
@@ -171,7 +173,7 @@ class ColdReader:
                 records = await self._records(key, stream_id, piece)
             except ObjectCorruptError as damage:
                 whole = self._store.bucket.short_reads == cut_short
-                self._checks.require(26, not whole, f"{self.name} got all of {key}: {damage}")
+                self._checks.require(26, not whole, f"{self.name} read all of {key}: {damage}")
                 continue
             except ObjectNotFoundError:
                 raise

@@ -1,7 +1,8 @@
-"""A consumer group's offset that only rises: committed by way of whoever coordinates the group now, and asked for in between.
+"""A consumer group with one rising offset: it commits to its current coordinator and fetches the
+offset in between.
 
-What lives here: one client, its coordinator and its patience. The offsets topic moves and fails over like any other; what was acknowledged must be what its last coordinator knows at the end. In between
-an answer may be old, of a coordinator that was replaced and was not told yet, but never of the future.
+The offsets topic moves and fails over as any other. At the end the coordinator must return the last
+acknowledged offset. Before that, an answer of a replaced coordinator may be old, but never too new.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ RETRIABLE: Final = frozenset(
 
 
 class Committer:
-    """See the module's docstring. Its process never dies.
+    """The group's only member. Its process never crashes.
 
     Attributes:
         group: its name.
-        acknowledged: the newest offset whose commit was acknowledged; -1: none.
-        commits: how many were acknowledged, and `coordinators` how often another broker coordinated than before.
+        acknowledged: the newest acknowledged offset; -1 for none.
+        commits: number of acknowledged commits; `coordinators`: number of changes of the
+            coordinator.
     """
 
     def __init__(self, group: str, topic: str, *, bootstrap: Sequence[str], pause_s_max: float) -> None:
@@ -63,7 +65,7 @@ class Committer:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Until stopped and answered."""
+        """Commit until stopped and answered."""
         while not self.is_finished:
             try:
                 address = await self._coordinator(runtime)
@@ -78,7 +80,7 @@ class Committer:
             await runtime.clock.sleep(runtime.randomness.uniform(0.02, 0.1))
 
     async def _coordinator(self, runtime: Runtime) -> str | None:
-        """Where any broker says that the group is coordinated."""
+        """Find the coordinator through any broker."""
         address = self._bootstrap[runtime.randomness.below(len(self._bootstrap))]
         client = await KafkaClient.connect(runtime, address, self.group)
         try:
@@ -94,7 +96,7 @@ class Committer:
         return f"{found.host}:{found.port}"
 
     async def _converse(self, runtime: Runtime, client: KafkaClient) -> None:
-        """Until the broker coordinates the group no more."""
+        """Use a broker until it no longer coordinates the group."""
         while not self.is_finished:
             is_known = self.acknowledged == self._sent
             if is_known and (self.stop or runtime.randomness.below(3) == 0):
@@ -107,7 +109,7 @@ class Committer:
             await runtime.clock.sleep(runtime.randomness.uniform(0.01, self._pause_s_max))
 
     async def _commit(self, client: KafkaClient) -> ErrorCode:
-        """The next offset, or the same again if nobody said that it was taken."""
+        """Commit the next offset, or repeat the one without an answer."""
         if self.acknowledged == self._sent:
             self._sent += 1
         row = OffsetCommitRequestPartition(0, self._sent, committed_metadata=None)

@@ -1,6 +1,8 @@
-"""A consumer that trusts nothing: it follows all partitions from leader to leader, goes back now and then, and compares everything with what anybody ever read.
+"""A consumer that checks every answer: it follows all partitions from leader to leader and
+sometimes goes back.
 
-What lives here: fetching, and what must hold of every answer. Each broker is asked in a conversation of its own for what it leads; a partition is asked for in one of them at a time.
+It compares every record with what any consumer has read. It has one conversation per broker, and
+fetches a partition in one conversation at a time.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from ponor_cluster_simulation.workload.kafka_client import KafkaClient
 from ponor_cluster_simulation.workload.leaders import Leaders
 
 VERSIONS: Final = (4, 11, 12, 16)
-"""From 12 on an answer tells who leads instead, from 16 on also where that is."""
+"""From 12 on an answer names the new leader, from 16 on also its address."""
 SESSION_VERSIONS: Final = {False: (11, 12), True: (16,)}
-"""By whether the session names topics by their ids: it cannot change that."""
+"""By whether the session names topics by id; a session cannot change that."""
 TOPIC_ID_MIN: Final = 13
 SESSION_LOST: Final = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
-"""The broker restarted, or an answer was lost with its connection: the next fetch is a full one."""
+"""The broker restarted, or an answer was lost with its connection. The next fetch must be a full
+one.
+"""
 REQUEST_TIMEOUT_S: Final = 6.0
 RECORD_BYTES_MAX: Final = 1 << 20
 RETRIABLE: Final = frozenset(
@@ -46,11 +50,11 @@ RETRIABLE: Final = frozenset(
 
 @dataclass(slots=True)
 class _Conversation:
-    """With one broker.
+    """The fetch session with one broker.
 
     Attributes:
-        uses_ids: the session names topics by their ids.
-        told: what the broker remembers of us in the session, by partition: offset and leader epoch.
+        uses_ids: the session names topics by id.
+        told: what the broker remembers of the session: partition to offset and leader epoch.
     """
 
     node: int
@@ -60,7 +64,7 @@ class _Conversation:
     told: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def begin(self, version: int, *, with_session: bool) -> None:
-        """Forget the session; begin a new one if wanted."""
+        """Drop the session, and start a new one if `wanted`."""
         self.session_id = 0
         self.session_epoch = 0 if with_session else -1
         self.uses_ids = version >= TOPIC_ID_MIN
@@ -68,12 +72,12 @@ class _Conversation:
 
 
 class Consumer:
-    """See the module's docstring. Its process never dies.
+    """One consumer. Its process never crashes.
 
     Attributes:
-        logs: what this consumer read, by partition, from offset 0 to its position.
-        high_watermarks: the largest it was told, by partition; none after it may be lower, whoever tells.
-        looks: how many high watermarks it was told.
+        logs: what it has read, by partition, from offset 0 to its position.
+        high_watermarks: the largest one received, by partition; a lower one is a violation.
+        looks: number of high watermarks received.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class Consumer:
         self.looks = 0
         self.stop = False
         self._asked: dict[int, int] = {}
-        """Partitions that a broker is being asked for."""
+        """Partitions in an unanswered fetch."""
 
     async def run(self, runtime: Runtime) -> None:
         """Read until stopped."""
@@ -112,7 +116,7 @@ class Consumer:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether it has read all that it was told of."""
+        """Whether it has read all acknowledged records."""
         return self._is_told and list(map(len, self.logs)) == self.high_watermarks
 
     @property
@@ -120,7 +124,7 @@ class Consumer:
         return all(end >= 0 for end in self.high_watermarks)
 
     async def _talk(self, runtime: Runtime, node: int) -> None:
-        """Ask one broker for what it leads, over any number of connections."""
+        """Fetch from one broker what it leads, over any number of connections."""
         while not self.stop:
             if not self._led_by(node):
                 await runtime.clock.sleep(runtime.randomness.uniform(0.01, 0.05))
@@ -141,7 +145,7 @@ class Consumer:
                 await client.close()
 
     def _led_by(self, node: int) -> list[int]:
-        """Partitions to ask a broker for: nobody else is being asked for them."""
+        """Partitions to fetch from a broker: those in no other fetch."""
         return [
             partition
             for partition in range(len(self.logs))
@@ -170,7 +174,9 @@ class Consumer:
             assert response.error_code == ErrorCode.NONE, ErrorCode(response.error_code)
             for topic in response.responses:
                 for answer in topic.partitions:
-                    if answer.partition_index in asked:  # a session also tells of what it was told to forget
+                    if (
+                        answer.partition_index in asked
+                    ):  # a session may still return partitions that were removed from it
                         self._take(answer, asked[answer.partition_index], response)
         finally:
             for partition in asked:
@@ -180,7 +186,7 @@ class Consumer:
     def _request(
         self, runtime: Runtime, conversation: _Conversation, asked: dict[int, int]
     ) -> tuple[FetchRequest, int]:
-        """The next request of a conversation. A session goes on only for the same partitions: those that moved away are not its business any more."""
+        """The next request of a conversation. The session continues only with the same partitions."""
         randomness, leaders = runtime.randomness, self.leaders
         version = VERSIONS[randomness.below(len(VERSIONS))]
         if conversation.session_id and conversation.told.keys() <= asked.keys():
@@ -223,7 +229,7 @@ class Consumer:
             self.leaders.hint(partition, answer.current_leader, response.node_endpoints)
             return
         self.looks += 1
-        known = self.high_watermarks[partition]  # -1: nothing yet
+        known = self.high_watermarks[partition]  # -1: none yet
         assert answer.high_watermark >= known, (
             f"{self.name}: the high watermark of {partition} fell from {known} to {answer.high_watermark}"
         )

@@ -1,8 +1,8 @@
-"""Readers that stay with the controller they know: each asks one controller for linearizable reads, over one connection for as long as that lasts, and does not mind silence.
+"""Readers that stay with one controller: each makes linearizable reads over one connection.
 
-What lives here: the question, and the history of all answers. Everybody else leaves a controller that stood still or is cut off, so nobody would ask it what it does not know any more; these do, in the
-moment in which it goes on. An answer is an index, and indexes only grow, so there is one order of all answers, that of the indexes: it respects who came before whom if and only if no answer lies below
-anything that was told before its question.
+Other clients leave a paused or disconnected controller, so none of them would observe its answers
+when it resumes. An answer is an index, and indexes only grow. The history is therefore linearizable
+if and only if no answer is below an index that was known before its request.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ponor_runtime.runtime import Runtime
 from ponor_cluster_simulation.invariants.registry import Checks
 
 PATIENCE_S: Final = 8.0
-"""Longer than any controller stands still and is parted; half of a connection may be dead."""
+"""Longer than a pause and partition of a controller; one direction of a connection may be dead."""
 PAUSE_S: Final = (0.05, 0.2)
 
 
 @dataclass(slots=True)
 class IndexHistory:
-    """What all loyal readers of a run were told.
+    """The answers to all controller readers of a run.
 
     Attributes:
-        shown_index: up to where somebody who follows the metadata was shown them by now.
-        told_index: the highest answer so far.
+        shown_index: the newest index that the run's observer has received.
+        told_index: the highest answer.
     """
 
     shown_index: Callable[[], int]
@@ -38,15 +38,15 @@ class IndexHistory:
 
     @property
     def known_index(self) -> int:
-        """No question that is asked now may be answered with less."""
+        """The lower bound of the answer to any request from now on."""
         return max(self.shown_index(), self.told_index)
 
 
 class ControllerReader:
-    """See the module's docstring. Its process never dies.
+    """A reader of one controller. Its process never crashes.
 
     Attributes:
-        reads: how many answers were compared.
+        reads: number of compared answers.
     """
 
     def __init__(self, name: str, address: str, history: IndexHistory, checks: Checks) -> None:
@@ -58,7 +58,7 @@ class ControllerReader:
         self.stop = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Until stopped."""
+        """Read until stopped."""
         while not self.stop:
             await runtime.clock.sleep(runtime.randomness.uniform(*PAUSE_S))
             try:
@@ -86,6 +86,6 @@ class ControllerReader:
         self._checks.require(
             11,
             index >= known,
-            f"{self.name} was told by {self._address} to read at {index}; {known} was known before it asked",
+            f"{self.name} received index {index} from {self._address}; {known} was known before the request",
         )
         self._history.told_index = max(self._history.told_index, index)

@@ -1,7 +1,7 @@
-"""What the clients of a simulated cluster know, and what must hold of it.
+"""The records that clients of a simulated cluster sent and received, and the rules that they must
+obey.
 
-What lives here: memory and its rules, without time and without a wire. Every value names its producer, partition and number, so that one look tells where
-it belongs.
+Every value names its producer, partition and number, so that a misplaced record is visible at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A record's identity: `number` counts one producer's records of one partition from 0, as its sequence does."""
+    """The identity of a record; `number` counts one producer's records of one partition from 0."""
 
     producer: str
     partition: int
@@ -23,21 +23,21 @@ class Value:
 
     @classmethod
     def decode(cls, data: bytes) -> Value:
-        """The other way."""
+        """The inverse of `encode`."""
         producer, partition, number, _ = data.decode().split("/")
         return cls(producer, int(partition), int(number))
 
 
 @dataclass(slots=True)
 class ClusterHistory:
-    """All clients write here.
+    """The history of all producers and consumers.
 
     Attributes:
-        acknowledged: value to the offset at which the broker said it is; None where it only said that it has it.
-        seen: (partition, offset) to the value that some consumer read there; what was read once stays.
-        epochs: the same to the leader epoch under which it was written.
-        ends: partition to the end of what was acknowledged with an offset.
-        sent: (producer, partition) to how many values were sent, acknowledged or not.
+        acknowledged: value to its acknowledged offset; None if the answer had no offset.
+        seen: (partition, offset) to the value that a consumer read; it never changes.
+        epochs: (partition, offset) to the leader epoch of the record.
+        ends: partition to the end of the acknowledged offsets.
+        sent: (producer, partition) to the number of values sent.
     """
 
     acknowledged: dict[Value, int | None] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class ClusterHistory:
     reads: int = 0
 
     def acknowledge(self, first: Value, count: int, base_offset: int | None) -> None:
-        """A batch was acknowledged; without an offset as a repeat of what was appended long before."""
+        """Record an acknowledged batch; without an offset it is a repeat of an old append."""
         if base_offset is not None:
             self.ends[first.partition] = max(self.ends.get(first.partition, 0), base_offset + count)
         for index in range(count):
@@ -57,7 +57,7 @@ class ClusterHistory:
             self.acknowledged[value] = None if base_offset is None else base_offset + index
 
     def see(self, partition: int, offset: int, value: Value, epoch: int) -> None:
-        """A consumer read a record."""
+        """Record and check a record that a consumer read."""
         self.reads += 1
         assert value.partition == partition, f"{value} is in partition {partition}"
         assert value.number < self.sent.get((value.producer, partition), 0), f"{value} was never sent"
@@ -69,7 +69,7 @@ class ClusterHistory:
         assert before <= epoch, f"partition {partition} offset {offset}: epoch {epoch} after {before}"
 
     def check_log(self, partition: int, log: list[Value]) -> None:
-        """The whole of a partition, from offset 0 to its end, when everything that was sent is acknowledged."""
+        """Check a whole partition from offset 0, when everything sent is acknowledged."""
         next_number: dict[str, int] = {}
         for offset, value in enumerate(log):
             expected = next_number.get(value.producer, 0)

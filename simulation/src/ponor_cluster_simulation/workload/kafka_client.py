@@ -1,7 +1,4 @@
-"""A Kafka client's connection on the simulated network: requests out, answers in, in order.
-
-What lives here: frames, headers and correlation ids. What to ask and what to make of the answers is the scenario's.
-"""
+"""A Kafka client's connection on the simulated network: frames, headers and correlation ids."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ M = TypeVar("M", bound=Message)
 
 
 class _Request(NamedTuple):
-    """Under way."""
+    """An unanswered request."""
 
     correlation_id: int
     api_key: int
@@ -33,7 +30,7 @@ class _Request(NamedTuple):
 
 
 class KafkaClient:
-    """One connection. Any number of requests may be under way; a broken connection fails them all."""
+    """One connection. Many requests may be in flight; a broken connection fails them all."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._wire = connection
@@ -45,21 +42,21 @@ class KafkaClient:
 
     @classmethod
     async def connect(cls, runtime: Runtime, address: str, name: str) -> KafkaClient:
-        """A new connection.
+        """Open a connection.
 
         Raises:
-            ConnectionClosedError: nobody listens, or nobody answers.
+            ConnectionClosedError: no listener, or no answer.
         """
         return cls(await runtime.network.connect(address, KAFKA), name)
 
     @property
     def under_way(self) -> int:
-        """Requests that are not answered."""
+        """Number of unanswered requests."""
         return len(self._pending)
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection was closed here, or is known to be broken."""
+        """Whether the connection was closed here or has broken."""
         return self._closed
 
     async def ask(
@@ -73,10 +70,12 @@ class KafkaClient:
     ) -> M:
         """Send a request and wait for its answer; requests leave in the order of the calls.
 
-        `arrived` is called with the answer as it comes: in the order of the requests, while those who wait may wake in any order.
+        `arrived` is called when the answer arrives, in the order of the requests. Waiting tasks may
+        wake in any order.
 
         Raises:
-            ConnectionClosedError: the connection broke, or there was no answer in time; then it is closed.
+            ConnectionClosedError: the connection broke, or the answer timed out and the connection
+                was closed.
         """
         self._correlation_id += 1
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -94,17 +93,17 @@ class KafkaClient:
         return result
 
     async def tell(self, request: Message, version: int) -> None:
-        """Send a request that has no answer, such as a Produce without acknowledgement.
+        """Send a request without an answer, such as Produce with acks 0.
 
         Raises:
-            ConnectionClosedError: the connection broke before the request left.
+            ConnectionClosedError: the connection broke before the request was sent.
         """
         self._correlation_id += 1
         header = encode_request_header(request.API_KEY, version, self._correlation_id, self._name)
         await self._wire.send(header + encode(request, version))
 
     async def close(self) -> None:
-        """End it; what is under way fails."""
+        """Close the connection; unanswered requests fail."""
         if not self._closed:
             self._closed = True
             self._reader.cancel()
@@ -128,7 +127,7 @@ class KafkaClient:
             try:
                 if request.arrived is not None:
                     request.arrived(response)
-            except AssertionError as error:  # the scenario's judgement: it belongs to who asked
+            except AssertionError as error:  # a failed check of the scenario: raise it in the waiting task
                 request.answer.set_exception(error)
             else:
                 request.answer.set_result(response)

@@ -1,7 +1,8 @@
-"""A topic that is compacted by its keys: who writes it, who reads it, and what must be left of it.
+"""A topic with log compaction: one writer, its readers, and the rules for what compaction may
+remove.
 
-What lives here: one writer, readers, and their memory. A record names its key and a number of its own, so that one look tells where it belongs. What a cleaner may take away is what a later record of the same
-key makes old, and tombstones; what it leaves has the offset that it always had.
+A record carries its key and its own number. The cleaner may remove records that a later record of
+the same key replaces, and tombstones. All other records keep their offsets.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ CREATED: Final = frozenset({ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS})
 
 
 class Keyed(NamedTuple):
-    """A record: `number` is its own, `is_tombstone` whether it has no value."""
+    """A record: `number` is unique, `is_tombstone` means no value."""
 
     key: int
     number: int
@@ -59,12 +60,12 @@ class Keyed(NamedTuple):
 
 @dataclass(slots=True)
 class KeyedHistory:
-    """What writers and readers of the topic know.
+    """What the writer and the readers of the topic have sent and received.
 
     Attributes:
-        sent: by number, everything that ever left.
-        acknowledged: offset to what the broker said is there.
-        seen: the same of what readers saw.
+        sent: all sent records by number.
+        acknowledged: offset to the record acknowledged there.
+        seen: offset to the record that a reader saw there.
     """
 
     sent: list[Keyed] = field(default_factory=list)
@@ -73,11 +74,11 @@ class KeyedHistory:
     reads: int = 0
 
     def latest(self) -> dict[int, tuple[int, Keyed]]:
-        """Key to the last record of it that was acknowledged, with its offset."""
+        """Key to its last acknowledged record, with the offset."""
         return {record.key: (offset, record) for offset, record in sorted(self.acknowledged.items())}
 
     def see(self, offset: int, record: Keyed) -> None:
-        """A reader read a record."""
+        """Record and check a record that a reader saw."""
         self.reads += 1
         known = self.seen.setdefault(offset, record)
         assert known == record, f"{TOPIC}: offset {offset} was {known} and is {record}"
@@ -86,7 +87,9 @@ class KeyedHistory:
 
 
 class KeyedWriter:
-    """Writes one batch at a time; one that was not acknowledged may be in the log or not, and is not repeated. Its process never dies."""
+    """Writes one batch at a time and does not repeat it without an acknowledgement. Its process
+    never crashes.
+    """
 
     def __init__(self, history: KeyedHistory, *, bootstrap: Sequence[str], pause_s_max: float) -> None:
         self._history = history
@@ -97,7 +100,7 @@ class KeyedWriter:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Until stopped."""
+        """Write until stopped."""
         while not self.stop and not await self._made(runtime):
             await runtime.clock.sleep(runtime.randomness.uniform(0.05, 0.2))
         while not self.stop:
@@ -137,7 +140,7 @@ class KeyedWriter:
         return answer.topics[0].error_code in CREATED
 
     async def _write(self, runtime: Runtime, client: KafkaClient) -> bool:
-        """One batch; whether this broker still takes them."""
+        """Write one batch. Return whether the broker still accepts batches."""
         below, history = runtime.randomness.below, self._history
         batch = [
             Keyed(below(KEYS), len(history.sent) + place, below(8) == 0) for place in range(1 + below(4))
@@ -169,7 +172,9 @@ class KeyedWriter:
 
 
 class KeyedReader:
-    """Reads all of the log, from 0 to its end, again and again; told to stop, once more. Its process never dies."""
+    """Reads the whole log repeatedly, and once more after it was stopped. Its process never
+    crashes.
+    """
 
     def __init__(
         self,
@@ -189,7 +194,7 @@ class KeyedReader:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Until stopped and everything was read once more."""
+        """Read until stopped, and then the whole log once more."""
         while not self.is_finished:
             is_last = self.stop
             log = await self._read_all(runtime)
@@ -198,7 +203,9 @@ class KeyedReader:
             await runtime.clock.sleep(runtime.randomness.uniform(0.2, 1.5))
 
     async def _read_all(self, runtime: Runtime) -> dict[int, Keyed] | None:
-        """The log as one leader shows it; None if it did not to the end. What is acknowledged when this begins must be in it."""
+        """Read the log from one leader, which must have everything acknowledged before; None if it
+        was not read to the end.
+        """
         self._due = self._history.latest()
         leader = self._leaders.leader_of(0)
         if leader is None:
@@ -237,7 +244,7 @@ class KeyedReader:
         return log
 
     def _take(self, data: memoryview, at: int, log: dict[int, Keyed]) -> int:
-        """What an answer brought. Returns where to go on."""
+        """Check the records of an answer. Return the next offset."""
         for batch in split_batches(data):
             batch.check_crc()
             assert batch.next_offset > at, f"{TOPIC}: a batch that ends at {batch.next_offset}, below {at}"
@@ -249,7 +256,7 @@ class KeyedReader:
         return at
 
     def _identified(self, found: Record) -> Keyed:
-        """A record as it was sent."""
+        """The record as it was sent."""
         assert found.key is not None
         ((_, number),) = found.headers
         assert number is not None
@@ -260,7 +267,11 @@ class KeyedReader:
         return record
 
     def _judge(self, log: dict[int, Keyed]) -> bool:
-        """Each key's last record is there, or a later one. Returns whether nothing is left of what a vanished tombstone deleted, which a cleaning beside this read may make seem so."""
+        """Check that each key's last record, or a later one, is in the log.
+
+        Return whether no record is left that a removed tombstone deleted. A concurrent cleaning may
+        make it seem so for one read.
+        """
         is_clean = True
         for key, (offset, latest) in self._due.items():
             if any(at >= offset and record.key == key for at, record in log.items()):
@@ -275,7 +286,9 @@ class KeyedReader:
         return is_clean
 
     def _may_be_deleted(self, key: int, offset: int) -> bool:
-        """Whether a tombstone of the key may stand behind an offset: of one that was not acknowledged nobody knows where it is."""
+        """Whether a tombstone of the key may be after an offset; the offset of an unacknowledged
+        one is unknown.
+        """
         where = {record.number: at for at, record in self._history.acknowledged.items()}
         return any(
             record.key == key and record.is_tombstone and where.get(record.number, offset + 1) > offset
@@ -284,7 +297,7 @@ class KeyedReader:
 
 
 async def _learn(runtime: Runtime, leaders: Leaders) -> None:
-    """Ask once who leads."""
+    """Request the leaders once."""
     leaders.doubt()
     try:
         await leaders.ask(runtime)

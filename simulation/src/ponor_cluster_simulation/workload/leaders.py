@@ -1,7 +1,9 @@
-"""Who leads what, as one client believes: learned from Metadata of any broker and from the hints of those that lead no more (KIP-951), and doubted after every failure.
+"""The leaders that one client has learned, from Metadata of any broker and from hints in answers
+(KIP-951).
 
-What lives here: the belief and how it is renewed. It only moves on: what names an older leader epoch than is known is ignored, as Kafka's clients do, so that a broker whose image is behind cannot send a
-client back to a leader that was deposed.
+Every failure triggers a new Metadata request. An older leader epoch than the known one is ignored,
+as in Kafka's clients, so that a broker with an old image cannot send a client back to a deposed
+leader.
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ from ponor_cluster_simulation.workload.kafka_client import KafkaClient
 METADATA_VERSION: Final = 12
 ANSWER_S_MAX: Final = 2.0
 RENEWAL_S_MIN: Final = 0.05
-"""Between two questions, however much is doubted."""
+"""Between two Metadata requests."""
 NOT_THERE_YET: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
-"""What a broker may say of a topic that is being made, or of a partition that nobody leads now."""
+"""Errors for a topic that is being created, or for a partition without a leader."""
 
 
 class LeaderHint(Protocol):
-    """`CurrentLeader` of a Produce or Fetch answer; -1 where nothing is said."""
+    """`CurrentLeader` of a Produce or Fetch answer; -1 if it is absent."""
 
     leader_id: int
     leader_epoch: int
 
 
 class BrokerAddress(Protocol):
-    """`NodeEndpoint` of an answer, or a broker of Metadata."""
+    """`NodeEndpoint` of an answer, or a broker in Metadata."""
 
     node_id: int
     host: str
@@ -42,12 +44,12 @@ class BrokerAddress(Protocol):
 
 
 class Leaders:
-    """What one client believes of a topic.
+    """What one client has learned about a topic.
 
     Attributes:
-        addresses: node id to the address of every broker that was ever named.
-        topic_id: None before the topic was seen.
-        hints: how many hints told something new.
+        addresses: node id to the address of every broker that was named.
+        topic_id: None before the first Metadata answer with the topic.
+        hints: number of hints with a newer leader.
     """
 
     def __init__(self, name: str, topic: str, bootstrap: Sequence[str]) -> None:
@@ -55,27 +57,27 @@ class Leaders:
         self._topic = topic
         self._bootstrap = tuple(bootstrap)
         self._leaders: dict[int, tuple[int, int]] = {}
-        """Partition to (leader epoch, node); node -1: nobody, as far as is known."""
+        """Partition to (leader epoch, node); node -1 if no leader is known."""
         self._is_doubtful = True
         self.addresses: dict[int, str] = {}
         self.topic_id: bytes | None = None
         self.hints = 0
 
     def leader_of(self, partition: int) -> int | None:
-        """The node that leads it, None if nobody does or nothing is known."""
+        """The leader's node; None if it is unknown or there is none."""
         _, node = self._leaders.get(partition, (-1, -1))
         return None if node < 0 else node
 
     def epoch_of(self, partition: int) -> int:
-        """The newest leader epoch that this client heard of; -1 before the first."""
+        """The newest known leader epoch; -1 before the first."""
         return self._leaders.get(partition, (-1, -1))[0]
 
     def doubt(self) -> None:
-        """Something failed: ask again soon."""
+        """Request Metadata soon, after a failure."""
         self._is_doubtful = True
 
     def hint(self, partition: int, leader: LeaderHint | None, endpoints: Sequence[BrokerAddress]) -> None:
-        """A broker does not lead the partition, and may say who does."""
+        """Record that a broker does not lead the partition, and its hint."""
         self._know(endpoints)
         told = leader is not None and self._learn(partition, leader.leader_epoch, leader.leader_id)
         if told:
@@ -84,12 +86,12 @@ class Leaders:
             self.doubt()
 
     def any_address(self, lot: int) -> str:
-        """One of the brokers, chosen by a lot."""
+        """The address of a broker chosen at random."""
         known = list(dict.fromkeys((*self.addresses.values(), *self._bootstrap)))
         return known[lot % len(known)]
 
     async def renew(self, runtime: Runtime, is_over: Callable[[], bool]) -> None:
-        """Ask whenever something is doubted, until it is over."""
+        """Request Metadata after every doubt, until cancelled."""
         while not is_over():
             if self._is_doubtful:
                 self._is_doubtful = False
@@ -100,7 +102,7 @@ class Leaders:
             await runtime.clock.sleep(runtime.randomness.uniform(RENEWAL_S_MIN, 2 * RENEWAL_S_MIN))
 
     async def ask(self, runtime: Runtime) -> None:
-        """Ask a broker, once.
+        """Request Metadata from a broker, once.
 
         Raises:
             ConnectionClosedError: it did not answer.
@@ -133,7 +135,7 @@ class Leaders:
             self.addresses[broker.node_id] = f"{broker.host}:{broker.port}"
 
     def _learn(self, partition: int, epoch: int, node: int) -> bool:
-        """Whether that was news."""
+        """Record a leader. Return whether it is newer than the known one."""
         known_epoch, known_node = self._leaders.get(partition, (-1, -1))
         if epoch < known_epoch or (epoch, node) == (known_epoch, known_node):
             return False

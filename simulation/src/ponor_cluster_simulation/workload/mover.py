@@ -1,6 +1,6 @@
-"""Somebody who moves partitions from broker to broker and back, calls moves off and asks what is under way, as Kafka's tools do.
+"""A client that moves partitions, cancels moves and lists them, as Kafka's tools do.
 
-What lives here: one client of AlterPartitionReassignments and ListPartitionReassignments. What becomes of a move is the ledger's and the judgement's; here is only what each answer may be.
+It checks only the answers. The ledger and the judgement check the moves themselves.
 """
 
 from __future__ import annotations
@@ -37,20 +37,23 @@ REFUSALS: Final = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
-"""What may be said of a partition: brokers come and go, and the image of the one that is asked may be behind."""
+"""Valid errors for a partition: brokers come and go, and the image of the requested broker may be
+old.
+"""
 
 
 class Mover:
-    """See the module's docstring. Its process never dies.
+    """The client of AlterPartitionReassignments and ListPartitionReassignments. Its process never
+    crashes.
 
     Args:
-        topics: whose partitions to move, and how many each has.
-        bootstrap: brokers to ask.
+        topics: topics to move, and their numbers of partitions.
+        bootstrap: brokers to request.
         nodes: brokers to move to.
-        pause_s_max: between what it does.
+        pause_s_max: between two requests.
 
     Attributes:
-        asked: how many moves were asked for, and `accepted` how many of these were begun.
+        asked: number of requested moves; `accepted`: number of accepted ones.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class Mover:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Until stopped, each time over a connection to another broker."""
+        """Move partitions until stopped, each time through another broker."""
         while not self.stop:
             await runtime.clock.sleep(runtime.randomness.uniform(0.02, self._pause_s_max))
             address = self._bootstrap[runtime.randomness.below(len(self._bootstrap))]

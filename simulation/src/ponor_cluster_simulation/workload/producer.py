@@ -1,8 +1,9 @@
-"""An idempotent producer as clients are: batches with sequences, several under way, and the same batches again until they are acknowledged.
+"""An idempotent producer over several partitions, with sequences, pipelining and retries as in
+Kafka's clients.
 
-What lives here: one producer over several partitions, and its patience. A partition has one batch under way until the broker knows the producer, then up to
-`WINDOW`; after any failure everything that is not acknowledged is sent again, in order, once nothing of it is under way. It follows the leaders: a partition whose leader
-changed is sent to the new one when all that was sent to the old one is answered or given up.
+A partition has one batch in flight until the broker has its producer state, then up to `WINDOW`.
+After a failure all unacknowledged batches are sent again in order, once none is in flight. After a
+change of the leader, batches go to the new one when those at the old one are answered or given up.
 """
 
 from __future__ import annotations
@@ -33,10 +34,14 @@ from ponor_cluster_simulation.workload.kafka_client import KafkaClient
 from ponor_cluster_simulation.workload.leaders import Leaders
 
 WINDOW: Final = 4
-"""One less than a broker remembers. A batch that is in doubt may all the same fall out of what it remembers, when newer ones are acknowledged and make room for more."""
+"""One less than the batches that a broker remembers.
+
+Newer acknowledged batches may otherwise displace a batch without an answer from the broker's
+memory.
+"""
 REQUEST_TIMEOUT_S: Final = 4.0
 VERSIONS: Final = (7, 9, 11)
-"""The newest tells who leads instead."""
+"""The newest one names the new leader instead."""
 RETRIABLE: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -58,7 +63,7 @@ class Batch:
     sizes_bytes: tuple[int, ...]
 
     def encode(self, producer_id: int, timestamp_ms: int) -> bytes:
-        """The record batch; the same bytes every time, but for the time."""
+        """The record batch; equal bytes every time, except for the timestamp."""
         records = [
             (
                 timestamp_ms,
@@ -74,7 +79,9 @@ class Batch:
 
 @dataclass(slots=True)
 class Lane:
-    """The way of one partition's batches: `unacknowledged`, of which the first `under_way` are sent, all of them to one `node`."""
+    """The batches of one partition: the first `under_way` of `unacknowledged` are in flight to one
+    `node`.
+    """
 
     partition: int
     node: int = -1
@@ -85,10 +92,13 @@ class Lane:
     answers_due: int = 0
     is_failed: bool = False
     unsure_end: int = 0
-    """What is below was sent, and answered "timed out" or not at all: it may be in the log, so that what is behind may be acknowledged before it is."""
+    """Values below it may be in the log: they were sent, and timed out or had no answer.
+
+    Batches after them may therefore be acknowledged first.
+    """
 
     def may_send(self, leader: int | None) -> bool:
-        """Whether the next batch may leave to whom we believe to lead."""
+        """Whether the next batch may be sent to the known leader."""
         if self.is_failed and self.answers_due == 0:
             self.is_failed = False
             self.under_way = 0
@@ -98,29 +108,31 @@ class Lane:
         return not self.is_failed and self.under_way < min(window, len(self.unacknowledged))
 
     def broken(self) -> None:
-        """The connection is gone: nothing is under way any more, whatever the broker has of it."""
+        """The connection has closed: no batch is in flight, and the broker may have stored any of
+        them.
+        """
         self.doubt(self.under_way)
         self.under_way = self.answers_due = 0
         self.is_failed = False
 
     def doubt(self, count: int) -> None:
-        """Nobody knows what became of the first so many batches."""
+        """Mark the first `count` batches as possibly stored."""
         if count:
             last = self.unacknowledged[count - 1]
             self.unsure_end = max(self.unsure_end, last.first.number + len(last.sizes_bytes))
 
     def is_in_doubt(self, batch: Batch) -> bool:
-        """Whether it may be in the log although nobody has acknowledged it."""
+        """Whether a batch may be in the log without an acknowledgement."""
         return batch.first.number < self.unsure_end
 
     def may_precede(self, batch: Batch) -> bool:
-        """Whether a batch may be acknowledged now: everything before it is, or may be in the log."""
+        """Whether a batch may be acknowledged now: every batch before it is, or may be, in the log."""
         before = itertools.takewhile(lambda each: each is not batch, self.unacknowledged)
         return all(self.is_in_doubt(each) for each in before)
 
 
 class Producer:
-    """See the module's docstring. Its process never dies: it is the witness."""
+    """One producer. Its process never crashes, so its history is complete."""
 
     def __init__(
         self,
@@ -141,11 +153,11 @@ class Producer:
         self._producer_id = -1
         self.repeats = 0
         self.stop = False
-        """Nothing new is begun; what was begun is finished."""
+        """Start no new batch, and finish the started ones."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether everything that was begun is acknowledged."""
+        """Whether every started batch is acknowledged."""
         return self.stop and not any(lane.unacknowledged for lane in self._lanes)
 
     async def run(self, runtime: Runtime) -> None:
@@ -201,7 +213,7 @@ class Producer:
         return leader == node and lane.may_send(leader)
 
     async def _take_id(self, runtime: Runtime) -> None:
-        """Any broker gives ids."""
+        """Get a producer id from any broker."""
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         try:
             address = self.leaders.any_address(runtime.randomness.below(1 << 16))
@@ -263,7 +275,7 @@ class Producer:
             self._acknowledged(lane, batch, row.base_offset)
             return
         if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and lane.is_in_doubt(batch):
-            # It is stored, and older than what the broker remembers by offset: clients take this for an acknowledgement, as Kafka's do.
+            # It is stored, but older than the batches that the broker remembers. Kafka's clients take this for an acknowledgement.
             self._acknowledged(lane, batch, None)
             return
         follows_a_failure = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_first

@@ -1,7 +1,9 @@
-"""Somebody who repeats operations on purpose: the same again, and the same id with another body.
+"""A client that repeats operations on purpose: the same operation, and another operation under the
+same id.
 
-What lives here: a session spoken by hand, because the shipped client never does such a thing. A repeat must be answered as the first time; another body under a used id must be refused, whichever
-connection, controller or life of a controller hears it. Its keys are registers that are written once: what anybody was told of one is true for ever.
+The shipped client never does that, so this client implements the session protocol itself. A repeat
+must get the first answer. Another body under a used id must be refused, on any connection and any
+controller. The keys are written once, so their values never change.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ KEYS: Final = 12
 
 
 class Repeater:
-    """See the module's docstring. Its process never dies.
+    """The client. Its process never crashes.
 
     Attributes:
-        repeats: how many repeats were answered.
-        mismatches: how many other bodies were refused.
+        repeats: number of answered repeats.
+        mismatches: number of refused bodies.
     """
 
     def __init__(self, name: str, node_id: NodeId, addresses: Sequence[str], checks: Checks) -> None:
@@ -48,7 +50,7 @@ class Repeater:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Until stopped and answered."""
+        """Repeat operations until stopped and answered."""
         incarnation = runtime.randomness.token(16)
         attempts = 0
         while not self.is_finished:
@@ -84,7 +86,9 @@ class Repeater:
             self.is_finished = self.stop and self._first is None
 
     async def _provoke(self, runtime: Runtime, connection: Connection) -> None:
-        """One id: the operation until it is answered, then once more, and then another under its id."""
+        """Send one operation until it is answered, repeat it, and then send another one under its
+        id.
+        """
         if self._first is None:
             self._request_id += 1
         key = f"repeated/{self._request_id % KEYS}"
@@ -101,10 +105,12 @@ class Repeater:
             request_id=self._request_id, allocate_producer_ids=wire.AllocateProducerIds(count=1)
         )
         refused = await self._ask(connection, other)
-        was_kept = self._first.key_held.created  # what changed nothing leaves nothing that could be compared
+        was_kept = self._first.key_held.created  # an operation without effect leaves no stored result
         is_mismatch = refused.error.code == error_pb2.ERROR_CODE_REQUEST_MISMATCH
         self._checks.require(
-            27, is_mismatch or not was_kept, f"id {self._request_id} was taken with another body: {refused}"
+            27,
+            is_mismatch or not was_kept,
+            f"id {self._request_id}  was accepted with another body: {refused}",
         )
         self.mismatches += is_mismatch
         self._first = None

@@ -1,7 +1,9 @@
-"""Streams that live for a moment, and what everybody was told of them: one history of registers that say "there" or "gone".
+"""Streams that exist for a moment, and the history of all answers about them: registers with
+"there" or "gone".
 
-What lives here: the history and three operations. To ask for a stream that one does not own changes nothing, so the refusal is a read; a controller that was deposed and does not know it yet would answer
-it from an image that others have left behind. Whether one order of everything explains all answers is decided by `histories.linearizability`.
+Closing a stream that the caller does not own changes nothing, so its refusal is a read. A deposed
+controller that has not detected its deposition would answer it from an old image.
+`histories.linearizability` decides whether one order of all operations explains the answers.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ from ponor_cluster_simulation.histories.operation import Operation
 THERE: Final = "there"
 GONE: Final = "gone"
 NEWEST: Final = 2
-"""So many of the newest are asked for."""
+"""Number of the newest streams that reads choose from."""
 
 
 @dataclass(slots=True)
 class ShortLivedStreams:
-    """What the processes of a run share.
+    """The streams that the processes of a run share.
 
     Attributes:
-        history: a register for each stream that was made.
+        history: one register per created stream.
     """
 
     history: list[Operation] = field(default_factory=list)
@@ -36,7 +38,7 @@ class ShortLivedStreams:
     _owners: dict[int, str] = field(default_factory=dict)
 
     async def make(self, process: str, session: SessionClient) -> None:
-        """Make one. Its id is nobody's before the answer, so nobody can have asked for it."""
+        """Create a stream. No process can read it before the answer with its id."""
         called = _now()
         request = wire.CreateStreams(streams=[wire.StreamTags()])
         result = await session.submit(wire.Operation(create_streams=request))
@@ -46,7 +48,7 @@ class ShortLivedStreams:
         self._newest = [*self._newest, stream_id][-NEWEST:]
 
     async def ask(self, process: str, session: SessionClient, lot: int) -> None:
-        """Ask for one of the newest."""
+        """Read one of the newest streams."""
         if not self._newest:
             return
         stream_id, called = self._newest[lot % len(self._newest)], _now()
@@ -57,10 +59,10 @@ class ShortLivedStreams:
             is_gone = refused.code == error_pb2.ERROR_CODE_STREAM_NOT_FOUND
             self._note(process, stream_id, "read", GONE if is_gone else THERE, called)
         else:
-            raise AssertionError(f"stream {stream_id} was closed, and nobody ever opened it")
+            raise AssertionError(f"stream {stream_id} was closed, and no process had opened it")
 
     async def end(self, process: str, session: SessionClient) -> None:
-        """Delete one that this process made."""
+        """Delete a stream that this process created."""
         stream_id = next((each for each in self._newest if self._owners.get(each) == process), None)
         if stream_id is None:
             return
@@ -78,5 +80,5 @@ class ShortLivedStreams:
 
 
 def _now() -> float:
-    """True time: clocks of machines drift."""
+    """Virtual time, because the clocks of machines drift."""
     return asyncio.get_running_loop().time()

@@ -1,7 +1,9 @@
-"""Nodes that take streams away from each other: each opens what the others own, and commits what it prepared while it owned it.
+"""Nodes that take streams from each other and commit under lost epochs.
 
-What lives here: a broker's conversation with the controller without a broker's data. A rival goes on as if nothing had happened when it lost a stream, so that every commit that should be fenced is
-tried; what it commits is in the store, as a broker's is. What must hold is the ledger's; here is only what each answer must be.
+Each node opens streams that others own, and commits what it prepared while it owned them. It
+continues after it lost a stream, so that every commit that must be fenced is tried. Committed
+objects are in the store, as a broker's are. The ledger checks the result; this client checks only
+the answers.
 """
 
 from __future__ import annotations
@@ -38,18 +40,20 @@ REFUSALS: Final = frozenset(
         error_pb2.ERROR_CODE_OFFSET_MISMATCH,
     }
 )
-"""What somebody who lost a stream or a lease is told."""
+"""Valid answers to a node that lost a stream or a lease."""
 
 
 @dataclass(slots=True)
 class SharedStreams:
-    """What the rivals fight for, and what they were told; the same object for all of them.
+    """The streams that stale committers compete for, and the answers that they received.
 
     Attributes:
-        shares_objects: what is committed are stream set objects, each of one block, and all but a part of the newest is trimmed; else stream objects.
-        epochs: stream to the highest epoch that anybody asked for.
+        shares_objects: commit stream set objects of one block, and trim all but a part of the
+            newest one;
+            otherwise commit stream objects.
+        epochs: stream to the highest requested epoch.
         acknowledged: (stream, start) to the object whose commit was acknowledged there.
-        fenced: how often somebody was refused.
+        fenced: number of refusals.
     """
 
     shares_objects: bool = False
@@ -62,7 +66,7 @@ class SharedStreams:
 
 
 class StaleCommitter:
-    """One of them. Its process never dies, but its session breaks like any other."""
+    """One of the nodes. Its process never crashes, but its session breaks as any other."""
 
     def __init__(
         self, name: str, node_id: NodeId, shared: SharedStreams, store: ObjectStore, addresses: Sequence[str]
@@ -73,11 +77,11 @@ class StaleCommitter:
         self._store = store
         self._addresses = addresses
         self._ends: dict[int, tuple[int, int]] = {}
-        """Stream to the epoch under which we once owned it, and the end that we know."""
+        """Stream to the epoch under which this node owned it, and the end that it saw."""
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Until the arena is closed and nothing is unanswered."""
+        """Compete until stopped and answered."""
         identity = NodeIdentity(
             self._node_id, NodeRole.BROKER, runtime.randomness.token(16), kafka_host=self.name, kafka_port=1
         )
@@ -92,7 +96,7 @@ class StaleCommitter:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(session.run())
             await session.ready()
-            draining = wire.SetDrain(node_id=self._node_id, draining=True)  # nobody is to give it partitions
+            draining = wire.SetDrain(node_id=self._node_id, draining=True)  # it must not lead partitions
             await session.submit(wire.Operation(set_drain=draining))
             async with asyncio.TaskGroup() as work:
                 work.create_task(self._ask_on(runtime, session, work))
@@ -104,7 +108,10 @@ class StaleCommitter:
         self.is_finished = True
 
     async def _ask_on(self, runtime: Runtime, session: SessionClient, work: asyncio.TaskGroup) -> None:
-        """Ask for mayflies without waiting for answers, so that a controller that stood still finds questions that are younger than its image."""
+        """Read short-lived streams without waiting for answers.
+
+        A controller that resumes from a pause then finds requests that are newer than its image.
+        """
         asking: dict[asyncio.Task[None], None] = {}
         while not self._shared.stop:
             await runtime.clock.sleep(runtime.randomness.uniform(0.05, 0.25))
@@ -152,13 +159,13 @@ class StaleCommitter:
         self._ends[stream_id] = (epoch, result.streams_opened.streams[0].end_offset)
 
     async def _close(self, session: SessionClient, stream_id: int) -> None:
-        """Give it up; what we know of it we keep, and act on."""
+        """Close a stream, but keep its epoch and continue to commit under it."""
         epoch, end = self._ends[stream_id]
         closing = wire.StreamState(stream_id=stream_id, stream_epoch=epoch, end_offset=end)
         await session.submit(wire.Operation(close_streams=wire.CloseStreams(streams=[closing])))
 
     async def _commit(self, runtime: Runtime, session: SessionClient, stream_id: int) -> None:
-        """Prepare, put, wait for a while, commit though the lease may be over; and now and then drop what is old."""
+        """Prepare, put, wait, commit even if the lease is over, and sometimes trim old data."""
         epoch, end = self._ends[stream_id]
         below = runtime.randomness.below
         prepare = wire.PrepareObjects(count=1, ttl_ms=LEASE_MS[below(len(LEASE_MS))])
@@ -170,11 +177,11 @@ class StaleCommitter:
         writer.add(StreamRecord(StreamId(stream_id), StreamEpoch(epoch), end, grown - end, 0, payload))
         data = writer.finish()
         if runtime.clock.monotonic_ns() >= usable_until_ns:
-            return  # a writer begins no put after its lease: the id may be anybody's to delete
+            return  # no put may begin after the lease: a collector may claim the id
         try:
             await self._store.put(object_key(reserved.namespace, ObjectId(object_id)), data.buffers)
         except ObjectStoreError:
-            return  # the lease runs out, and what was applied all the same is collected
+            return  # the lease expires, and the collector deletes the object if the put was applied
         await runtime.clock.sleep(runtime.randomness.uniform(0.0, 0.2))
         piece = wire.UploadedRange(
             stream_id=stream_id, stream_epoch=epoch, start_offset=end, end_offset=grown

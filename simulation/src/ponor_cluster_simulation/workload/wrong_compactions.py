@@ -1,8 +1,9 @@
-"""A worker that errs: it leases compactions as any other, stands still over them, and commits what does not follow from their sources.
+"""A client that leases compactions and commits plans that do not follow from the sources.
 
-What lives here: the wrong commits, and what may be answered. A worker that plans rightly is never told that its plan is stale, because sources do not change and starts of streams only rise; so only one like
-this shows that the comparison at the commit is made, whoever leads. It writes no bytes: whatever of it was taken would be an object that is not in the store. Tasks that it forgets are given to other workers
-when their leases are over, with what is left of their sources.
+A correct worker never has a stale plan: sources do not change, and starts of streams only rise.
+Only wrong commits prove that the controller compares plans. The client writes no bytes: an accepted
+commit would therefore name an object that is not in the store. When its leases expire, other
+workers get the tasks.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from ponor_runtime.runtime import Runtime
 from ponor_cluster_simulation.invariants.registry import Checks
 
 LEASES_MAX: Final = 6
-"""Every task that it gives back is put off for minutes, so it may not have them all."""
+"""Bound of its tasks: every task that it gives back is postponed for minutes."""
 LEASE_MS: Final = (400, 1_500, 4_000)
 OBJECT_TTL_MS: Final = 5_000
 PAUSE_S: Final = (0.3, 1.5)
 FROM_A_LOST_LOG: Final = 1_000_000
-"""Batches that a plan is ahead of the log."""
+"""Batches by which a wrong plan is ahead of the log."""
 Result = wire.CompactionOutcome
 ENDS: Final = frozenset({Result.RESULT_SOURCE_GONE, Result.RESULT_STALE_PLAN, Result.RESULT_FENCED})
 """Answers that change nothing."""
 OUTCOMES: Final = ("STALE_PLAN", "FENCED", "SOURCE_GONE", "DONE", "REFUSED")
-"""DONE: nobody wanted anything of the sources, and the commit had no outputs."""
+"""DONE: the sources had no live data, and the commit had no outputs."""
 REFUSALS: Final = frozenset(
     {
         error_pb2.ERROR_CODE_INVALID_REQUEST,
@@ -41,14 +42,14 @@ REFUSALS: Final = frozenset(
         error_pb2.ERROR_CODE_OBJECT_NOT_PREPARED,
     }
 )
-"""The cluster does not compact yet; its id is older than it thinks."""
+"""The cluster does not compact yet, or the object id has expired."""
 
 
 class WrongCompactor:
-    """See the module's docstring. Its process never dies, but its session breaks like any other.
+    """The client. Its process never crashes, but its session breaks as any other.
 
     Attributes:
-        outcomes: how often each answer was given.
+        outcomes: number of each answer.
     """
 
     def __init__(self, name: str, node_id: NodeId, addresses: Sequence[str], checks: Checks) -> None:
@@ -61,7 +62,7 @@ class WrongCompactor:
         self.is_finished = False
 
     async def run(self, runtime: Runtime) -> None:
-        """Until stopped."""
+        """Commit wrong plans until stopped."""
         session = SessionClient(
             network=runtime.network,
             clock=runtime.clock,
@@ -83,7 +84,7 @@ class WrongCompactor:
         self.is_finished = True
 
     async def _try_task(self, runtime: Runtime, session: SessionClient) -> bool:
-        """One task, if there is one."""
+        """Lease one task, if there is one. Return whether it did."""
         ttl_ms = LEASE_MS[runtime.randomness.below(len(LEASE_MS))]
         lease = wire.LeaseCompaction(ttl_ms=ttl_ms, source_bytes_max=1 << 40)
         try:
@@ -124,7 +125,7 @@ class WrongCompactor:
     async def _take_too_much(
         self, session: SessionClient, body: wire.CommitCompaction, stream: wire.StreamState
     ) -> None:
-        """All of a stream, and what will be appended next."""
+        """Add an output with a whole stream and one offset beyond its end."""
         prepare = wire.PrepareObjects(count=1, ttl_ms=OBJECT_TTL_MS)
         reserved = (await session.submit(wire.Operation(prepare_objects=prepare))).objects_reserved
         made = body.stream_objects.add(object_id=reserved.first_object_id, size_bytes=1_000)
