@@ -10,6 +10,7 @@ import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import cluster_service_pb2 as wire
 from ponor.controller.v1 import quorum_service_pb2
+from ponor.controller.v1.session_service_pb2 import LoadReport
 from ponor_controller.server.cluster_service import STOP_TTL_MS_MAX
 from ponor_controller.server.rpc_connections import CONNECTIONS_MAX
 from ponor_metadata.cluster_client import ClusterClient
@@ -108,6 +109,34 @@ def test_the_balancer_keeps_still_until_told_otherwise() -> None:
             assert leader.image.index >= index
             assert (await tool.row()).balancer_paused is paused
             assert (await tool.client.describe_balance(timeout_s=10)).paused is paused
+
+    tell(story)
+
+
+def test_a_broker_that_reports_more_than_any_can_carry_keeps_nobody_from_the_balance() -> None:
+    async def story(tool: Tool) -> None:
+        runtime, node_id = tool.runtime, compose_node_id(ClusterOrdinal(1), 77)
+        session = SessionClient(
+            network=runtime.network,
+            clock=runtime.clock,
+            randomness=runtime.randomness,
+            telemetry=runtime.telemetry,
+            identity=NodeIdentity(
+                node_id, NodeRole.BROKER, runtime.randomness.token(16), kafka_host="h", kafka_port=1
+            ),
+            addresses=ADDRESSES,
+        )
+        running = asyncio.create_task(session.run())
+        await session.ready()
+        most = 2**63 - 1
+        session.report_load(
+            LoadReport(in_bytes_per_s=most, out_bytes_per_s=most, cpu_permille=2**31 - 1, window_ms=1_000)
+        )
+        await runtime.clock.sleep(60)
+        (broker,) = (await tool.client.describe_balance(timeout_s=10)).brokers
+        assert broker.in_bytes_per_s > 0
+        await session.close()
+        await running
 
     tell(story)
 

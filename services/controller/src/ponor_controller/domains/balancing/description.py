@@ -6,6 +6,7 @@ What lives here: from picture, plan and memory to the message. Nothing is decide
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from ponor.controller.v1 import cluster_service_pb2 as wire
 
@@ -15,6 +16,9 @@ from ponor_controller.domains.balancing.goals import Goal
 from ponor_controller.domains.balancing.picture import BrokerStanding, Picture
 from ponor_controller.domains.balancing.planner import Plan, PlannedMove
 from ponor_controller.domains.balancing.recent_moves import BegunMove
+
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
 
 
 def described(
@@ -28,7 +32,7 @@ def described(
     brokers_wanted: int,
 ) -> wire.BalanceDescription:
     """The message; what is proposed is what would be done if nothing were waited for."""
-    description = wire.BalanceDescription(paused=paused, brokers_wanted=brokers_wanted)
+    description = wire.BalanceDescription(paused=paused, brokers_wanted=min(brokers_wanted, INT32_MAX))
     for broker in sorted((*picture.brokers, *picture.others), key=lambda each: each.node_id):
         description.brokers.append(_broker(broker, goals, sources))
     description.proposed.extend(_proposed(move) for move in planned.moves)
@@ -50,9 +54,9 @@ def _broker(broker: BrokerStanding, goals: Sequence[Goal], sources: Sources) -> 
     return wire.BrokerBalance(
         node_id=broker.node_id,
         partitions=broker.partitions,
-        in_bytes_per_s=round(broker.traffic.in_bytes_per_s),
-        out_bytes_per_s=round(broker.traffic.out_bytes_per_s),
-        load_permille=round(1000 * load_of(broker, goals)),
+        in_bytes_per_s=min(round(broker.traffic.in_bytes_per_s), INT64_MAX),
+        out_bytes_per_s=min(round(broker.traffic.out_bytes_per_s), INT64_MAX),
+        load_permille=min(round(1000 * load_of(broker, goals)), INT32_MAX),
         draining=node is not None and node.draining,
         reported_ms_ago=broker.reported_ms_ago,
     )
