@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 PORT_MAX: Final = 65_535
+HOST_CHARACTERS_MAX: Final = 255
+"""Of a domain name, with the dots."""
 
 
 def join_host_port(host: str, port: int) -> str:

@@ -15,6 +15,7 @@ from ponor.metadata.v1 import records_pb2
 from ponor_metadata.view import cluster_of
 from ponor_raft.membership import DIRECTORY_ID_BYTES
 from ponor_rpc.errors import OperationError
+from ponor_runtime.host_port import HOST_CHARACTERS_MAX, split_host_port
 from ponor_runtime.identity import NODE_ID_BOUND, NodeId, node_id_in
 from ponor_runtime.network import Connection
 
@@ -179,9 +180,12 @@ def _learner(request: wire.AddLearner, node_id: NodeId) -> Member:
     if not 0 < request.node_id < NODE_ID_BOUND:
         raise _invalid(f"node id {request.node_id}: give the controller's, above 0 and below {NODE_ID_BOUND}")
     for address in (request.peer_address, request.service_address):
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise _invalid(f"address {address!r}: write HOST:PORT")
+        try:
+            host, _ = split_host_port(address)
+        except ValueError:
+            host = ""
+        if not 0 < len(host) <= HOST_CHARACTERS_MAX:
+            raise _invalid(f"address {address[:HOST_CHARACTERS_MAX]!r}: write HOST:PORT")
     return Member(
         node_id,
         request.directory_id,

@@ -73,6 +73,7 @@ def test_a_process_that_was_replaced_cannot_come_back(ledger: Ledger) -> None:
     "changes",
     [
         {"cluster_id": "another"},
+        {"kafka_host": "h" * 256},
         {"node_id": 5},
         {"node_id": -1},
         {"node_id": 1 << 30},

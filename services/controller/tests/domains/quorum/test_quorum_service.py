@@ -159,6 +159,14 @@ def test_nonsense_is_refused_by_name_and_the_connection_goes_on() -> None:
                     service_address="a:1",
                 )
             ).SerializeToString(): "HOST:PORT",
+            wire.QuorumRequest(
+                add_learner=wire.AddLearner(
+                    node_id=7,
+                    directory_id=learner.directory_id,
+                    peer_address="h" * 256 + ":1",
+                    service_address="a:1",
+                )
+            ).SerializeToString(): "HOST:PORT",
             wire.QuorumRequest(promote=wire.PromoteLearner(node_id=99)).SerializeToString(): "is no member",
             wire.QuorumRequest(
                 remove=wire.RemoveMember(node_id=member(0).node_id, directory_id=b"x")

@@ -17,6 +17,7 @@ from ponor_metadata.levels import LEVEL_BROKERS
 from ponor_metadata.rows import NodeRole, NodeRow, PartitionRow, WalKind, WalRow
 from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT, WALS_OF
 from ponor_metadata.view import View, cluster_of, is_current
+from ponor_runtime.host_port import HOST_CHARACTERS_MAX, PORT_MAX
 from ponor_runtime.identity import NODE_ID_BOUND, NodeEpoch, NodeId, cluster_of_node
 
 from ponor_controller.kernel.decisions import refuse
@@ -199,8 +200,11 @@ def _check_hello(hello: wire.Hello, view: View) -> None:
     elif len(hello.incarnation) != INCARNATION_BYTES:
         problem = f"an incarnation has {INCARNATION_BYTES} bytes, not {len(hello.incarnation)}"
     elif hello.role == records_pb2.NODE_ROLE_BROKER and not (
-        hello.kafka_host and 0 < hello.kafka_port < 1 << 16
+        0 < len(hello.kafka_host) <= HOST_CHARACTERS_MAX and 0 < hello.kafka_port <= PORT_MAX
     ):
-        problem = f"broker {hello.node_id} must say where Kafka clients reach it"
+        problem = (
+            f"broker {hello.node_id} must say where Kafka clients reach it: a host of 1 to {HOST_CHARACTERS_MAX} "
+            "characters, and a port"
+        )
     if problem is not None:
         raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, problem)
