@@ -22,7 +22,7 @@ from ponor_cli.clients.image_reader import read_image
 from ponor_metadata.image import MetadataImage
 from ponor_metadata.rows import NodeRole, ObjectRow, ObjectState
 from s3stream.objects.keys import object_key
-from s3stream.stores.metered import REQUEST_CLASSES
+from s3stream.stores.policy import REQUEST_CLASSES
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.stores import StoreForTest

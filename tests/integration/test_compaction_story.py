@@ -15,7 +15,6 @@ from ponor_cli.clients.image_reader import read_image
 from ponor_cli.commands.object_map import MapTotals, draw, map_topic, totals_of
 from ponor_compactor.app import CompactorOptions
 from ponor_compactor.app import run as run_compactor
-from ponor_compactor.heeding_store import compacting_stores
 from ponor_compactor.pace import Pace
 from ponor_compactor.settings import CompactorSettings
 from ponor_controller.settings import CompactionSettings, ControllerSettings
@@ -27,7 +26,7 @@ from ponor_runtime.runtime import Runtime
 from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.system_disk import SystemDisk
 from ponor_runtime.telemetry import Telemetry
-from s3stream.stores.open_store import open_raw_multipart_store, open_raw_store
+from s3stream.stores.open_store import open_raw_multipart_store, open_raw_store, wrap_stores
 
 from tests.integration.cluster_in_process import ORDINAL, RunningCluster, running_cluster
 
@@ -122,7 +121,7 @@ async def compacting(
     store.sticks, store.slow_downs_left = sticks, slow_downs
     parts = await open_raw_multipart_store(url, runtime=runtime, environment={})
     pace = Pace(runtime.clock, SETTINGS, telemetry)
-    objects, multipart = compacting_stores(store, parts, pace, runtime)
+    objects, multipart = wrap_stores(store, parts, runtime=runtime, policy=pace)
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     options = CompactorOptions(compose_node_id(ORDINAL, number), (cluster.controller,))
     task = asyncio.create_task(

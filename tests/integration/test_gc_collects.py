@@ -42,7 +42,7 @@ from s3stream.object_wal.slot import NONCE_BYTES, Label, SlotKind
 from s3stream.object_wal.slot_keys import slot_key
 from s3stream.objects.keys import object_key
 from s3stream.ports import WalName
-from s3stream.stores.open_store import open_multipart_store, open_object_store
+from s3stream.stores.open_store import open_object_store, open_stores
 
 ORDINAL = ClusterOrdinal(2)
 SETTINGS = ControllerSettings(destroy_delay_ms=50, progress_interval_ms=20, session_timeout_ms=120_000)
@@ -237,9 +237,8 @@ async def test_what_arrived_after_its_deletion_goes_and_so_does_an_upload_in_par
         _, kept = await each.stream_with_object()
         (gone,) = await each.prepare(1, ttl_ms=10)
         telemetry = Telemetry()
-        multipart = await open_multipart_store(
-            f"file://{tmp_path}/objects", runtime=each.runtime, environment={}, store=each.store
-        )
+        url = f"file://{tmp_path}/objects"
+        _, multipart = await open_stores(url, runtime=each.runtime, environment={})
 
         async def it_was_forgotten() -> bool:
             return gone not in each.feed.image.objects

@@ -20,7 +20,8 @@ from s3stream.objects.keys import object_key
 from s3stream.objects.reader import open_object
 from s3stream.ports import OpenWal
 from s3stream.recovery import RecoveryReport
-from s3stream.stores.retrying import RetryingObjectStore, RetrySettings
+from s3stream.stores.policy import PolicyObjectStore
+from s3stream.stores.retrying import Retries, RetrySettings
 from s3stream.stream import Stream
 from s3stream.takeover import recover_wal
 
@@ -127,14 +128,14 @@ class DisklessCluster:
         self.stream_epoch = 0
         self.brokers: list[Broker] = []
 
-    def retried(self) -> RetryingObjectStore:
-        return RetryingObjectStore(
-            self.store,
+    def retried(self) -> PolicyObjectStore:
+        retries = Retries(
             clock=self.runtime.clock,
             randomness=self.runtime.randomness,
             telemetry=self.runtime.telemetry,
             settings=RetrySettings(attempts_max=4, backoff_ms_first=1, backoff_ms_max=2),
         )
+        return PolicyObjectStore(self.store, [retries])
 
     async def broker(self, node_id: NodeId, **settings: Any) -> Broker:
         broker = Broker(self, self.model.register(node_id))

@@ -15,11 +15,13 @@ from ponor_runtime.telemetry import Telemetry
 from s3stream.stores import botocore_client
 from s3stream.stores.botocore_client import BotocoreBucket
 from s3stream.stores.botocore_multipart import BotocoreMultipartStore
-from s3stream.stores.multipart_wrappers import MeteredMultipartStore
+from s3stream.stores.metered import Meter
+from s3stream.stores.policy import PART_OPERATIONS, PolicyMultipartStore
 from s3stream.stores.s3 import S3ObjectStore
 from s3stream.stores.s3_location import parse_s3_location
 
 from libs.s3stream.tests import multipart_conformance
+from libs.s3stream.tests.store_rig import MemoryObjectStore
 from tests.integration.seaweed_server import SeaweedServer
 
 pytestmark = pytest.mark.s3
@@ -73,7 +75,9 @@ async def test_bodies_may_be_signed(server: SeaweedServer) -> None:
 
 async def test_completions_are_counted(bucket: BotocoreBucket) -> None:
     telemetry = Telemetry()
-    parts = MeteredMultipartStore(BotocoreMultipartStore(bucket), telemetry, SystemClock())
+    raw = BotocoreMultipartStore(bucket)
+    meter = Meter(raw, telemetry, SystemClock(), PART_OPERATIONS)
+    parts = PolicyMultipartStore(raw, [meter], MemoryObjectStore())
     upload = await parts.create_multipart("1")
     await parts.complete_multipart(upload, [await parts.upload_part(upload, 1, [b"a"])])
     counted = dict(telemetry.counters("ponor_object_store_requests_total"))

@@ -12,8 +12,8 @@ from ponor_runtime.object_store import (
     ObjectStoreSlowDownError,
     ObjectStoreUnavailableError,
 )
-from s3stream.stores.congestion import CongestionWindow
-from s3stream.stores.limited import LimitedObjectStore
+from s3stream.stores.congestion import ConcurrencyLimit, CongestionWindow
+from s3stream.stores.policy import PolicyObjectStore
 
 from libs.s3stream.tests.store_rig import MemoryObjectStore
 
@@ -58,8 +58,8 @@ async def test_other_failures_say_nothing_about_the_load() -> None:
 
 
 async def test_calls_that_were_in_flight_together_halve_it_once() -> None:
-    limited = LimitedObjectStore(RefusingStore(), writes_in_flight_max=8)
-    window = limited._writes
+    limit = ConcurrencyLimit(writes_in_flight_max=8)
+    limited, window = PolicyObjectStore(RefusingStore(), [limit]), limit.writes
     puts = [limited.put(str(number), [b"x"]) for number in range(8)]
     outcomes = await asyncio.gather(*puts, return_exceptions=True)
     assert all(isinstance(each, ObjectStoreSlowDownError) for each in outcomes)

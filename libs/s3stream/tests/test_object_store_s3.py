@@ -17,8 +17,9 @@ from ponor_runtime.object_store import (
 from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.telemetry import Telemetry
 from s3stream.stores import s3 as s3_module
-from s3stream.stores.metered import MeteredObjectStore
-from s3stream.stores.retrying import RetryingObjectStore
+from s3stream.stores.metered import Meter
+from s3stream.stores.policy import PolicyObjectStore
+from s3stream.stores.retrying import Retries
 from s3stream.stores.s3 import MULTIPART_BYTES_MIN, PART_BYTES, S3ObjectStore
 from s3stream.stores.s3_location import parse_s3_location
 
@@ -148,7 +149,7 @@ class TestBill:
         self, server: SeaweedServer, store: S3ObjectStore
     ) -> None:
         telemetry = Telemetry()
-        metered = MeteredObjectStore(store, telemetry, SystemClock())
+        metered = PolicyObjectStore(store, [Meter(store, telemetry, SystemClock())])
         before = server.requests_served()
         await metered.put("1", [b"x" * 1000])
         with pytest.raises(ObjectAlreadyExistsError):
@@ -188,9 +189,8 @@ class TestOutage:
     async def test_calls_outlive_a_restart_of_the_server(
         self, server: SeaweedServer, store: S3ObjectStore
     ) -> None:
-        retrying = RetryingObjectStore(
-            store, clock=SystemClock(), randomness=SystemRandomness(), telemetry=Telemetry()
-        )
+        retries = Retries(clock=SystemClock(), randomness=SystemRandomness(), telemetry=Telemetry())
+        retrying = PolicyObjectStore(store, [retries])
         await retrying.put("1", [b"before"])
         server.stop()
         writing = asyncio.create_task(retrying.put("2", [b"during"]))

@@ -19,7 +19,7 @@ from s3stream.object_wal.slot_keys import slot_key
 from s3stream.records import StreamRecord
 from s3stream.settings import KIB, StorageSettings
 from s3stream.stores.cost import register_cost
-from s3stream.stores.metered import MeteredObjectStore
+from s3stream.stores.metered import Meter
 
 from libs.s3stream.tests.cluster_model import NODE
 from libs.s3stream.tests.store_rig import Failure, MemoryObjectStore
@@ -275,7 +275,7 @@ async def test_cost_is_what_the_requests_cost() -> None:
         return dict(telemetry.gauges(name))
 
     assert gauges("ponor_store_cost_usd_per_gigabyte") == {(): 0.0}
-    MeteredObjectStore(MemoryObjectStore(), telemetry, ObjectWalRig().runtime.clock)
+    Meter(MemoryObjectStore(), telemetry, ObjectWalRig().runtime.clock)
     telemetry.counter("ponor_object_store_requests_total", **{"op": "put", "class": "put"}).add(1_000_000)
     telemetry.counter("ponor_object_store_requests_total", **{"op": "list", "class": "put"}).add(200_000)
     telemetry.counter("ponor_object_store_requests_total", **{"op": "get", "class": "get"}).add(500_000)

@@ -10,8 +10,9 @@ import pytest
 from ponor_runtime.object_store import ObjectStoreRefusedError, ObjectStoreUnavailableError
 from ponor_runtime.system import SystemClock, SystemRandomness
 from ponor_runtime.telemetry import Telemetry
-from s3stream.stores.metered import MeteredObjectStore
-from s3stream.stores.retrying import RetryingObjectStore
+from s3stream.stores.metered import Meter
+from s3stream.stores.policy import PolicyObjectStore
+from s3stream.stores.retrying import Retries
 from s3stream.stores.s3 import S3ObjectStore
 from s3stream.stores.s3_location import parse_s3_location
 
@@ -98,9 +99,8 @@ class TestWhatEndsARead:
     async def test_an_outage_is_outlived_by_the_retries(
         self, server: SeaweedServer, store: S3ObjectStore
     ) -> None:
-        retrying = RetryingObjectStore(
-            store, clock=SystemClock(), randomness=SystemRandomness(), telemetry=Telemetry()
-        )
+        retries = Retries(clock=SystemClock(), randomness=SystemRandomness(), telemetry=Telemetry())
+        retrying = PolicyObjectStore(store, [retries])
         memory = memoryview(bytearray(len(DATA)))
         server.stop()
         reading = asyncio.create_task(retrying.get_into("1", 0, [memory]))
@@ -110,7 +110,7 @@ class TestWhatEndsARead:
 
     async def test_it_is_one_call_on_the_bill(self, server: SeaweedServer, store: S3ObjectStore) -> None:
         telemetry = Telemetry()
-        metered = MeteredObjectStore(store, telemetry, SystemClock())
+        metered = PolicyObjectStore(store, [Meter(store, telemetry, SystemClock())])
         before = server.requests_served()["GET"]
         assert await metered.get_into("1", 0, [memoryview(bytearray(MIB))]) == MIB
         for _ in range(1_000):

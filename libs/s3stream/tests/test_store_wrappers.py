@@ -1,4 +1,4 @@
-"""Retries, metering and limits around a store, and what a URL makes of them."""
+"""Tests of the policies around a store, and of opening a store by its URL."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from ponor_runtime.object_store import (
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.system_disk import SystemDisk
 from ponor_runtime.telemetry import Telemetry
-from s3stream.stores.limited import LimitedObjectStore
+from s3stream.stores.congestion import ConcurrencyLimit
 from s3stream.stores.open_store import open_object_store, wrap_object_store
-from s3stream.stores.retrying import RetryingObjectStore, RetrySettings
+from s3stream.stores.policy import PolicyObjectStore
+from s3stream.stores.retrying import RetrySettings
 from s3stream.stores.s3_location import parse_s3_location
 
 from libs.s3stream.tests import object_store_conformance as conformance
@@ -27,7 +28,7 @@ AWS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 
 class Stack:
-    """Retrying(Limited(Metered(memory)))."""
+    """Retries, limit and meter around a store in memory."""
 
     def __init__(self, **settings: int) -> None:
         self.raw = rig.MemoryObjectStore()
@@ -175,7 +176,8 @@ class TestListings:
 
 
 async def test_calls_in_flight_are_bounded(stack: Stack) -> None:
-    limited = LimitedObjectStore(stack.raw, reads_in_flight_max=3, writes_in_flight_max=2)
+    limit = ConcurrencyLimit(reads_in_flight_max=3, writes_in_flight_max=2)
+    limited = PolicyObjectStore(stack.raw, [limit])
     stack.raw.gate.clear()
     reads = [asyncio.create_task(limited.get("1", 0, 1)) for _ in range(10)]
     writes = [asyncio.create_task(limited.put(f"w{number}", [b"x"])) for number in range(10)]
@@ -195,7 +197,7 @@ class TestUrls:
     async def test_a_file_url_is_a_durable_directory(self, stack: Stack, tmp_path: Path) -> None:
         directory = tmp_path / "my 100%25 #1 objects?"
         store = await open_object_store(f"file://{directory}", runtime=stack.runtime, environment={})
-        assert isinstance(store, RetryingObjectStore)
+        assert isinstance(store, PolicyObjectStore)
         await store.put("84/ns/1", [b"x"])
         await store.close()
         assert (directory / "objects" / "84" / "ns" / "1.object").read_bytes() == b"x"

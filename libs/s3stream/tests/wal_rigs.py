@@ -19,7 +19,8 @@ from s3stream.object_wal.walk import WalWalk
 from s3stream.ports import OpenWal
 from s3stream.records import StreamRecord
 from s3stream.settings import KIB, MIB, StorageSettings
-from s3stream.stores.retrying import RetryingObjectStore, RetrySettings
+from s3stream.stores.policy import PolicyObjectStore
+from s3stream.stores.retrying import Retries, RetrySettings
 from s3stream.wal import WriteAheadLog
 
 from libs.s3stream.tests.cluster_model import NODE, ClusterModel, ClusterNode
@@ -104,9 +105,8 @@ class ObjectWalRig(WalRig):
         self.failures: list[BaseException] = []
         self.tasks = BackgroundTasks(lambda _, error: self.failures.append(error))
 
-    def retried(self, **changes: int) -> RetryingObjectStore:
-        return RetryingObjectStore(
-            self.store,
+    def retried(self, **changes: int) -> PolicyObjectStore:
+        retries = Retries(
             clock=self.runtime.clock,
             randomness=self.runtime.randomness,
             telemetry=self.runtime.telemetry,
@@ -114,6 +114,7 @@ class ObjectWalRig(WalRig):
                 **{"attempts_max": 3, "backoff_ms_first": 1, "backoff_ms_max": 2, **changes}
             ),
         )
+        return PolicyObjectStore(self.store, [retries])
 
     async def opened(self, **changes: Any) -> ObjectWal:
         self.node = self.cluster.register()

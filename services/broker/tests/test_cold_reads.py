@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_broker.handlers.fetch.cold_reads import ColdReadLimits, ColdReads, FairSlots, ReadSpeed
+from ponor_broker.handlers.fetch.cold_reads import ColdReadLimits, ColdReads, FairSlots
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition import Partition
 from ponor_kafka.errors import ErrorCode
@@ -94,37 +94,6 @@ class TestSlots:
         assert slots.waiting == 0
         async with slots.slot("x"), slots.slot("y"):
             pass
-
-
-class TestSpeed:
-    async def test_what_was_read_is_what_counts(self) -> None:
-        clock = RecordingClock()
-        speed = ReadSpeed(1000, clock)
-        await speed.wait_for(1000)
-        speed.give_back(500)
-        assert clock.slept == []
-        await speed.wait_for(100)
-        assert [round(seconds, 3) for seconds in clock.slept] == [0.25], (
-            "a quarter of a second may be made up for"
-        )
-
-    async def test_zero_is_any(self) -> None:
-        clock = RecordingClock()
-        speed = ReadSpeed(0, clock)
-        for _ in range(10):
-            await speed.wait_for(1 << 40)
-        assert clock.slept == []
-
-
-@dataclass
-class RecordingClock(SteppedClock):
-    """Notes how long everybody wanted to sleep."""
-
-    slept: list[float] = field(default_factory=list)
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        await asyncio.sleep(0)
 
 
 class SlowStream:

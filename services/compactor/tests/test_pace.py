@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from ponor_compactor.haste import DOUBLING_NS
 from ponor_compactor.pace import EVEN_BURST_S, SHARE_MIN, Pace
+from ponor_compactor.rate_ramp import DOUBLING_NS
 from ponor_compactor.settings import CompactorSettings
-from ponor_compactor.token_bucket import NS, TokenBucket
+from ponor_runtime.rate_limit import NS
 from ponor_runtime.telemetry import Telemetry
 
 from libs.s3stream.tests.store_rig import InstantClock
@@ -16,38 +14,6 @@ from libs.s3stream.tests.store_rig import InstantClock
 
 def _pace(clock: InstantClock, **settings: int) -> Pace:
     return Pace(clock, CompactorSettings(**settings), Telemetry())
-
-
-def test_burst_passes_and_then_the_rate_applies() -> None:
-    bucket = TokenBucket(100.0)
-    assert bucket.take(100, 0) == 0
-    assert bucket.take(50, 0) == NS // 2
-    assert bucket.take(0, 0) == NS // 2
-    assert bucket.take(100, 10 * NS) == 0, "an idle period fills the bucket once"
-    assert bucket.take(100, 10 * NS) == NS
-
-
-def test_half_the_rate_takes_twice_as_long() -> None:
-    bucket = TokenBucket(100.0, burst_s=0.0)
-    assert bucket.take(100, 0, 0.5) == 2 * NS
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 2 * NS)), max_size=40),
-    st.integers(1, 1_000),
-)
-def test_no_second_exceeds_the_rate_plus_a_burst(calls: list[tuple[int, int]], per_s: int) -> None:
-    bucket, now_ns = TokenBucket(float(per_s)), 0
-    passed: list[tuple[int, int]] = []
-    for amount, pause_ns in calls:
-        now_ns += pause_ns
-        passed.append((now_ns + bucket.take(amount, now_ns), amount))
-    for number, (begin_ns, _) in enumerate(passed):
-        carried = 0
-        for at_ns, amount in passed[number:]:
-            carried += amount
-            # At most one second's worth may pass ahead of the rate.
-            assert carried - passed[number][1] <= per_s * ((at_ns - begin_ns) / NS + 1) + 1
 
 
 async def test_bytes_and_requests_have_separate_bounds() -> None:

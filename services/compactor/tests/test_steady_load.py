@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from ponor_compactor.pace import Pace
 from ponor_compactor.settings import MIB, CompactorSettings
-from ponor_compactor.token_bucket import NS
+from ponor_runtime.rate_limit import NS
 from ponor_runtime.telemetry import Telemetry
 
 from libs.s3stream.tests.store_rig import InstantClock

@@ -14,7 +14,6 @@ from ponor_gc.abandoned_uploads import AbandonedUploads
 from ponor_gc.deletion_pace import DeletionPace
 from ponor_gc.deletion_right import DeletionRight
 from ponor_gc.image_reading import ReadImage
-from ponor_gc.paced_store import collecting_store
 from ponor_gc.reconciliation import Reconciliation
 from ponor_gc.rounds import Rounds
 from ponor_gc.settings import GcSettings
@@ -30,6 +29,7 @@ from ponor_simulation.chance import wall_ms_at
 from ponor_simulation.object_store import SimObjectStore
 from ponor_simulation.simulation import Simulation
 from s3stream.objects.keys import object_key
+from s3stream.stores.open_store import wrap_object_store
 
 NAMESPACE = "cluster-3"
 ORDINAL = ClusterOrdinal(3)
@@ -128,12 +128,12 @@ class BucketWorld:
         store: ObjectStore | None = None,
         multipart: MultipartStore | None = None,
     ) -> Rounds:
-        pace = DeletionPace(runtime.clock, settings)
-        collecting = collecting_store(store or self.store, pace, runtime)
+        pace = DeletionPace(runtime.clock, settings, runtime.telemetry)
+        collecting = wrap_object_store(store or self.store, runtime=runtime, policy=pace)
         right = DeletionRight(collecting, runtime.clock, runtime.telemetry)
         return Rounds(
             Reconciliation(collecting, right, runtime.clock, settings, runtime.telemetry),
-            AbandonedUploads(multipart, runtime.clock, settings, runtime.telemetry, pace),
+            AbandonedUploads(multipart, runtime.clock, settings, runtime.telemetry),
             right,
             settings,
             runtime.telemetry,

@@ -4,51 +4,78 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from ponor_gc.deletion_pace import KEYS_PER_S_FIRST, KEYS_PER_S_STEP, DeletionPace
-from ponor_gc.paced_store import PacedObjectStore, collecting_store
 from ponor_gc.settings import GcSettings
 from ponor_runtime.object_store import ObjectStoreSlowDownError
 from ponor_runtime.runtime import Runtime
+from ponor_runtime.telemetry import Telemetry
+from s3stream.stores.open_store import wrap_object_store
+from s3stream.stores.policy import Operation, PolicyObjectStore
 
 from libs.s3stream.tests.store_rig import Failure, InstantClock, MemoryObjectStore
 from services.gc.tests.bucket_world import BucketWorld
 
 
+def _pace(clock: InstantClock | None = None, **settings: Any) -> DeletionPace:
+    return DeletionPace(clock or InstantClock(), GcSettings(**settings), Telemetry())
+
+
 async def _take(pace: DeletionPace, keys: Sequence[int]) -> None:
     for number in keys:
-        await pace.turn(number)
-        pace.taken()
+        await pace.call(Operation("delete", "k", keys=number), _succeed)
 
 
-async def test_turns_wait_for_earlier_keys() -> None:
+async def _succeed() -> None:
+    return None
+
+
+async def _slow_down() -> None:
+    await asyncio.sleep(0)
+    raise ObjectStoreSlowDownError("503 Slow Down")
+
+
+async def _slowed(pace: DeletionPace, calls: int = 1) -> None:
+    attempts = [pace.call(Operation("delete", "k"), _slow_down) for _ in range(calls)]
+    outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+    assert all(isinstance(outcome, ObjectStoreSlowDownError) for outcome in outcomes)
+
+
+async def test_deletions_wait_for_earlier_keys() -> None:
     clock = InstantClock()
-    pace = DeletionPace(clock, GcSettings(delete_keys_per_s_min=100, delete_keys_per_s_max=100))
+    pace = _pace(clock, delete_keys_per_s_min=100, delete_keys_per_s_max=100)
     await _take(pace, [50, 200, 1])
     assert clock.slept == [0.5, 2.0]
 
 
+async def test_other_calls_pass() -> None:
+    clock = InstantClock()
+    pace = _pace(clock, delete_keys_per_s_min=1, delete_keys_per_s_max=1)
+    await _take(pace, [100])
+    await pace.call(Operation("put", "k"), _succeed)
+    assert clock.slept == []
+
+
 async def test_rate_rises_by_steps_and_halves_once_for_all_calls_in_flight() -> None:
-    pace = DeletionPace(InstantClock(), GcSettings(delete_keys_per_s_max=1_000))
+    pace = _pace(delete_keys_per_s_max=1_000)
     assert pace.keys_per_s == KEYS_PER_S_FIRST
     await _take(pace, [1] * 4)
     assert pace.keys_per_s == KEYS_PER_S_FIRST + 4 * KEYS_PER_S_STEP == 700
-    first, second, third = await asyncio.gather(*(pace.turn(1) for _ in range(3)))
-    pace.slowed(second)
-    pace.slowed(first)
-    pace.slowed(third)
+    await asyncio.sleep(0)
+    await _slowed(pace, calls=3)
     assert pace.keys_per_s == 350
-    pace.slowed(await pace.turn(1))
+    await _slowed(pace)
     assert pace.keys_per_s == 175
 
 
 async def test_rate_stays_within_bounds() -> None:
-    pace = DeletionPace(InstantClock(), GcSettings(delete_keys_per_s_min=40, delete_keys_per_s_max=600))
+    pace = _pace(delete_keys_per_s_min=40, delete_keys_per_s_max=600)
     await _take(pace, [1] * 50)
     assert pace.keys_per_s == 600
     for _ in range(10):
-        pace.slowed(await pace.turn(1))
+        await _slowed(pace)
     assert pace.keys_per_s == 40
 
 
@@ -56,8 +83,8 @@ async def test_store_gets_a_thousand_keys_per_call_and_slow_down_lowers_the_rate
     inner = MemoryObjectStore()
     for number in range(2_500):
         await inner.put(f"{number}", [b"x"])
-    pace = DeletionPace(InstantClock(), GcSettings())
-    store = PacedObjectStore(inner, pace)
+    pace = _pace()
+    store = PolicyObjectStore(inner, [pace])
     inner.fail("delete", Failure(ObjectStoreSlowDownError("503 Slow Down")))
     keys = [f"{number}" for number in range(2_500)]
     with pytest.raises(ObjectStoreSlowDownError):
@@ -75,8 +102,8 @@ def test_pace_sees_every_slow_down_despite_retries() -> None:
     async def story(runtime: Runtime) -> None:
         inner = MemoryObjectStore()
         await inner.put("a", [b"x"])
-        pace = DeletionPace(runtime.clock, GcSettings(delete_keys_per_s_min=1))
-        store = collecting_store(inner, pace, runtime)
+        pace = DeletionPace(runtime.clock, GcSettings(delete_keys_per_s_min=1), runtime.telemetry)
+        store = wrap_object_store(inner, runtime=runtime, policy=pace)
         inner.fail("delete", *(Failure(ObjectStoreSlowDownError("503 Slow Down")) for _ in range(3)))
         await store.delete(["a"])
         assert inner.objects == {}

@@ -15,13 +15,13 @@ import typer
 from ponor_gc.app import build_rounds
 from ponor_gc.deletion_pace import DeletionPace
 from ponor_gc.image_reading import followed_image
-from ponor_gc.paced_store import open_stores
 from ponor_gc.reconcile_report import ReconcileReport
 from ponor_gc.rounds import NOT_NOW
 from ponor_gc.settings import GcSettings
 from ponor_gc.verdicts import Verdict
 from ponor_runtime.object_store import ObjectStoreError
 from ponor_runtime.settings import load
+from s3stream.stores.open_store import open_stores
 
 from ponor_cli.clients.cluster_address import ClusterAddress, find_cluster
 from ponor_cli.clients.image_reader import read_image, system_runtime
@@ -78,9 +78,11 @@ async def one_round(cluster: ClusterAddress, settings: GcSettings) -> ReconcileR
         cluster.controllers
     )  # says what is wrong with the controllers, if anything, within seconds
     runtime = system_runtime()
-    pace = DeletionPace(runtime.clock, settings)
+    pace = DeletionPace(runtime.clock, settings, runtime.telemetry)
     try:
-        store, multipart = await open_stores(cluster.object_store, pace, runtime, os.environ)
+        store, multipart = await open_stores(
+            cluster.object_store, runtime=runtime, environment=os.environ, policy=pace
+        )
         try:
             rounds = build_rounds(
                 runtime,
@@ -88,7 +90,6 @@ async def one_round(cluster: ClusterAddress, settings: GcSettings) -> ReconcileR
                 lambda: followed_image(runtime, cluster.controllers, ""),
                 store=store,
                 multipart=multipart,
-                pace=pace,
             )
             return await rounds.go()
         finally:

@@ -30,7 +30,7 @@ from s3stream.objects.writer import EncodedObject, ObjectWriter
 from s3stream.ports import ObjectManager, UploadedObject, WalName
 from s3stream.settings import PREPARED_IDS_MAX, StorageSettings
 from s3stream.stores.buffers import last_bytes
-from s3stream.stores.retrying import COMPARED_TAIL_BYTES
+from s3stream.stores.policy import COMPARED_TAIL_BYTES
 from s3stream.upload_plan import StreamPiece, UploadPlan
 
 LOG = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from ponor_runtime.lifecycle import StartRefusedError, end_process
 from ponor_runtime.object_store import ObjectStoreError
 from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
+from s3stream.stores.open_store import open_stores
 
 from ponor_compactor.app import run
 from ponor_compactor.configuration import CompactorConfiguration, read_configuration
-from ponor_compactor.heeding_store import open_stores
 from ponor_compactor.pace import Pace
 
 NAME = "ponor_compactor"
@@ -36,7 +36,9 @@ async def serve(configuration: CompactorConfiguration, runtime: Runtime, stop: a
     runtime.telemetry.gauge("ponor_compactor_resident_max_bytes", _resident_bytes_max)
     pace = Pace(runtime.clock, configuration.settings, runtime.telemetry)
     try:
-        store, multipart = await open_stores(configuration.object_store, pace, runtime, os.environ)
+        store, multipart = await open_stores(
+            configuration.object_store, runtime=runtime, environment=os.environ, policy=pace
+        )
     except ValueError as error:
         raise StartRefusedError(str(error)) from error
 

@@ -14,11 +14,11 @@ from ponor_runtime.lifecycle import StartRefusedError, end_process
 from ponor_runtime.object_store import ObjectStoreError
 from ponor_runtime.ready_file import ServiceAddresses
 from ponor_runtime.runtime import Runtime
+from s3stream.stores.open_store import open_stores
 
 from ponor_gc.app import run
 from ponor_gc.configuration import GcConfiguration, read_configuration
 from ponor_gc.deletion_pace import DeletionPace
-from ponor_gc.paced_store import open_stores
 
 NAME = "ponor_gc"
 REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError, WrongClusterError)
@@ -27,9 +27,11 @@ REMEDIABLE = (NodeFencedError, OperationError, ObjectStoreError, WrongClusterErr
 async def serve(configuration: GcConfiguration, runtime: Runtime, stop: asyncio.Event) -> None:
     """Run the collector, its metrics endpoint and its ready file."""
     metrics = start_metrics(runtime, configuration.metrics)
-    pace = DeletionPace(runtime.clock, configuration.settings)
+    pace = DeletionPace(runtime.clock, configuration.settings, runtime.telemetry)
     try:
-        store, multipart = await open_stores(configuration.object_store, pace, runtime, os.environ)
+        store, multipart = await open_stores(
+            configuration.object_store, runtime=runtime, environment=os.environ, policy=pace
+        )
     except ValueError as error:
         raise StartRefusedError(str(error)) from error
 
@@ -45,7 +47,6 @@ async def serve(configuration: GcConfiguration, runtime: Runtime, stop: asyncio.
             stop=stop,
             ready=ready,
             multipart=multipart,
-            pace=pace,
         )
     finally:
         await multipart.close()

@@ -14,12 +14,10 @@ from ponor_runtime.object_store import (
     MultipartStore,
     MultipartUpload,
     ObjectStoreRefusedError,
-    ObjectStoreSlowDownError,
     OpenMultipart,
 )
 from ponor_runtime.telemetry import Telemetry
 
-from ponor_gc.deletion_pace import DeletionPace
 from ponor_gc.image_reading import ReadImage
 from ponor_gc.reconcile_report import ReconcileReport
 from ponor_gc.settings import GcSettings
@@ -39,12 +37,10 @@ class AbandonedUploads:
         clock: Clock,
         settings: GcSettings,
         telemetry: Telemetry,
-        pace: DeletionPace,
     ) -> None:
         self._store = store
         self._clock = clock
         self._settings = settings
-        self._pace = pace
         self._collected = telemetry.counter("ponor_gc_collected_total", reason="upload")
         self._warned = False
 
@@ -99,12 +95,7 @@ class AbandonedUploads:
         return [] if only_look else abandoned
 
     async def _abort(self, store: MultipartStore, upload: OpenMultipart) -> None:
-        turn = await self._pace.turn(1)
-        try:
-            await store.abort_multipart(MultipartUpload(upload.key, upload.upload_id))
-        except ObjectStoreSlowDownError:
-            self._pace.slowed(turn)
-            raise
+        await store.abort_multipart(MultipartUpload(upload.key, upload.upload_id))
         self._collected.add()
         LOG.info("abandoned multipart upload of %s aborted", upload.key)
 

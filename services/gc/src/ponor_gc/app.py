@@ -18,7 +18,6 @@ from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 
 from ponor_gc.abandoned_uploads import AbandonedUploads
-from ponor_gc.deletion_pace import DeletionPace
 from ponor_gc.deletion_right import DeletionRight
 from ponor_gc.image_reading import FollowImage, followed_image, read_image
 from ponor_gc.reconciliation import Reconciliation
@@ -48,11 +47,10 @@ async def run(
     stop: asyncio.Event,
     ready: Callable[[ServiceAddresses], None],
     multipart: MultipartStore | None = None,
-    pace: DeletionPace | None = None,
 ) -> None:
     """Collect until `stop` is set.
 
-    The caller owns the stores and closes them. `pace` is the rate limit of the store's deletions, if it has one.
+    The caller owns the stores and closes them.
 
     Raises:
         WrongClusterError: controllers, store and configuration belong to different clusters.
@@ -73,7 +71,6 @@ async def run(
     try:
         await asyncio.wait((conversation, stopping, registering), return_when=asyncio.FIRST_COMPLETED)
         if registering.done() and registering.exception() is None:
-            pace = pace or DeletionPace(runtime.clock, settings)
             _begin(
                 tasks,
                 session,
@@ -83,7 +80,6 @@ async def run(
                 joined,
                 store=store,
                 multipart=multipart,
-                pace=pace,
             )
             ready({})
             await asyncio.wait((conversation, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -127,7 +123,6 @@ def _begin(
     *,
     store: ObjectStore,
     multipart: MultipartStore | None,
-    pace: DeletionPace,
 ) -> None:
     """Start the collector's background tasks."""
     clock, telemetry = runtime.clock, runtime.telemetry
@@ -148,7 +143,6 @@ def _begin(
         lambda: followed_image(runtime, options.controllers, session.cluster_id),
         store=store,
         multipart=multipart,
-        pace=pace,
         right=right,
     )
     tasks.spawn(_sweep_while_current(sweeper), "gc-sweeper")
@@ -163,14 +157,13 @@ def build_rounds(
     *,
     store: ObjectStore,
     multipart: MultipartStore | None,
-    pace: DeletionPace,
     right: DeletionRight | None = None,
 ) -> Rounds:
     """Build the reconciliation rounds, for a collector or for a command that runs one round."""
     clock, telemetry = runtime.clock, runtime.telemetry
     right = right or DeletionRight(store, clock, telemetry)
     objects = Reconciliation(store, right, clock, settings, telemetry)
-    uploads = AbandonedUploads(multipart, clock, settings, telemetry, pace)
+    uploads = AbandonedUploads(multipart, clock, settings, telemetry)
     return Rounds(objects, uploads, right, settings, telemetry, follow)
 
 

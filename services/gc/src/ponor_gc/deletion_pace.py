@@ -6,52 +6,58 @@ limits the calls in flight, which is not enough here: a single call in flight ca
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 from ponor_runtime.clock import Clock
+from ponor_runtime.object_store import ObjectStoreSlowDownError
+from ponor_runtime.rate_limit import NS, RateLimit
+from ponor_runtime.telemetry import Telemetry
+from s3stream.stores.policy import Attempt, Operation, StorePolicy
 
 from ponor_gc.settings import GcSettings
 
+_T = TypeVar("_T")
 KEYS_PER_S_FIRST: Final = 500
 KEYS_PER_S_STEP: Final = 50
 """Increase of the rate after a successful call."""
+DELETIONS: Final = frozenset({"delete", "multipart_abort"})
 
 
-class DeletionPace:
-    """Delays deletions to the current rate."""
+class DeletionPace(StorePolicy):
+    """Delays deletions to the current rate; other calls pass."""
 
-    def __init__(self, clock: Clock, settings: GcSettings) -> None:
+    def __init__(self, clock: Clock, settings: GcSettings, telemetry: Telemetry) -> None:
         self._clock = clock
         self._max: Final = float(settings.delete_keys_per_s_max)
         self._min: Final = min(float(settings.delete_keys_per_s_min), self._max)
+        self._limit: Final = RateLimit(self._max)
         self._keys_per_s = max(self._min, min(float(KEYS_PER_S_FIRST), self._max))
-        self._free_at_ns = clock.monotonic_ns()
-        self._turns = 0
+        self._calls = 0
         self._slowed_at = 0
-        """Last turn granted before the last halving. Calls in flight get the same error, so turns up to this one do not halve the rate again."""
+        """Number of the last call before the last halving. Calls in flight get the same error, so calls up to this one do not halve the rate again."""
+        telemetry.gauge("ponor_gc_delete_keys_per_second", lambda: self._keys_per_s)
 
     @property
     def keys_per_s(self) -> float:
         """Return the current rate."""
         return self._keys_per_s
 
-    async def turn(self, keys: int) -> int:
-        """Wait until this many keys may be deleted; return the number of the turn."""
-        assert keys > 0
+    async def call(self, operation: Operation, attempt: Attempt[_T]) -> _T:
+        if operation.name not in DELETIONS:
+            return await attempt()
         now_ns = self._clock.monotonic_ns()
-        begin_ns = max(now_ns, self._free_at_ns)
-        self._free_at_ns = begin_ns + int(keys / self._keys_per_s * 1e9)
-        if begin_ns > now_ns:
-            await self._clock.sleep((begin_ns - now_ns) / 1e9)
-        self._turns += 1
-        return self._turns
-
-    def taken(self) -> None:
-        """Record a successful call."""
+        wait_ns = self._limit.wait_ns(now_ns)
+        self._limit.charge(operation.keys, now_ns, self._keys_per_s / self._max)
+        if wait_ns:
+            await self._clock.sleep(wait_ns / NS)
+        self._calls += 1
+        number = self._calls
+        try:
+            result = await attempt()
+        except ObjectStoreSlowDownError:
+            if number > self._slowed_at:
+                self._keys_per_s = max(self._keys_per_s / 2, self._min)
+                self._slowed_at = self._calls
+            raise
         self._keys_per_s = min(self._keys_per_s + KEYS_PER_S_STEP, self._max)
-
-    def slowed(self, turn: int) -> None:
-        """Record a "slow down" error of the call with this turn."""
-        if turn > self._slowed_at:
-            self._keys_per_s = max(self._keys_per_s / 2, self._min)
-            self._slowed_at = self._turns
+        return result

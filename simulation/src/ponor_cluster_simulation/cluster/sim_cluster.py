@@ -14,7 +14,6 @@ from ponor_broker.options import BrokerOptions
 from ponor_broker.settings import BrokerSettings
 from ponor_compactor.app import CompactorOptions
 from ponor_compactor.app import run as run_compactor
-from ponor_compactor.heeding_store import compacting_stores
 from ponor_compactor.pace import Pace
 from ponor_compactor.settings import CompactorSettings
 from ponor_controller.app import run as run_controller
@@ -36,7 +35,7 @@ from ponor_simulation.object_store import SimObjectStore
 from ponor_simulation.process import SimProcess
 from ponor_simulation.simulation import Simulation
 from s3stream.stores.directory import DirectoryObjectStore
-from s3stream.stores.open_store import wrap_multipart_store, wrap_object_store
+from s3stream.stores.open_store import wrap_multipart_store, wrap_object_store, wrap_stores
 from s3stream.stores.probe.start_check import Condition
 from s3stream.stores.retrying import RetrySettings
 
@@ -295,7 +294,7 @@ class SimCluster:
         pace = Pace(runtime.clock, settings, runtime.telemetry)
         assert self.store is not None
         parts = SimMultipartStore(self.store, part_size_bytes_min=self._part_size_bytes_min)
-        store, multipart = compacting_stores(self.store, parts, pace, runtime)
+        store, multipart = wrap_stores(self.store, parts, runtime=runtime, policy=pace)
         await run_compactor(
             runtime,
             settings,

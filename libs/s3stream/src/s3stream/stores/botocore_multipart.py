@@ -40,11 +40,12 @@ class BotocoreMultipartStore:
         self._bucket = bucket
         self._completes_create_only = True
 
-    def requests_of_complete(self) -> Mapping[str, int]:
-        """How many calls a completion makes, for `MeteredMultipartStore`."""
-        return (
-            {"multipart_complete": 1} if self._completes_create_only else {"head": 1, "multipart_complete": 1}
-        )
+    def requests_of(self, operation: str, size_bytes: int, *, taken: bool) -> Mapping[str, int]:
+        """Return the requests of one operation: a completion may need a HEAD (`metered.CountsRequests`)."""
+        del size_bytes, taken
+        if operation != "multipart_complete" or self._completes_create_only:
+            return {operation: 1}
+        return {"head": 1, operation: 1}
 
     async def create_multipart(self, key: str) -> MultipartUpload:
         client = await self._bucket.client()

@@ -1,7 +1,8 @@
-"""How many calls may be in flight to a store: fewer when it asks to slow down, slowly more again when it answers.
+"""Limits of the calls in flight to a store: lower when it asks to slow down, slowly higher again afterwards.
 
-Additive increase, multiplicative decrease, as TCP does: every full window of answers adds one, "slow down" halves. The calls that were in
-flight at that moment will be told the same; they halve nothing more. One window for all writes of a process, so that log and uploads share what the store takes.
+Callers wait here instead of in sockets and threads. The rule is additive increase, multiplicative decrease, as
+in TCP: every full window of answers adds one call, "slow down" halves. Calls in flight at that moment usually
+get the same answer; they do not halve the limit again.
 """
 
 from __future__ import annotations
@@ -10,15 +11,22 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from ponor_runtime.object_store import ObjectStoreSlowDownError
+from ponor_runtime.telemetry import Telemetry
 
+from s3stream.stores.policy import Attempt, Operation, StorePolicy
+
+_T = TypeVar("_T")
 LIMIT_MIN: Final = 1.0
+READS_IN_FLIGHT_MAX: Final = 64
+WRITES_IN_FLIGHT_MAX: Final = 32
+PARTS_IN_FLIGHT_MAX: Final = 16
 
 
 class CongestionWindow:
-    """Places for calls in flight, given in the order of the calls. Never more than `in_flight_max`."""
+    """Places for calls in flight, granted in the order of the calls. Never more than `in_flight_max`."""
 
     def __init__(self, in_flight_max: int) -> None:
         assert in_flight_max >= 1
@@ -28,21 +36,21 @@ class CongestionWindow:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._calls = 0
         self._shrunk_at = 0
-        """Calls that began up to this one were in flight when the window was halved last."""
+        """Calls up to this number were in flight at the last halving."""
 
     @property
     def limit(self) -> int:
-        """Calls that may be in flight now."""
+        """Maximum calls in flight at present."""
         return int(self._limit)
 
     @property
     def in_flight(self) -> int:
-        """Calls that are."""
+        """Calls in flight."""
         return self._in_flight
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Hold a place for one call, and learn from how it ends."""
+        """Hold a place for one call, and adapt the limit to its outcome."""
         await self._enter()
         self._calls += 1
         number = self._calls
@@ -65,11 +73,12 @@ class CongestionWindow:
         try:
             await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():  # given and cancelled in the same turn
+            if place.done() and not place.cancelled():  # granted and cancelled in the same turn
                 self._leave()
             raise
 
     def _leave(self) -> None:
+        assert self._in_flight > 0
         self._in_flight -= 1
         while self._waiting and self._in_flight < self.limit:
             place = self._waiting.popleft()
@@ -78,6 +87,32 @@ class CongestionWindow:
                 place.set_result(None)
 
     def _shrink(self, number: int) -> None:
+        assert number <= self._calls
         if number > self._shrunk_at:
             self._limit = max(self._limit / 2, LIMIT_MIN)
             self._shrunk_at = self._calls
+
+
+class ConcurrencyLimit(StorePolicy):
+    """Limits concurrent reads and concurrent writes. Listings are long and rare; they are not limited.
+
+    Its place is inside the retries: a caller that pauses before a repetition holds no place.
+    """
+
+    def __init__(
+        self,
+        *,
+        reads_in_flight_max: int = READS_IN_FLIGHT_MAX,
+        writes_in_flight_max: int = WRITES_IN_FLIGHT_MAX,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self.reads: Final = CongestionWindow(reads_in_flight_max)
+        self.writes: Final = CongestionWindow(writes_in_flight_max)
+        if telemetry is not None:
+            telemetry.gauge("ponor_object_store_concurrency", lambda: self.reads.limit, **{"class": "read"})
+            telemetry.gauge("ponor_object_store_concurrency", lambda: self.writes.limit, **{"class": "write"})
+
+    async def call(self, operation: Operation, attempt: Attempt[_T]) -> _T:
+        window = self.reads if operation.name == "get" else self.writes
+        async with window.place():
+            return await attempt()

@@ -1,4 +1,4 @@
-"""From a URL to a store that is metered, limited and retried: the one place that knows all of them."""
+"""Composition of object stores: from a URL to a store whose calls are retried, limited and metered."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from urllib.parse import urlsplit
 from ponor_runtime.object_store import MultipartStore, ObjectStore
 from ponor_runtime.runtime import Runtime
 
+from s3stream.stores.congestion import PARTS_IN_FLIGHT_MAX, ConcurrencyLimit
 from s3stream.stores.directory import DirectoryObjectStore
 from s3stream.stores.directory_multipart import DirectoryMultipartStore
-from s3stream.stores.limited import LimitedObjectStore
-from s3stream.stores.metered import MeteredObjectStore
-from s3stream.stores.multipart_wrappers import (
-    LimitedMultipartStore,
-    MeteredMultipartStore,
-    RetryingMultipartStore,
+from s3stream.stores.metered import Meter
+from s3stream.stores.policy import (
+    PART_OPERATIONS,
+    PolicyMultipartStore,
+    PolicyObjectStore,
+    StorePolicy,
 )
-from s3stream.stores.retrying import RetryingObjectStore, RetrySettings
+from s3stream.stores.retrying import Retries, RetrySettings
 from s3stream.stores.s3 import S3ObjectStore
 from s3stream.stores.s3_location import parse_s3_location
 
@@ -29,35 +30,104 @@ async def open_object_store(
     """Open `file://DIR` or `s3://BUCKET/PREFIX?endpoint=URL`.
 
     Args:
-        url: where the objects are; see `s3_location.py` for the parameters of S3.
+        url: location of the objects; `s3_location.py` lists the parameters of S3.
         runtime: clock, randomness, disk and telemetry of this process.
-        environment: where the usual AWS_* variables are read from.
-        retry: bounds of the repetitions.
+        environment: source of the AWS_* variables.
+        retry: bounds of the retries.
 
     Raises:
-        ValueError: the URL names no store that there is, or cannot be read.
+        ValueError: the URL is malformed or names no known kind of store.
         ObjectStoreError: the directory cannot be used. An S3 server is not contacted here.
     """
     raw = await open_raw_store(url, runtime=runtime, environment=environment)
     return wrap_object_store(raw, runtime=runtime, retry=retry)
 
 
+async def open_stores(
+    url: str,
+    *,
+    runtime: Runtime,
+    environment: Mapping[str, str],
+    policy: StorePolicy | None = None,
+    retry: RetrySettings | None = None,
+) -> tuple[ObjectStore, MultipartStore]:
+    """Open a store and its multipart interface, for processes that compact or collect garbage.
+
+    Args:
+        url: as in `open_object_store`.
+        runtime: as in `open_object_store`.
+        environment: as in `open_object_store`.
+        policy: the process's own policy, for example a rate limit.
+        retry: bounds of the retries.
+
+    Raises:
+        ValueError, ObjectStoreError: as `open_object_store`.
+    """
+    raw = await open_raw_store(url, runtime=runtime, environment=environment)
+    try:
+        parts = await open_raw_multipart_store(url, runtime=runtime, environment=environment)
+    except BaseException:
+        await raw.close()
+        raise
+    return wrap_stores(raw, parts, runtime=runtime, policy=policy, retry=retry)
+
+
+def wrap_stores(
+    raw: ObjectStore,
+    raw_parts: MultipartStore,
+    *,
+    runtime: Runtime,
+    policy: StorePolicy | None = None,
+    retry: RetrySettings | None = None,
+) -> tuple[ObjectStore, MultipartStore]:
+    """Apply the policies to both interfaces of one raw store."""
+    store = wrap_object_store(raw, runtime=runtime, policy=policy, retry=retry)
+    return store, wrap_multipart_store(raw_parts, store, runtime=runtime, policy=policy, retry=retry)
+
+
 def wrap_object_store(
-    raw: ObjectStore, *, runtime: Runtime, retry: RetrySettings | None = None
-) -> ObjectStore:
-    """Put metering, limits and retries around a raw store, in the order in which every repeated call counts again."""
-    metered = MeteredObjectStore(raw, runtime.telemetry, runtime.clock)
-    return RetryingObjectStore(
-        LimitedObjectStore(metered, telemetry=runtime.telemetry),
+    raw: ObjectStore,
+    *,
+    runtime: Runtime,
+    policy: StorePolicy | None = None,
+    retry: RetrySettings | None = None,
+) -> PolicyObjectStore:
+    """Apply retries, the process's own policy, the concurrency limit and the meter to a raw store.
+
+    In this order, the process's policy sees every attempt and every "slow down" error; pauses before a retry
+    and waits of that policy hold no place in the concurrency limit and do not count as the store's time.
+    """
+    telemetry = runtime.telemetry
+    retries = Retries(clock=runtime.clock, randomness=runtime.randomness, telemetry=telemetry, settings=retry)
+    own = () if policy is None else (policy,)
+    meter = Meter(raw, telemetry, runtime.clock)
+    return PolicyObjectStore(raw, (retries, *own, ConcurrencyLimit(telemetry=telemetry), meter))
+
+
+def wrap_multipart_store(
+    raw: MultipartStore,
+    store: ObjectStore,
+    *,
+    runtime: Runtime,
+    policy: StorePolicy | None = None,
+    retry: RetrySettings | None = None,
+) -> PolicyMultipartStore:
+    """Apply the same policies to a raw multipart store; `store` is the store of whole objects at the same place."""
+    retries = Retries(
         clock=runtime.clock,
         randomness=runtime.randomness,
         telemetry=runtime.telemetry,
         settings=retry,
+        operations=PART_OPERATIONS,
     )
+    own = () if policy is None else (policy,)
+    limit = ConcurrencyLimit(writes_in_flight_max=PARTS_IN_FLIGHT_MAX)
+    meter = Meter(raw, runtime.telemetry, runtime.clock, PART_OPERATIONS)
+    return PolicyMultipartStore(raw, (retries, *own, limit, meter), store)
 
 
 async def open_raw_store(url: str, *, runtime: Runtime, environment: Mapping[str, str]) -> ObjectStore:
-    """The same without metering, limits and retries: for probes, which want to see every answer as it comes.
+    """Open a store without policies, for probes, which inspect every answer.
 
     Raises:
         ValueError, ObjectStoreError: as `open_object_store`.
@@ -70,55 +140,17 @@ async def open_raw_store(url: str, *, runtime: Runtime, environment: Mapping[str
     raise ValueError(f"object store URL {url!r}: file:///DIR or s3://BUCKET/PREFIX?endpoint=URL is expected")
 
 
-async def open_multipart_store(
-    url: str,
-    *,
-    runtime: Runtime,
-    environment: Mapping[str, str],
-    store: ObjectStore,
-    retry: RetrySettings | None = None,
-) -> MultipartStore:
-    """Open the same place for objects in parts; for processes that compact or collect garbage.
-
-    Args:
-        url: as `open_object_store` has it.
-        runtime: clock, randomness, disk and telemetry of this process.
-        environment: where the usual AWS_* variables are read from.
-        store: the store of whole objects that was opened there; it tells whether a completion whose answer was lost was applied.
-        retry: bounds of the repetitions.
-
-    Raises:
-        ValueError, ObjectStoreError: as `open_object_store`.
-    """
-    raw = await open_raw_multipart_store(url, runtime=runtime, environment=environment)
-    return wrap_multipart_store(raw, store, runtime=runtime, retry=retry)
-
-
-def wrap_multipart_store(
-    raw: MultipartStore, store: ObjectStore, *, runtime: Runtime, retry: RetrySettings | None = None
-) -> MultipartStore:
-    """Put metering, limits and retries around a raw store of parts."""
-    return RetryingMultipartStore(
-        LimitedMultipartStore(MeteredMultipartStore(raw, runtime.telemetry, runtime.clock)),
-        store=store,
-        clock=runtime.clock,
-        randomness=runtime.randomness,
-        telemetry=runtime.telemetry,
-        settings=retry,
-    )
-
-
 async def open_raw_multipart_store(
     url: str, *, runtime: Runtime, environment: Mapping[str, str]
 ) -> MultipartStore:
-    """The same without metering, limits and retries.
+    """Open a multipart store without policies.
 
     Raises:
         ValueError, ObjectStoreError: as `open_object_store`.
     """
     scheme = urlsplit(url).scheme
     if scheme == "s3":
-        # Imported here: botocore costs half a second and 20 MiB, which brokers and controllers do without.
+        # Imported here: botocore costs half a second and 20 MiB, which brokers and controllers save.
         from s3stream.stores.botocore_client import BotocoreBucket
         from s3stream.stores.botocore_multipart import BotocoreMultipartStore
 
@@ -131,7 +163,7 @@ async def open_raw_multipart_store(
 
 
 def _directory(url: str) -> PurePosixPath:
-    # Taken literally: a path may hold '%', '?' and '#', and whoever writes file://DIR does not encode DIR.
+    # Taken literally: a path may contain '%', '?' and '#', and users who write file://DIR do not encode DIR.
     path = PurePosixPath(url.removeprefix("file://"))
     if not path.is_absolute() or path == PurePosixPath("/") or ".." in path.parts:
         raise ValueError(f"object store URL {url!r}: file:///ABSOLUTE/DIR is expected (three slashes)")

@@ -24,7 +24,7 @@ from ponor_runtime.disk import Buffer
 from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectInfo, ObjectNotFoundError, check_key
 
 from s3stream.stores.buffers import joined, total_bytes
-from s3stream.stores.metered import DELETE_BATCH_KEYS, LIST_PAGE_KEYS
+from s3stream.stores.policy import DELETE_BATCH_KEYS, LIST_PAGE_KEYS
 from s3stream.stores.reads_in_place import put_in_place
 from s3stream.stores.s3_errors import OBSTORE_ERRORS, as_store_error, is_range_beyond_end
 from s3stream.stores.s3_location import S3Location
@@ -54,10 +54,10 @@ class S3ObjectStore:
         self._in_place: InPlaceReader | None = None
         self._reads_in_place = True
 
-    def requests_of_put(self, size_bytes: int, *, taken: bool) -> Mapping[str, int]:
-        """How many calls a put makes, for `MeteredObjectStore`."""
-        if size_bytes <= MULTIPART_BYTES_MIN:
-            return {"put": 1}
+    def requests_of(self, operation: str, size_bytes: int, *, taken: bool) -> Mapping[str, int]:
+        """Return the requests of one operation: a large put is several (`metered.CountsRequests`)."""
+        if operation != "put" or size_bytes <= MULTIPART_BYTES_MIN:
+            return {operation: 1}
         if taken:
             return {"head": 1}
         return {
@@ -67,11 +67,11 @@ class S3ObjectStore:
             "multipart_complete": 1,
         }
 
-    def call_attributes(self, op: str, key: str) -> Mapping[str, str]:
-        """What OpenTelemetry calls a put or a get of this bucket, for `MeteredObjectStore`."""
+    def call_attributes(self, operation: str, key: str) -> Mapping[str, str]:
+        """Return OpenTelemetry's attributes of a put or a get (`metered.DescribesCalls`)."""
         return {
             "rpc.system.name": "aws-api",
-            "rpc.method": _RPC_METHODS[op],
+            "rpc.method": _RPC_METHODS[operation],
             "aws.s3.bucket": self._bucket,
             "aws.s3.key": self._key_prefix + key,
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from typing import Final
 
 from ponor_kafka.errors import ErrorCode
 from ponor_runtime.clock import Clock
+from ponor_runtime.rate_limit import NS, RateLimit
 from ponor_runtime.telemetry import Telemetry
 from s3stream.errors import ObjectCorruptError, S3StreamError
 from s3stream.records import StreamRecord
@@ -97,37 +99,14 @@ class FairSlots:
         self._free += 1
 
 
-class ReadSpeed:
-    """Bytes per second, granted as points in time; what was granted and not read is given back."""
-
-    def __init__(self, bytes_per_s_max: int, clock: Clock) -> None:
-        self._bytes_per_s_max = bytes_per_s_max
-        self._clock = clock
-        self._free_at_s = 0.0
-
-    async def wait_for(self, size_bytes: int) -> None:
-        """Return when so many bytes may be read."""
-        if self._bytes_per_s_max == 0:
-            return
-        now_s = self._clock.monotonic_ns() / 1e9
-        begin_s = max(self._free_at_s, now_s - BURST_MS / 1000)
-        self._free_at_s = begin_s + size_bytes / self._bytes_per_s_max
-        if begin_s > now_s:
-            await self._clock.sleep(begin_s - now_s)
-
-    def give_back(self, size_bytes: int) -> None:
-        """These bytes were not read."""
-        if self._bytes_per_s_max:
-            self._free_at_s -= size_bytes / self._bytes_per_s_max
-
-
 class ColdReads:
     """See the module's docstring."""
 
     def __init__(self, limits: ColdReadLimits, *, clock: Clock, telemetry: Telemetry) -> None:
         self._limits = limits
         self._slots = FairSlots(limits.in_flight_max)
-        self._speed = ReadSpeed(limits.bytes_per_s_max, clock)
+        self._clock = clock
+        self._speed = RateLimit(limits.bytes_per_s_max or math.inf, burst_s=BURST_MS / 1000)
         self._reported: dict[str, None] = {}
         self._begun = 0
         self._refused = telemetry.counter("ponor_cold_reads_refused_total")
@@ -167,7 +146,11 @@ class ColdReads:
             self._begun -= 1
 
     async def _read(self, partition: Partition, offset: int, bytes_max: int) -> list[StreamRecord]:
-        await self._speed.wait_for(bytes_max)
+        now_ns = self._clock.monotonic_ns()
+        wait_ns = self._speed.wait_ns(now_ns)
+        self._speed.charge(bytes_max, now_ns)
+        if wait_ns:
+            await self._clock.sleep(wait_ns / NS)
         read_bytes = 0
         try:
             records = await partition.read(offset, bytes_max)

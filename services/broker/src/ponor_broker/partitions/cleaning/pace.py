@@ -5,16 +5,17 @@ What lives here: the counting and the rests. Clients' requests share the loop wi
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from ponor_runtime.clock import Clock
+from ponor_runtime.rate_limit import NS, RateLimit
 
 SLICE_NS: Final = 2_000_000
 LOOKS_PER_CLOCK: Final = 64
 """The clock is asked after so many steps, each of which takes a few microseconds."""
 STEPS_PER_SLICE_MAX: Final = 8_192
 """A slice ends then at the latest: under a clock that stands still while something runs, others would never come."""
-_NS: Final = 1_000_000_000
 
 
 class Pace:
@@ -22,17 +23,14 @@ class Pace:
 
     def __init__(self, clock: Clock, *, bytes_per_s_max: int, busy_percent_max: int) -> None:
         self._clock = clock
-        self._bytes_per_s_max = bytes_per_s_max
+        self._bytes = RateLimit(bytes_per_s_max or math.inf)
         self._rest_percent = (100 - busy_percent_max) * 100 // busy_percent_max
         self._began_ns = clock.monotonic_ns()
-        self._free_ns = self._began_ns
         self._steps = 0
 
     def moved(self, size_bytes: int) -> None:
         """So many bytes were read or written."""
-        if self._bytes_per_s_max:
-            now_ns = self._clock.monotonic_ns()
-            self._free_ns = max(self._free_ns, now_ns) + size_bytes * _NS // self._bytes_per_s_max
+        self._bytes.charge(size_bytes, self._clock.monotonic_ns())
 
     def step(self) -> bool:
         """A step of work was done; whether the slice is over, and `rest` is due."""
@@ -47,8 +45,8 @@ class Pace:
         """Let others have the loop, and wait as long as the bounds want."""
         now_ns = self._clock.monotonic_ns()
         busy_ns = now_ns - self._began_ns
-        pause_ns = max(self._free_ns - now_ns, busy_ns * self._rest_percent // 100, 0)
-        await self._clock.sleep(pause_ns / _NS)
+        pause_ns = max(self._bytes.wait_ns(now_ns), busy_ns * self._rest_percent // 100)
+        await self._clock.sleep(pause_ns / NS)
         self.begin()
 
     def begin(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from ponor_compactor.token_bucket import NS
+from ponor_runtime.rate_limit import NS
 
 DOUBLING_NS: Final = 120 * NS
 """Time of uninterrupted work that doubles the share. If a load needs five times the minimum, about two and a half minutes of it accumulate
@@ -20,7 +20,7 @@ HALVING_NS: Final = DOUBLING_NS // 4
 _OCTAVES_MAX: Final = 64.0
 
 
-class Haste:
+class RateRamp:
     """The share as a function of the last start or end of a task.
 
     Args:
