@@ -19,7 +19,7 @@ from tests.e2e.scenarios import create_topic
 pytestmark = pytest.mark.e2e
 NOW_MS = time.time_ns() // 1_000_000
 """Records of long ago would be deleted by retention while the test runs."""
-COMPRESSIONS = ("none", "zstd")
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +147,25 @@ def test_a_follower_sees_what_comes_and_ends_with_130_on_ctrl_c(cluster: LocalCl
     following.stdout.close()
 
 
+def test_produce_ends_with_130_on_ctrl_c_while_it_waits_for_input(cluster: LocalCluster) -> None:
+    create_topic(cluster, "typed", 1)
+    typing = subprocess.Popen(
+        words(cluster, "topic", "produce", "typed"), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert typing.stdin is not None
+    assert typing.stderr is not None
+    typing.stdin.write(b"first\n")
+    typing.stdin.flush()
+    # The record is written without a further line: produce does not wait for a full batch.
+    found = run(cluster, "topic", "consume", "typed", "--offset", "earliest", "-n", "1")
+    assert found.stdout == b"first\n"
+    typing.send_signal(signal.SIGINT)
+    assert typing.wait(240) == 130
+    assert b"Traceback" not in typing.stderr.read()
+    typing.stdin.close()
+    typing.stderr.close()
+
+
 def test_a_group_is_shared_with_other_clients_and_goes_on_where_it_was(cluster: LocalCluster) -> None:
     create_topic(cluster, "shared", 4)
     stdin = b"".join(b"%d:%d\n" % (number, number) for number in range(200))
@@ -175,6 +194,7 @@ def test_a_group_is_shared_with_other_clients_and_goes_on_where_it_was(cluster: 
 @pytest.fixture(scope="module")
 def topic_of_errors(cluster: LocalCluster) -> None:
     create_topic(cluster, "errors", 1)
+    cluster.run("topic", "create", "keyed-only", "--config", "cleanup.policy=compact")
 
 
 @pytest.mark.usefixtures("topic_of_errors")
@@ -184,6 +204,13 @@ def topic_of_errors(cluster: LocalCluster) -> None:
         (("produce", "nowhere"), b"x\n", "ponor topic create nowhere"),
         (("produce", "errors", "-p", "9"), b"x\n", "no partition 9"),
         (("produce", "errors", "--json"), b'{"value": 1}\n{\n', "line 2"),
+        (
+            ("produce", "errors", "--json"),
+            b'{"headers": {"a": "b"}}\n',
+            "line 1: give the record a key or a value",
+        ),
+        (("produce", "keyed-only"), b"no key\n", "keyed-only-0 refuses: INVALID_RECORD"),
+        (("produce", "errors"), b"x" * 1_100_000, "max.message.bytes is the limit"),
         (("produce", "errors", "--compression", "rar"), b"", "choose none, gzip"),
         (("consume", "errors", "--offset", "soon"), b"", "earliest, latest"),
         (("consume", "errors", "--from-beginning", "--offset", "1"), b"", "one of them"),

@@ -22,8 +22,6 @@ from ponor_cli.clients.image_reader import image_of
 from ponor_cli.local.cluster_file import ClusterFile
 from ponor_cli.local.directory import ClusterDirectory
 from ponor_cli.local.ports import free_ports
-from ponor_cli.records.leader_connections import LeaderConnections
-from ponor_cli.records.topic_reader import LATEST, TopicReader
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -34,7 +32,17 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from tools.demo.clients import FAMILIES, TOPIC, VALUE_BYTES, Seen, make_topic, quiet_clients, read, write
+from tools.demo.clients import (
+    FAMILIES,
+    TOPIC,
+    VALUE_BYTES,
+    Seen,
+    end_offsets,
+    make_topic,
+    quiet_clients,
+    read,
+    write,
+)
 from tools.demo.holdings import TopicHoldings, holdings_of
 from tools.demo.picture import render_svg, render_terminal
 
@@ -170,8 +178,7 @@ def await_uploads(cluster: ClusterFile) -> tuple[TopicHoldings, dict[int, int]]:
     The picture shows the rest as hatched.
     """
     address = ClusterAddress(cluster.bootstrap, cluster.controllers, cluster.object_store)
-    with LeaderConnections(cluster.bootstrap, TOPIC) as leaders:
-        ends = TopicReader(leaders).offsets(leaders.partitions, LATEST)
+    ends = end_offsets(cluster.bootstrap)
     deadline = time.monotonic() + UPLOAD_S_MAX
     while True:
         held = holdings_of(image_of(address), TOPIC, PARTITIONS)

@@ -72,6 +72,16 @@ def make_topic(bootstrap: str, partitions: int) -> None:
         made.result(30)
 
 
+def end_offsets(bootstrap: str) -> dict[int, int]:
+    """Return the end offset of every partition of the demo's topic."""
+    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap)
+    try:
+        partitions = [kafka.TopicPartition(TOPIC, each) for each in consumer.partitions_for_topic(TOPIC)]
+        return {each.partition: end for each, end in consumer.end_offsets(partitions).items()}
+    finally:
+        consumer.close()
+
+
 def _key(family: str, number: int) -> bytes:
     return f"{family}/{number}".encode()
 

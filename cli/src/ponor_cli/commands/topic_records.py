@@ -1,4 +1,4 @@
-"""`ponor topic produce` and `ponor topic consume`: records between a topic and standard input and output."""
+"""`ponor topic produce` and `ponor topic consume`: records from standard input, and to standard output."""
 
 from __future__ import annotations
 
@@ -7,36 +7,73 @@ import select
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from ponor_kafka.compression import Codec
 
 from ponor_cli.clients.cluster_address import find_bootstrap
 from ponor_cli.commands.options import BootstrapOption, DataOption, OutputOption
 from ponor_cli.errors import CommandError
 from ponor_cli.output import OutputFormat, counted, print_rows
-from ponor_cli.records.leader_connections import LeaderConnections
-from ponor_cli.records.record_text import RecordFormat, TextRecord, parse_header, parse_json, parse_plain
-from ponor_cli.records.topic_consumption import Consumption, consume_until_done
-from ponor_cli.records.topic_writer import TopicWriter
+from ponor_cli.records.text import RecordFormat, TextRecord, parse_header, parse_json, parse_plain
 
+if TYPE_CHECKING:
+    from ponor_cli.records.producer import TopicProducer
+
+COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 CHUNK_BYTES: Final = 64 * 1024
 LINGER_S: Final = 0.05
-"""How long a line may wait for others before it is written."""
+"""How long a line waits for more lines before it is written."""
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="topic")]
 SeparatorOption = Annotated[
     str | None,
     typer.Option(
-        "--key-separator", "-K", metavar="TEXT", help="Between key and value; without it there are no keys."
+        "--key-separator",
+        "-K",
+        metavar="TEXT",
+        help="Text between key and value; without it lines are values.",
     ),
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="One JSON object a line: key, value, headers, partition, timestamp.")
+    bool, typer.Option("--json", help="A JSON object per line: key, value, headers, partition, timestamp.")
 ]
-PRODUCE_HELP = """Write records from standard input, a line each; returns when they are durable.
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record; repeatable."),
+]
+KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="Key of the records that have none.")]
+TargetOption = Annotated[
+    int | None, typer.Option("--partition", "-p", help="Partition of the records; default: by key.")
+]
+CompressionOption = Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")]
+BeginningOption = Annotated[bool, typer.Option("--from-beginning", help="Start at the oldest record.")]
+OffsetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--offset", metavar="WHERE", help="Start at earliest, latest, N, -N (the last N) or @MS (a time)."
+    ),
+]
+PartitionsOption = Annotated[
+    list[int] | None, typer.Option("--partition", "-p", help="Read only this partition; repeatable.")
+]
+MaxOption = Annotated[
+    int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after this number of records.")
+]
+GroupOption = Annotated[
+    str | None, typer.Option("--group", "-g", help="Join this group and start at its offsets.")
+]
+FollowOption = Annotated[
+    bool, typer.Option("--follow/--no-follow", help="Wait for more records at the end, or stop there.")
+]
+FormOption = Annotated[
+    RecordFormat,
+    typer.Option(
+        "-o", "--output", help="value: values only; table: with partition and offset; json: objects."
+    ),
+]
+PRODUCE_HELP = """Write each line of standard input as a record. Returns when all records are durable.
 
 \b
 Examples:
@@ -44,15 +81,15 @@ Examples:
   ponor topic produce -K : orders < lines.txt        # lines of KEY:VALUE
   ponor topic produce --json -H source=test orders < records.jsonl
 """
-CONSUME_HELP = """Write a topic's records to standard output, as they come, until Ctrl-C.
+CONSUME_HELP = """Write the records of a topic to standard output until Ctrl-C.
 
 \b
 Examples:
   ponor topic consume greetings --from-beginning --no-follow
   ponor topic consume orders --json --partition 0 --offset 100 -n 10
-  ponor topic consume orders --group readers         # shares partitions, commits what was written
+  ponor topic consume orders --group readers         # shares partitions, commits written records
 
-Ends with 0 when it has written what was asked for or its reader closed the pipe, 1 on errors, 130 on Ctrl-C.
+Exit codes: 0 when all requested records are written or the reader closed the pipe, 1 on errors, 130 after Ctrl-C.
 """
 
 
@@ -60,85 +97,67 @@ def produce(
     name: NameArgument,
     key_separator: SeparatorOption = None,
     json_lines: JsonOption = False,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="On every record; repeatable."),
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", "-k", help="Key of every record that has none of its own.")
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", help="Write to this one; default: by key.")
-    ] = None,
-    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    header: HeaderOption = None,
+    key: KeyOption = None,
+    partition: TargetOption = None,
+    compression: CompressionOption = "none",
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """See PRODUCE_HELP."""
+    from ponor_cli.records.producer import open_producer  # aiokafka takes a while to import
+
     if json_lines and key_separator is not None:
-        raise CommandError("--json and --key-separator: JSON names keys itself; give one of them")
+        raise CommandError("--json and --key-separator: a JSON object names its key; give one of them")
+    if compression not in COMPRESSIONS:
+        raise CommandError(f"--compression {compression}: choose {', '.join(COMPRESSIONS)}")
     headers = [parse_header(text) for text in header or []]
     own_key = None if key is None else key.encode()
     separator = None if key_separator is None else _separator(key_separator)
-    with LeaderConnections(find_bootstrap(data, bootstrap), name) as leaders:
-        writer = TopicWriter(leaders, codec=_codec(compression), partition=partition)
+    address = find_bootstrap(data, bootstrap)
+    with open_producer(address, name, compression=compression, partition=partition) as producer:
         try:
             for number, line in _lines(sys.stdin.fileno()):
                 if line is None:
-                    writer.flush()
+                    producer.flush()
                 elif json_lines:
                     if line.strip():
-                        writer.add(_with_key(parse_json(line, number, [*headers]), own_key))
+                        record = _with_key(parse_json(line, number, [*headers]), own_key)
+                        if record.key is None and record.value is None:
+                            raise CommandError(f"line {number}: give the record a key or a value")
+                        producer.add(record)
                 else:
-                    writer.add(parse_plain(line, separator, [*headers], own_key))
-            writer.flush()
+                    producer.add(parse_plain(line, separator, [*headers], own_key))
+            producer.flush()
         except CommandError:
-            if writer.written:
-                _report(name, writer, output)
+            if producer.written:
+                _report(name, producer, output)
             raise
-        _report(name, writer, output)
+        _report(name, producer, output)
 
 
 def consume(
     name: NameArgument,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="From the oldest record on.")
-    ] = False,
-    offset: Annotated[
-        str | None,
-        typer.Option(
-            "--offset", metavar="WHERE", help="earliest, latest, N, -N (the last N), or @MS (a time)."
-        ),
-    ] = None,
-    partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", help="Only this one; repeatable.")
-    ] = None,
-    max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many.")
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", help="As a member of this group, from its offsets on.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Wait for more at the end, or stop there.")
-    ] = True,
+    from_beginning: BeginningOption = False,
+    offset: OffsetOption = None,
+    partition: PartitionsOption = None,
+    max_messages: MaxOption = None,
+    group: GroupOption = None,
+    follow: FollowOption = True,
     json_lines: JsonOption = False,
-    output: Annotated[
-        RecordFormat,
-        typer.Option(
-            "-o", "--output", help="value: values alone; table: with their places; json: a line each."
-        ),
-    ] = RecordFormat.VALUE,
+    output: FormOption = RecordFormat.VALUE,
     key_separator: SeparatorOption = None,
     data: DataOption = None,
     bootstrap: BootstrapOption = None,
 ) -> None:
     """See CONSUME_HELP."""
+    from ponor_cli.records.consumer import Consumption, consume_until_done  # aiokafka takes a while to import
+
     if from_beginning and offset is not None:
-        raise CommandError("--from-beginning and --offset both say where to begin; give one of them")
+        raise CommandError("--from-beginning and --offset both name the start; give one of them")
     if group is not None and partition:
-        raise CommandError("--group shares partitions among its members; leave --partition out")
+        raise CommandError("--group assigns the partitions; leave --partition out")
     wanted = Consumption(
         start="earliest" if from_beginning else offset,
         partitions=partition or [],
@@ -148,16 +167,15 @@ def consume(
         form=RecordFormat.JSON if json_lines else output,
         separator=None if key_separator is None else _separator(key_separator),
     )
-    with LeaderConnections(find_bootstrap(data, bootstrap), name) as leaders:
-        try:
-            consume_until_done(leaders, wanted, sys.stdout.buffer)
-        except BrokenPipeError:
-            # The reader has seen enough. What Python still holds for it must not be an error when the process ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    try:
+        consume_until_done(find_bootstrap(data, bootstrap), name, wanted, sys.stdout.buffer)
+    except BrokenPipeError:
+        # The reader closed the pipe. Python would fail at exit when it flushes what is buffered for the pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _lines(descriptor: int) -> Iterator[tuple[int, bytes | None]]:
-    """Numbered lines without their ends; None whenever nobody writes for a moment."""
+    """Yield numbered lines without their ends, and None when no line arrives for `LINGER_S`."""
     number = 0
     pending = bytearray()
     while True:
@@ -193,17 +211,9 @@ def _separator(text: str) -> bytes:
     return text.encode().decode("unicode_escape").encode("latin-1") if "\\" in text else text.encode()
 
 
-def _codec(name: str) -> Codec:
-    try:
-        return Codec[name.upper()]
-    except KeyError:
-        known = ", ".join(codec.name.lower() for codec in Codec)
-        raise CommandError(f"--compression {name}: choose {known}") from None
-
-
-def _report(topic: str, writer: TopicWriter, output: OutputFormat) -> None:
-    """Where the records are, on standard error for people: standard output stays free for programs."""
-    written = sorted(writer.written.values(), key=lambda each: each.partition)
+def _report(topic: str, producer: TopicProducer, output: OutputFormat) -> None:
+    """Print the written offsets: the sentence to standard error, JSON to standard output."""
+    written = sorted(producer.written.values(), key=lambda each: each.partition)
     if output is OutputFormat.JSON:
         print_rows([{"topic": topic, **asdict(each)} for each in written], [], output)
         return
@@ -215,6 +225,6 @@ def _report(topic: str, writer: TopicWriter, output: OutputFormat) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Put both commands into `ponor topic`."""
+    """Add both commands to `ponor topic`."""
     app.command("produce", help=PRODUCE_HELP)(produce)
     app.command("consume", help=CONSUME_HELP)(consume)

@@ -1,8 +1,9 @@
-"""Records as text: what `ponor topic produce` reads and `ponor topic consume` writes, so that one's output is the other's input. Pure.
+"""Records as text lines: `ponor topic consume` writes the forms that `ponor topic produce` reads. Pure.
 
-Plain     a line is a value; with a key separator, what stands before its first occurrence is the key
-JSON      one object a line: {"key": .., "value": .., "headers": {..} or [[name, value], ..], "partition": N, "timestamp": MS}, all optional.
-          Text is UTF-8; bytes that are none stand as {"base64": ".."}; null is null (a value of null deletes a key in a compacted topic)
+- Plain: a line is a value. With a key separator, the text before its first occurrence is the key.
+- JSON: a line is an object with the optional fields key, value, headers ({name: value} or [[name, value], ...]),
+  partition and timestamp (ms). Bytes that are not UTF-8 are {"base64": "..."}. A null value deletes a key of a
+  compacted topic.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ import base64
 import binascii
 import enum
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
-
-from ponor_kafka.records import Record
+from typing import Any, Protocol, TypeAlias
 
 from ponor_cli.errors import CommandError
 
@@ -33,7 +33,7 @@ class RecordFormat(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextRecord:
-    """A record to be written. No partition: the key or the writer decides; no timestamp: now."""
+    """A record to write. Without a partition the key decides, without a timestamp the time of writing counts."""
 
     key: bytes | None
     value: bytes | None
@@ -42,8 +42,23 @@ class TextRecord:
     timestamp_ms: int | None = None
 
 
+class ReadRecord(Protocol):
+    """A record as the consumer returns it; the timestamp is in milliseconds."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
 def parse_header(text: str) -> tuple[str, bytes]:
-    """NAME=VALUE.
+    """Parse NAME=VALUE.
 
     Raises:
         CommandError: there is no `=`.
@@ -55,7 +70,7 @@ def parse_header(text: str) -> tuple[str, bytes]:
 
 
 def parse_plain(line: bytes, separator: bytes | None, headers: HeaderList, key: bytes | None) -> TextRecord:
-    """A line without its end; without the separator in it, it has the `key` given for all."""
+    """Parse a line without its end. A line without the separator gets `key`."""
     if separator is None or separator not in line:
         return TextRecord(key, line, headers)
     own, _, value = line.partition(separator)
@@ -63,18 +78,18 @@ def parse_plain(line: bytes, separator: bytes | None, headers: HeaderList, key: 
 
 
 def parse_json(line: bytes, number: int, headers: HeaderList) -> TextRecord:
-    """One JSON object.
+    """Parse one JSON object. `number` is the line's number, for errors.
 
     Raises:
-        CommandError: names the line and what is wrong with it.
+        CommandError: names the line and the problem.
     """
     try:
         content = json.loads(line)
         if not isinstance(content, dict):
-            raise TypeError("it is no object")
+            raise TypeError("it is not an object")
         unknown = [name for name in content if name not in _KNOWN]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is not known; known are {', '.join(_KNOWN)}")
+            raise ValueError(f"{unknown[0]!r} is unknown; known are {', '.join(_KNOWN)}")
         own = content.get("headers") or []
         pairs = list(own.items()) if isinstance(own, dict) else [(name, value) for name, value in own]
         return TextRecord(
@@ -88,8 +103,10 @@ def parse_json(line: bytes, number: int, headers: HeaderList) -> TextRecord:
         raise CommandError(f"line {number}: not a record in JSON: {error}") from error
 
 
-def render(record: Record, topic: str, partition: int, form: RecordFormat, separator: bytes | None) -> bytes:
-    """One record as a line, end included."""
+def render(
+    record: ReadRecord, topic: str, partition: int, form: RecordFormat, separator: bytes | None
+) -> bytes:
+    """Format one record as a line with its end."""
     if form is RecordFormat.JSON:
         return _render_json(record, topic, partition)
     if form is RecordFormat.TABLE:
@@ -108,7 +125,7 @@ def render(record: Record, topic: str, partition: int, form: RecordFormat, separ
 TABLE_HEAD = f"{'PART':>5} {'OFFSET':>12} {'TIMESTAMP':<29} {'KEY':<20} VALUE\n".encode()
 
 
-def _render_json(record: Record, topic: str, partition: int) -> bytes:
+def _render_json(record: ReadRecord, topic: str, partition: int) -> bytes:
     content: dict[str, Any] = {
         "topic": topic,
         "partition": partition,
@@ -118,7 +135,7 @@ def _render_json(record: Record, topic: str, partition: int) -> bytes:
         "value": _text(record.value),
     }
     if record.headers:
-        content["headers"] = [[header.key, _text(header.value)] for header in record.headers]
+        content["headers"] = [[name, _text(value)] for name, value in record.headers]
     return json.dumps(content, ensure_ascii=False).encode() + b"\n"
 
 
@@ -147,5 +164,5 @@ def _bytes(value: Any) -> bytes | None:
 def _whole(content: dict[str, Any], name: str) -> int | None:
     value = content.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise ValueError(f"{name} {value!r} is no whole number from 0")
+        raise ValueError(f"{name} {value!r} is not a whole number from 0")
     return value

@@ -1,0 +1,104 @@
+"""What the producer and the consumer share of aiokafka: error names, log output, and how long a stop may take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from aiokafka.errors import BrokerResponseError, KafkaError, kafka_errors
+from ponor_kafka.errors import ErrorCode
+
+from ponor_cli.clients.kafka_client import KafkaClient, error_of
+from ponor_cli.errors import CommandError, absent_topic
+
+CLIENT_ID: Final = "ponor-cli"
+STOP_S_MAX: Final = 5.0
+"""A client of a cluster that does not answer must not keep the command from ending."""
+
+
+class LastWarning(logging.Handler):
+    """Keeps the last warning of aiokafka for the command's own error message."""
+
+    text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Replace the warning."""
+        self.text = f"; the last warning of the client: {record.getMessage()}"
+
+
+REMEDIES: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.CORRUPT_MESSAGE: "`ponor object verify` checks the objects",
+    ErrorCode.INVALID_RECORD: "a compacted topic takes records with a key only",
+    ErrorCode.MESSAGE_TOO_LARGE: "the topic's max.message.bytes is the limit",
+}
+
+
+@contextmanager
+def quiet_library() -> Iterator[LastWarning]:
+    """Keep aiokafka's log lines off the terminal, and complete its error codes."""
+    _add_error_codes()
+    handler = LastWarning(logging.WARNING)
+    logger = logging.getLogger("aiokafka")
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield handler
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = True
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the name and the meaning of an error, as other commands show Kafka's error codes."""
+    if isinstance(error, BrokerResponseError):
+        code = error_of(error.errno)
+        details = "".join(f": {each}" for each in error.args)
+        remedy = f"; {REMEDIES[code]}" if code in REMEDIES else ""
+        return f"{code.name} ({code.meaning}){details}{remedy}"
+    return str(error) or type(error).__name__
+
+
+def ignore_unretrieved() -> None:
+    """Do not print errors of aiokafka's own tasks: the command prints the one that it ends with."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+
+async def stop_client(stopping: Awaitable[None]) -> None:
+    """Wait for a client's `stop`, at most `STOP_S_MAX`. Failures are ignored: the process ends."""
+    try:
+        async with asyncio.timeout(STOP_S_MAX):
+            await stopping
+    except (TimeoutError, KafkaError):
+        return
+
+
+def partitions_of(bootstrap: str, topic: str) -> list[int]:
+    """Return the partitions of a topic. Never creates the topic: aiokafka's own metadata request would.
+
+    Raises:
+        CommandError: the topic does not exist, or no broker answers.
+    """
+    with KafkaClient(bootstrap) as client:
+        found = client.metadata([topic]).topics[0]
+    if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise absent_topic(topic)
+    if found.error_code != ErrorCode.NONE:
+        raise CommandError(f"topic {topic}: {error_of(found.error_code).name}")
+    return sorted(row.partition_index for row in found.partitions)
+
+
+def check_partition(topic: str, partitions: list[int], partition: int) -> None:
+    """Raise CommandError if the topic has no such partition."""
+    if partition not in partitions:
+        raise CommandError(f"topic {topic} has no partition {partition}; it has {len(partitions)}, from 0")
+
+
+def _add_error_codes() -> None:
+    """Aiokafka 0.14 lists the codes up to 72 and reports all newer ones as UnknownError."""
+    for code in ErrorCode:
+        if code.value not in kafka_errors:
+            attributes = {"errno": code.value, "message": code.name, "retriable": code.retriable}
+            kafka_errors[code.value] = type(code.name, (BrokerResponseError,), attributes)
