@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 
 import pytest
+from ponor_broker.handlers.fetch import fetch
 from ponor_broker.settings import BrokerSettings
 from ponor_kafka.errors import ErrorCode, KafkaWireError
 from s3stream.records import StreamRecord
@@ -211,6 +212,26 @@ class TestOldData:
             assert {key: base_offsets(one) for key, one in rig.answers(second).items()} == {A: [0]}
             third = await rig.fetch([(A, 1)], session_id=first.session_id, epoch=2)
             assert rig.answers(third) == {}
+
+    async def test_one_fetch_reads_so_many_partitions_and_the_next_one_the_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Few bytes of each of many: they do not take the places of other clients' reads."""
+        monkeypatch.setattr(fetch, "COLD_PARTITIONS_MAX", 20)
+        async with FetchRig() as rig:
+            await rig.create("a", 30)
+            for index in range(30):
+                await rig.append("a", index)
+                rig.data_stream("a", index).is_cold = True
+            wanted = [(("a", index), 0) for index in range(30)]
+            first = await rig.fetch(wanted, epoch=0, partition_max_bytes=200)
+            read = [key for key, one in rig.answers(first).items() if base_offsets(one)]
+            assert read == [("a", index) for index in range(20)]
+            assert {one.error_code for one in rig.answers(first).values()} == {ErrorCode.NONE}
+            went_on = [(key, 1) for key in read]
+            second = await rig.fetch(went_on, session_id=first.session_id, epoch=1, partition_max_bytes=200)
+            read = [key for key, one in rig.answers(second).items() if base_offsets(one)]
+            assert read == [("a", index) for index in range(20, 30)]
 
     async def test_what_a_parked_fetch_reads_is_of_its_own_trace(
         self, monkeypatch: pytest.MonkeyPatch

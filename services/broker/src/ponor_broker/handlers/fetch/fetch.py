@@ -40,6 +40,9 @@ from ponor_broker.serving import Serving
 from ponor_broker.settings import BrokerSettings
 
 COLD_BESIDE_HOT_MS: Final = 100
+COLD_PARTITIONS_MAX: Final = 256
+"""Cold partitions that one fetch reads; the next fetch reads others. A client that wants few bytes of each of thousands would take all places of
+`cold_reads_waiting_max`."""
 ISOLATION_LEVELS: Final = (READ_UNCOMMITTED, READ_COMMITTED)
 NEVER_ENOUGH_BYTES: Final = 1 << 62
 FULL_EPOCHS: Final = (FINAL_EPOCH, INITIAL_EPOCH)
@@ -323,7 +326,7 @@ def _choose(found: FetchPass) -> list[tuple[PartitionFetch, Partition, int]]:
     """Which cold partitions are read, and with how much room each: in the request's order, as far as the answer has room."""
     chosen: list[tuple[PartitionFetch, Partition, int]] = []
     left = found.bytes_left
-    for one in found.cold:
+    for one in found.cold[:COLD_PARTITIONS_MAX]:
         if left <= 0 and (chosen or found.bytes_found):
             break
         room = max(min(one.bytes_max, left), 1)
