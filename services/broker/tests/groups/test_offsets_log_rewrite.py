@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -83,6 +84,26 @@ async def test_an_image_is_not_due_while_the_log_says_little_more_than_once_what
     await world.clock.settle()
     assert world.open[0].log_start_offset == start, "the live state is more than a quarter of the log"
     assert len(held(world)) == 600
+
+
+async def test_a_log_written_under_a_larger_bound_is_loaded_and_written_anew(world_type: Any) -> None:
+    world = world_type(replace(SETTINGS, coordinator_batch_bytes_max=1 << 20))
+    world.topics["__consumer_offsets"] = (UUID(int=99), 1)
+    await world.start()
+    assert await commit(world, 1, group="long", note="x" * 4_000) is ErrorCode.NONE
+    many = {("t", index): CommittedOffset(2) for index in range(500)}
+    assert await world.coordinator.commit_offsets("wide", NOBODY, many) is ErrorCode.NONE
+    before = held(world)
+    world.settings = replace(world.settings, coordinator_batch_bytes_max=1 << 10)
+    for _ in range(2):
+        await world.kill()
+        await world.start()
+        await world.clock.pass_ms(100)
+        assert held(world) == before
+        assert await world.coordinator._shards[0].rewrite.write()
+    assert world.open[0].log_start_offset > 0
+    await world.coordinator.close()
+    assert world.failures == []
 
 
 async def test_commits_that_overtake_the_image_win(small_world: Any) -> None:

@@ -192,6 +192,8 @@ class OffsetsLog:
                     return
                 await pause()
             for batch in batches:
+                # The setting may have been larger when this was written. A rewrite has to write it again.
+                self._batch_bytes_max = max(self._batch_bytes_max, len(batch))
                 for entry in self._decode(batch, offset):
                     replayed += 1
                     if entry is not None:
