@@ -113,6 +113,16 @@ async def test_every_setting_is_described() -> None:
     assert len(broker) == len([each for each in BROKER_CONFIGS.values() if not each.unlisted]) + 1
 
 
+async def test_a_resource_that_is_named_again_and_again_is_described_once() -> None:
+    """A request of a few megabytes could otherwise have an answer of many gigabytes."""
+    kit = ImageKit()
+    kit.put_topic("t")
+    handler = DescribeConfigsHandler(kit.topics, ConfigDescriptions(values(kit, {}), {}), node_id=NODE)
+    resources = [DescribeConfigsResource(kind, name) for kind, name in [(BROKER, "7"), (TOPIC, "t")] * 1_000]
+    answer = await handler.handle(DescribeConfigsRequest(resources), context(4))
+    assert [each.resource_name for each in answer.results] == ["7", "t"]
+
+
 async def test_keys_choose_and_the_defaults_of_all_brokers_are_what_was_set() -> None:
     kit = ImageKit()
     kit.put_topic("t", configs={"internal.segment.bytes": "100"})

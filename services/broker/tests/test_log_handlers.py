@@ -168,3 +168,6 @@ async def test_producers_are_described() -> None:
     (producer,) = known.active_producers
     assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 3, 6)
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    request = DescribeProducersRequest([TopicRequest("t", [0, 0, 1]), TopicRequest("t", [1, 0])])
+    (topic,) = (await handler.handle(request, context(0))).topics
+    assert list(topic.partitions) == [known, unknown], "each partition once"

@@ -7,6 +7,7 @@ controllers and its object store are (`ponor.controllers`, `ponor.object.store`)
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from ponor_kafka.api import ApiKey
 from ponor_kafka.errors import ErrorCode
@@ -18,12 +19,16 @@ from ponor_kafka.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.configs.description import ConfigDescription, ConfigDescriptions
 from ponor_broker.handlers.configs.config_resources import ResourceType, require_broker, require_topic_name
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
+
+ROWS_PER_STEP: Final = 500
+"""Settings that one step describes; the settings of one resource more may exceed it."""
 
 
 class DescribeConfigsHandler:
@@ -33,6 +38,7 @@ class DescribeConfigsHandler:
         self._topics = topics
         self._descriptions = descriptions
         self._node_id = node_id
+        self._turns = Turns()
 
     @property
     def api(self) -> ApiHandler:
@@ -44,9 +50,25 @@ class DescribeConfigsHandler:
     ) -> DescribeConfigsResponse:
         """One result per resource asked for."""
         del context
+        # Each resource once: a request may name the broker, with its hundreds of settings, a million times.
+        wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
         return DescribeConfigsResponse(
-            results=[self._result(resource, request) for resource in request.resources]
+            results=await self._turns.run_short(self._results(wanted.values(), request))
         )
+
+    def _results(
+        self, resources: Iterable[DescribeConfigsResource], request: DescribeConfigsRequest
+    ) -> Steps[list[DescribeConfigsResult]]:
+        results: list[DescribeConfigsResult] = []
+        rows = 0
+        for resource in resources:
+            result = self._result(resource, request)
+            results.append(result)
+            rows += 1 + len(result.configs)
+            if rows >= ROWS_PER_STEP:
+                rows = 0
+                yield
+        return results
 
     def _result(
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest

@@ -72,7 +72,7 @@ class GroupAdminHandlers:
         def described() -> Steps[list[DescribedGroup]]:
             groups: list[DescribedGroup] = []
             rows = 0
-            for group_id in request.groups:
+            for group_id in dict.fromkeys(request.groups):  # each once: it may have thousands of members
                 group = self._coordinator.describe_group(group_id)
                 groups.append(_described(group_id, group, operations, context.api_version))
                 rows += 1 + len(group.members)

@@ -15,12 +15,15 @@ from ponor_kafka.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from ponor_runtime.turns import Steps, Turns
 
 from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.partition_manager import PartitionManager
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
 
 NO_COORDINATOR: Final = -1
+ROWS_PER_STEP: Final = 1_000
+"""Producers that one step describes."""
 
 
 class DescribeProducersHandler:
@@ -28,6 +31,7 @@ class DescribeProducersHandler:
 
     def __init__(self, partitions: PartitionManager) -> None:
         self._partitions = partitions
+        self._turns = Turns()
 
     @property
     def api(self) -> ApiHandler:
@@ -39,24 +43,30 @@ class DescribeProducersHandler:
     ) -> DescribeProducersResponse:
         """One answer per partition."""
         del context
+        # Each partition once: it may have thousands of producers.
+        wanted: dict[str, dict[int, None]] = {}
+        for topic in request.topics:
+            wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         return DescribeProducersResponse(
             topics=[
                 TopicResponse(
-                    name=topic.name,
-                    partitions=[self._describe(topic.name, index) for index in topic.partition_indexes],
+                    name=name,
+                    partitions=[
+                        await self._turns.run_short(self._describe(name, index)) for index in indexes
+                    ],
                 )
-                for topic in request.topics
+                for name, indexes in wanted.items()
             ]
         )
 
-    def _describe(self, topic: str, index: int) -> PartitionResponse:
+    def _describe(self, topic: str, index: int) -> Steps[PartitionResponse]:
         try:
             partition = self._partitions.find(topic, index)
         except PartitionError as error:
             return PartitionResponse(index, error_code=error.code, error_message=str(error))
-        return PartitionResponse(
-            index,
-            active_producers=[
+        producers: list[ProducerState] = []
+        for number, (producer_id, entry) in enumerate(partition.producers.active(), 1):
+            producers.append(
                 ProducerState(
                     producer_id,
                     entry.epoch,
@@ -64,6 +74,7 @@ class DescribeProducersHandler:
                     last_timestamp=entry.updated_ms,
                     coordinator_epoch=NO_COORDINATOR,
                 )
-                for producer_id, entry in partition.producers.active()
-            ],
-        )
+            )
+            if number % ROWS_PER_STEP == 0:
+                yield
+        return PartitionResponse(index, active_producers=producers)

@@ -80,10 +80,11 @@ class ProducerStates:
         return bool(self._in_flight)
 
     def active(self) -> Iterator[tuple[int, ProducerEntry]]:
-        """Every producer that is known, by id."""
-        for producer_id, row in self._resting.items():
+        """Every producer that is known when the iteration begins, by id."""
+        resting, entries = list(self._resting.items()), list(self._entries.items())
+        for producer_id, row in resting:
             yield producer_id, decode_entry(row)
-        yield from self._entries.items()
+        yield from entries
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
         """What is known of a producer."""
