@@ -13,10 +13,11 @@ from ponor_broker.requests.answer_backlog import AnswerBacklog
 from ponor_broker.requests.dispatch import AdvertisedApi
 from ponor_broker.services import BrokerServices
 from ponor_broker.settings import BrokerSettings
-from ponor_metadata.quorum_client import QuorumClient
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.quorum_client import QuorumClient
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_runtime.disk import Disk
 from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Network

@@ -20,8 +20,10 @@ from ponor_cli.local.directory import ClusterDirectory, write_json_atomically
 from ponor_cli.main import app
 from ponor_cli.supervisor.run import run_up
 from ponor_cli.supervisor.up_options import UpOptions
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NO_EPOCH, MoveCause, MoveRow, NodeRole, NodeRow, PartitionRow, WalKind, WalRow
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.nodes import NO_EPOCH, NODES, NodeRole, NodeRow, WalKind
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, MoveCause, MoveRow, PartitionRow
+from ponor_metadata.nouns.wals import WALS, WalRow
 from ponor_runtime.identity import NodeEpoch, NodeId
 from typer.testing import CliRunner
 
@@ -48,13 +50,13 @@ def broker(number: int, *, fenced: bool = False, draining: bool = False) -> Node
 def test_brokers_are_shown_with_what_they_lead_give_get_and_recover() -> None:
     image = MetadataImage()
     for row in (broker(1, draining=True), broker(2), broker(3, fenced=True)):
-        image.nodes.put(row)
-    image.nodes.put(broker(9)._replace(role=NodeRole.GC))
+        image[NODES].put(row)
+    image[NODES].put(broker(9)._replace(role=NodeRole.GC))
     for partition, leader in enumerate((1, 1, 2)):
-        image.partitions.put(PartitionRow(TOPIC, partition, NodeId(leader), 0, (NodeId(leader),)))
-    image.moves.put(MoveRow(TOPIC, 0, NodeId(1), NodeId(2), 0, 0, MoveCause.DRAIN, "", ""))
-    image.wals.put(WalRow(NodeId(3), NodeEpoch(1), 0, NodeId(2), NodeEpoch(1)))
-    image.wals.put(WalRow(NodeId(2), NodeEpoch(1), 0, NodeId(-1), NO_EPOCH))
+        image[PARTITIONS].put(PartitionRow(TOPIC, partition, NodeId(leader), 0, (NodeId(leader),)))
+    image[MOVES].put(MoveRow(TOPIC, 0, NodeId(1), NodeId(2), 0, 0, MoveCause.DRAIN, "", ""))
+    image[WALS].put(WalRow(NodeId(3), NodeEpoch(1), 0, NodeId(2), NodeEpoch(1)))
+    image[WALS].put(WalRow(NodeId(2), NodeEpoch(1), 0, NodeId(-1), NO_EPOCH))
     states = {1: "draining", 2: "away, last heard 9.5 s ago"}
     rows = describe_brokers(image, states)
     counts = [

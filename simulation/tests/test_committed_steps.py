@@ -8,7 +8,7 @@ import pytest
 from ponor.metadata.v1 import records_pb2 as records
 from ponor_cluster_simulation.protocols.committed_steps import CommittedSteps, find_forbidden_steps
 from ponor_cluster_simulation.protocols.objects import Phase
-from ponor_metadata.ranges import StreamPiece, encode_ranges
+from ponor_metadata.tables.ranges import StreamPiece, encode_ranges
 from ponor_runtime.identity import StreamId
 
 BROKER, COLLECTOR = 1, 9

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from ponor.common.v1 import error_pb2
-from ponor_metadata.cluster_client import ClusterClient
+from ponor_metadata.client.cluster_client import ClusterClient
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.system import SystemClock

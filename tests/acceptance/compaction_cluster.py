@@ -19,8 +19,11 @@ from typing import Final
 
 import psutil
 from ponor_cli.clients.image_reader import read_image
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NodeRole, ObjectRow, ObjectState
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.compactions import COMPACTIONS
+from ponor_metadata.nouns.nodes import NODES, NodeRole
+from ponor_metadata.nouns.objects import OBJECTS, STREAM_SET_OBJECTS, ObjectRow, ObjectState
+from ponor_metadata.nouns.streams import STREAM_OBJECTS
 from s3stream.objects.keys import object_key
 from s3stream.stores.policy import REQUEST_CLASSES
 
@@ -64,13 +67,13 @@ def image_of(cluster: LocalCluster) -> MetadataImage:
 
 def is_made_by(image: MetadataImage, row: ObjectRow, role: NodeRole) -> bool:
     """Whether a node of this role prepared the object."""
-    node = image.nodes.get(row.node_id)
+    node = image[NODES].get(row.node_id)
     return node is not None and node.role is role
 
 
 def uncompacted(image: MetadataImage) -> list[ObjectRow]:
     """Stream set objects as brokers uploaded them."""
-    rows = [image.objects.get(each.object_id) for each in image.stream_set_objects]
+    rows = [image[OBJECTS].get(each.object_id) for each in image[STREAM_SET_OBJECTS]]
     return [row for row in rows if row is not None and is_made_by(image, row, NodeRole.BROKER)]
 
 
@@ -80,8 +83,8 @@ def wait_until_compacted(cluster: LocalCluster, *, s_max: float, still_s: float 
     changed, seen = began, -1.0
     while time.monotonic() - changed < still_s:
         image = image_of(cluster)
-        now = float(len(image.compactions)) + sum(row.object_id for row in image.objects if _is_live(row))
-        if now != seen or len(image.compactions) or len(uncompacted(image)) > 1:
+        now = float(len(image[COMPACTIONS])) + sum(row.object_id for row in image[OBJECTS] if _is_live(row))
+        if now != seen or len(image[COMPACTIONS]) or len(uncompacted(image)) > 1:
             seen, changed = now, time.monotonic()
         assert time.monotonic() < began + s_max, (
             f"not compacted within {s_max:.0f} s: {len(uncompacted(image))} uploads left"
@@ -114,22 +117,22 @@ class Metadata:
 
 def metadata_of(image: MetadataImage) -> Metadata:
     """Count the rows' bytes."""
-    live = [row for row in image.objects if _is_live(row)]
-    metadata_bytes = STREAM_OBJECT_ROW_BYTES * len(image.stream_objects)
+    live = [row for row in image[OBJECTS] if _is_live(row)]
+    metadata_bytes = STREAM_OBJECT_ROW_BYTES * len(image[STREAM_OBJECTS])
     ranges = settled_bytes = settled_ranges = 0
-    for several in image.stream_set_objects:
+    for several in image[STREAM_SET_OBJECTS]:
         own = SET_OBJECT_ROW_BYTES + len(several.ranges.data)
         own += INDEX_BYTES_PER_STREAM * len(list(several.ranges.decoded.stream_ids()))
         metadata_bytes += own
         ranges += len(several.ranges.decoded)
-        row = image.objects.get(several.object_id)
+        row = image[OBJECTS].get(several.object_id)
         if row is not None and is_made_by(image, row, NodeRole.COMPACTOR):
             settled_bytes += own
             settled_ranges += len(several.ranges.decoded)
     return Metadata(
         sum(row.size_bytes for row in live),
         len(live),
-        len(image.stream_set_objects),
+        len(image[STREAM_SET_OBJECTS]),
         ranges,
         metadata_bytes,
         settled_bytes / settled_ranges if settled_ranges else 0.0,
@@ -138,8 +141,8 @@ def metadata_of(image: MetadataImage) -> Metadata:
 
 def known_keys(image: MetadataImage) -> tuple[set[str], int]:
     """Keys of the committed objects, and how many objects are in any other state."""
-    live = {object_key(row.namespace, row.object_id) for row in image.objects if _is_live(row)}
-    return live, sum(not _is_live(row) for row in image.objects)
+    live = {object_key(row.namespace, row.object_id) for row in image[OBJECTS] if _is_live(row)}
+    return live, sum(not _is_live(row) for row in image[OBJECTS])
 
 
 def cpu_s(cluster: LocalCluster, role: str, number: int = 0) -> float:

@@ -21,8 +21,8 @@ from ponor_compactor.settings import CompactorSettings
 from ponor_compactor.task_run import TaskRun
 from ponor_compactor.worker import Outcome, Worker
 from ponor_controller.kernel.operation import Caller
-from ponor_metadata.read_index import find_pieces
-from ponor_metadata.rows import ObjectState
+from ponor_metadata.image.read_index import find_pieces
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.freed_memory import use_freed_memory_again
 from ponor_runtime.identity import ObjectId, StreamId
@@ -133,9 +133,9 @@ class GeneratedWorld:
     def require_everything(self) -> int:
         """Every offset of every stream is in exactly one object, the store has these objects and no others; returns the most pieces of a stream."""
         image = self.ledger.image
-        named = {object_key(row.namespace, row.object_id) for row in image.objects}
+        named = {object_key(row.namespace, row.object_id) for row in image[OBJECTS]}
         assert named == self.store.keys, "the bucket holds exactly the live objects"
-        assert all(row.state is ObjectState.COMMITTED for row in image.objects)
+        assert all(row.state is ObjectState.COMMITTED for row in image[OBJECTS])
         assert self.store.open_uploads == 0
         most = 0
         for stream_id in self.streams:
@@ -223,5 +223,5 @@ def compact_generated(total_bytes: int, budget_bytes: int) -> GeneratedFigures:
         cpu_s,
         most,
         survey.findings.metadata_bytes,
-        len(world.ledger.image.objects),
+        len(world.ledger.image[OBJECTS]),
     )

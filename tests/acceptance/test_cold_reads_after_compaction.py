@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
 
 from tests.acceptance.bulk import produce_bulk
 from tests.acceptance.cold_fetch import fetch_all
@@ -81,7 +82,7 @@ def test_a_cold_reader_pays_a_tenth_after_compaction(tmp_path: Path) -> None:
         create_topic(cluster, "cold", PARTITIONS)
         produce_bulk(cluster.bootstrap, "cold", partitions=PARTITIONS, total_bytes=total_bytes)
         before = _read_cold(cluster)
-        uploads = len(list(image_of(cluster).stream_set_objects))
+        uploads = len(list(image_of(cluster)[STREAM_SET_OBJECTS]))
         cluster.run("node", "add", "compactor")
         seconds = wait_until_compacted(cluster, s_max=COMPACTION_S_MAX)
         after = _read_cold(cluster)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from ponor_metadata.nouns.objects import OBJECTS
 
 from tests.acceptance.bulk import produce_bulk
 from tests.acceptance.compaction_cluster import (
@@ -73,7 +74,7 @@ class Levels:
         """One more sample."""
         image = image_of(cluster)
         self.seconds.append(time.monotonic() - began)
-        self.bucket_bytes.append(sum(row.size_bytes for row in image.objects))
+        self.bucket_bytes.append(sum(row.size_bytes for row in image[OBJECTS]))
         self.backlog_bytes.append(cluster.metric("controller", "ponor_compaction_backlog_bytes", {}))
 
     def growth(self, values: list[int] | list[float]) -> float:

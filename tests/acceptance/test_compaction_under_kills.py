@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from ponor_metadata.rows import NodeRole, ObjectState
+from ponor_metadata.nouns.nodes import NodeRole
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
+from ponor_metadata.nouns.streams import STREAMS
 from s3stream.objects.keys import parse_object_key
 
 from tests.acceptance.compaction_cluster import (
@@ -104,7 +106,7 @@ def test_a_hundred_kills_leave_no_trace(tmp_path: Path) -> None:
         )
         assert missing == 0
         assert "are sound" in cluster.run("object", "verify")
-        streams = sum(1 for row in image_of(cluster).streams if row.end_offset > row.start_offset)
+        streams = sum(1 for row in image_of(cluster)[STREAMS] if row.end_offset > row.start_offset)
         assert pieces <= PIECES_PER_STREAM_MAX * streams
 
 
@@ -131,7 +133,7 @@ def _garbage(cluster: LocalCluster) -> int:
     image = image_of(cluster)
     return sum(
         1
-        for row in image.objects
+        for row in image[OBJECTS]
         if row.state is not ObjectState.COMMITTED
         and not (row.state is ObjectState.PREPARED and is_made_by(image, row, NodeRole.BROKER))
     )

@@ -23,10 +23,13 @@ from typing import Final
 import uvloop
 from ponor.controller.v1 import quorum_service_pb2 as quorum_wire
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.quorum_client import QuorumClient
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.quorum_client import QuorumClient
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.nodes import NodeRole
+from ponor_metadata.nouns.streams import RECLAIMS, STREAM_OBJECTS
+from ponor_metadata.nouns.topics import DELETIONS, TOPICS
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 from ponor_runtime.system import SystemClock, SystemRandomness
@@ -164,11 +167,11 @@ async def delete(cluster: ClusterInLoop, topic: bytes) -> tuple[float, float]:
     await cluster.ask(delete_topic=wire.DeleteTopic(topic_id=topic))
     answered_s = time.monotonic() - began
     image = cluster.subscription.image
-    while len(image.topics) or len(image.deletions) or len(image.reclaims):
+    while len(image[TOPICS]) or len(image[DELETIONS]) or len(image[RECLAIMS]):
         await asyncio.sleep(POLL_S)
         image = cluster.subscription.image
     took_s = time.monotonic() - began
-    assert len(image.stream_objects) == 0, "the topic was purged, but objects are left"
+    assert len(image[STREAM_OBJECTS]) == 0, "the topic was purged, but objects are left"
     return answered_s, took_s
 
 

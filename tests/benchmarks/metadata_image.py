@@ -18,9 +18,11 @@ from typing import Final
 
 import psutil
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.ranges import StreamPiece, encode_ranges
-from ponor_metadata.snapshot import SnapshotReader, begin_snapshot
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.snapshot import SnapshotReader, begin_snapshot
+from ponor_metadata.nouns.objects import OBJECTS
+from ponor_metadata.nouns.streams import STREAM_OBJECTS
+from ponor_metadata.tables.ranges import StreamPiece, encode_ranges
 from ponor_runtime.identity import ClusterOrdinal, StreamId, compose_id, compose_node_id
 
 ORDINAL: Final = ClusterOrdinal(1)
@@ -236,7 +238,7 @@ def stream_objects_case(count: int, streams: int, traced: bool) -> None:
         return
     gc.collect()
     print(f"{count:,} stream objects of {streams:,} streams: {resident_mb() - before_mb:.1f} MB resident")
-    assert len(image.stream_objects) == len(image.objects) == count
+    assert len(image[STREAM_OBJECTS]) == len(image[OBJECTS]) == count
     snapshot_figures("  snapshot", image, log.batches(streams_trimmed(streams)))
 
 

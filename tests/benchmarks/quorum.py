@@ -21,8 +21,9 @@ from typing import Final
 
 import uvloop
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 from ponor_runtime.system import SystemClock, SystemRandomness

@@ -8,6 +8,7 @@ from typing import Any
 
 from ponor_cli.clients.cluster_address import find_cluster
 from ponor_cli.clients.image_reader import image_of
+from ponor_metadata.nouns.keys import KEYS
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.producers import CLIENT_FAMILIES
@@ -115,6 +116,6 @@ def _every_key_is_there(cluster: LocalCluster, history: MetadataHistory) -> None
     created = {call.key: call.value for call in history.calls if call.kind == "put" and call.created}
     assert created
     for key, value in created.items():
-        row = image.keys.get(key)
+        row = image[KEYS].get(key)
         assert row is not None, f"{key} is lost"
         assert row.value == value

@@ -11,7 +11,10 @@ from typing import Any
 
 from ponor_cli.clients.cluster_address import find_cluster
 from ponor_cli.clients.image_reader import image_of
-from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT
+from ponor_metadata.nouns.nodes import NODES
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
+from ponor_metadata.nouns.topics import PARTITIONS as PARTITIONS_TABLE
+from ponor_metadata.nouns.topics import PARTITIONS_LED_BY, TOPICS
 from ponor_runtime.identity import NodeId
 
 from tests.e2e.load.cluster import LocalCluster, ponor
@@ -101,15 +104,15 @@ def _produce(cluster: LocalCluster) -> Acknowledged:
 def _led(cluster: LocalCluster, node_id: int) -> list[Any]:
     """Partitions of the load that the node leads, without those of the groups topic."""
     image = image_of(find_cluster(cluster.directory / "data", None))
-    (topic,) = (row for row in image.topics if row.name == "load")
-    rows = image.partitions.find(PARTITIONS_LED_BY, NodeId(node_id))
+    (topic,) = (row for row in image[TOPICS] if row.name == "load")
+    rows = image[PARTITIONS_TABLE].find(PARTITIONS_LED_BY, NodeId(node_id))
     return [row for row in rows if row.topic_id == topic.topic_id]
 
 
 def _is_rid_of(cluster: LocalCluster, node_id: int) -> None:
     image = image_of(find_cluster(cluster.directory / "data", None))
-    assert not image.partitions.find(PARTITIONS_LED_BY, NodeId(node_id))
-    assert not image.streams.find(STREAMS_OPEN_AT, NodeId(node_id))
-    node = image.nodes.get(NodeId(node_id))
+    assert not image[PARTITIONS_TABLE].find(PARTITIONS_LED_BY, NodeId(node_id))
+    assert not image[STREAMS].find(STREAMS_OPEN_AT, NodeId(node_id))
+    node = image[NODES].get(NodeId(node_id))
     assert node is not None
     assert node.fenced

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ponor_metadata.store_marker import PREFIX as CLUSTERS_PREFIX
+from ponor_metadata.client.store_marker import PREFIX as CLUSTERS_PREFIX
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.producers import CLIENT_FAMILIES, Assignment, produce

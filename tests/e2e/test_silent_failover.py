@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from ponor_cli.clients.cluster_address import find_cluster
 from ponor_cli.clients.image_reader import image_of
-from ponor_metadata.rows import PartitionRow
+from ponor_metadata.nouns.topics import PARTITIONS as PARTITIONS_TABLE
+from ponor_metadata.nouns.topics import TOPICS, PartitionRow
 
 from tests.e2e.load.cluster import LocalCluster
 from tests.e2e.load.steady import wait_for
@@ -31,8 +32,8 @@ FLUSH_S_MAX = 300.0
 def rows(cluster: LocalCluster) -> dict[int, PartitionRow]:
     """Return the topic's partitions from the controller."""
     image = image_of(find_cluster(cluster.directory / "data", None))
-    (topic,) = (row for row in image.topics if row.name == TOPIC)
-    return {row.partition: row for row in image.partitions if row.topic_id == topic.topic_id}
+    (topic,) = (row for row in image[TOPICS] if row.name == TOPIC)
+    return {row.partition: row for row in image[PARTITIONS_TABLE] if row.topic_id == topic.topic_id}
 
 
 def end_offset(cluster: LocalCluster, partition: int) -> int:

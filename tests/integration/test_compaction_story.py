@@ -18,7 +18,8 @@ from ponor_compactor.app import run as run_compactor
 from ponor_compactor.pace import Pace
 from ponor_compactor.settings import CompactorSettings
 from ponor_controller.settings import CompactionSettings, ControllerSettings
-from ponor_metadata.rows import ObjectState
+from ponor_metadata.nouns.compactions import COMPACTIONS
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.identity import compose_node_id
 from ponor_runtime.object_store import ObjectInfo, ObjectStore, ObjectStoreSlowDownError
@@ -223,7 +224,7 @@ async def held_task(cluster: RunningCluster) -> Any:
     """A task that somebody has: where all had no turn for longer than a lease, it is given again first."""
     clock = SystemClock()
     async with asyncio.timeout(WAIT_S_MAX):
-        while not (held := list((await read_image([cluster.controller])).compactions)):
+        while not (held := list((await read_image([cluster.controller]))[COMPACTIONS])):
             await clock.sleep(0.05)
     return held[0]
 
@@ -269,10 +270,10 @@ async def test_a_worker_that_dies_in_the_middle_loses_its_task_to_another_one(tm
                 await until(lambda: all_in_one_piece(cluster))
                 await until_done(second)
         image = await read_image([cluster.controller])
-        assert held.task_id not in image.compactions
+        assert held.task_id not in image[COMPACTIONS]
         left = [
             row
-            for row in image.objects
+            for row in image[OBJECTS]
             if row.state is ObjectState.PREPARED and row.node_id == held.worker_id
         ]
         assert left, "what the first one was writing is known to be garbage"

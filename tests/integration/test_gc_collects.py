@@ -19,11 +19,15 @@ from ponor_gc.app import GcOptions
 from ponor_gc.app import run as run_gc
 from ponor_gc.settings import GcSettings
 from ponor_gc.verdicts import Verdict
-from ponor_metadata.joining import ANY_CLUSTER, join
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
-from ponor_metadata.store_marker import PREFIX
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.errors import NodeFencedError
+from ponor_metadata.client.joining import ANY_CLUSTER, join
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.store_marker import PREFIX
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.nodes import NodeRole
+from ponor_metadata.nouns.objects import OBJECTS
+from ponor_metadata.nouns.streams import STREAMS
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.disk import Buffer
@@ -198,13 +202,13 @@ async def test_garbage_goes_and_what_is_committed_stays(tmp_path: Path) -> None:
                 return await each.keys() == [each.key(kept)]
 
             async def rows_are_gone() -> bool:
-                return [row.object_id for row in each.feed.image.objects] == [kept]
+                return [row.object_id for row in each.feed.image[OBJECTS]] == [kept]
 
             await _until(only_the_committed_one, each.runtime)
             await _until(rows_are_gone, each.runtime)
         assert telemetry.counter("ponor_gc_deleted_total").value == 3
-        assert kept_stream in each.feed.image.streams
-        assert never_put not in each.feed.image.objects
+        assert kept_stream in each.feed.image[STREAMS]
+        assert never_put not in each.feed.image[OBJECTS]
 
 
 async def test_slots_that_came_too_late_go_and_the_fence_stays(tmp_path: Path) -> None:
@@ -241,7 +245,7 @@ async def test_what_arrived_after_its_deletion_goes_and_so_does_an_upload_in_par
         _, multipart = await open_stores(url, runtime=each.runtime, environment={})
 
         async def it_was_forgotten() -> bool:
-            return gone not in each.feed.image.objects
+            return gone not in each.feed.image[OBJECTS]
 
         async with collecting(each, Telemetry()):
             await _until(it_was_forgotten, each.runtime)

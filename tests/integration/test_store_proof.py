@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ponor_broker.store_proof import prove_store
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.system import SystemClock, SystemRandomness

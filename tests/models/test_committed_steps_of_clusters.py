@@ -12,8 +12,7 @@ from ponor_cluster_simulation.run.plan import RunPlan, draw_plan
 from ponor_controller.domains.objects import operations as objects
 from ponor_controller.domains.objects import uploads
 from ponor_controller.kernel.decisions import Situation
-from ponor_metadata.rows import ObjectRow, ObjectState
-from ponor_metadata.tables import OBJECTS_WAITING
+from ponor_metadata.nouns.objects import OBJECTS, OBJECTS_WAITING, ObjectRow, ObjectState
 
 SEEDS = (2, 5)
 CATCHING_SEEDS = (5, *range(1, 40))
@@ -57,7 +56,7 @@ def test_clusters_under_faults_take_allowed_steps_only() -> None:
 
 def test_a_collector_that_does_not_wait_is_seen_in_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     def impatient(situation: Situation) -> Iterator[ObjectRow]:
-        yield from situation.view.objects.find(OBJECTS_WAITING, ObjectState.DESTROYED)
+        yield from situation.view[OBJECTS].find(OBJECTS_WAITING, ObjectState.DESTROYED)
 
     monkeypatch.setattr(objects, "_due_objects", impatient)
     assert first_forbidden(lambda told: "of what was destroyed at" in told or "holds until" in told)

@@ -54,8 +54,9 @@ from ponor_kafka.messages.produce import (
     TopicProduceData,
 )
 from ponor_kafka.record_builder import build_batch
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import PartitionRow, WalKind
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, PartitionRow
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.telemetry import Telemetry
 from ponor_simulation.loop import INCARNATION
@@ -136,14 +137,14 @@ class MovingWorld:
     def row(self, index: int = 0) -> PartitionRow:
         """A partition as the controller has it."""
         assert self.cluster.watch.controller is not None
-        row = self.cluster.watch.controller.image.partitions.get((self.topic_id, index))
+        row = self.cluster.watch.controller.image[PARTITIONS].get((self.topic_id, index))
         assert row is not None
         return row
 
     def moves(self) -> int:
         """How many are under way at the controller."""
         assert self.cluster.watch.controller is not None
-        return len(self.cluster.watch.controller.image.moves)
+        return len(self.cluster.watch.controller.image[MOVES])
 
     def telemetry_of(self, name: str) -> Telemetry:
         """The instruments of a broker."""
@@ -225,7 +226,7 @@ class MovingWorld:
         self.topic_id = answer.topics[0].topic_id
         await self.until(
             lambda: all(
-                len(list(self.image_of(name).partitions)) >= partitions for name in self.cluster.brokers
+                len(list(self.image_of(name)[PARTITIONS])) >= partitions for name in self.cluster.brokers
             )
         )
 

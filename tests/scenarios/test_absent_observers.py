@@ -8,7 +8,7 @@ import pytest
 from ponor_cluster_simulation.cluster.sim_cluster import SimCluster
 from ponor_controller.settings import ControllerSettings
 from ponor_kafka.errors import ErrorCode
-from ponor_metadata.rows import NodeRole, WalKind
+from ponor_metadata.nouns.nodes import NODES, NodeRole, WalKind
 
 from tests.scenarios.moving_world import MovingWorld
 
@@ -18,7 +18,7 @@ LIVES_S = 60.0
 
 def _fenced_or_down(cluster: SimCluster) -> list[str]:
     assert cluster.watch.controller is not None
-    rows = [row for row in cluster.watch.controller.image.nodes if row.role is NodeRole.BROKER]
+    rows = [row for row in cluster.watch.controller.image[NODES] if row.role is NodeRole.BROKER]
     fenced = [f"{row.node_id} at epoch {row.node_epoch}" for row in rows if row.fenced or row.node_epoch > 1]
     return [*fenced, *(name for name in cluster.brokers if not cluster.processes[name].running)]
 
@@ -74,7 +74,7 @@ def test_a_controller_that_is_paused_again_and_again_still_fences_a_dead_broker(
         controller = world.cluster.watch.controller
         assert controller is not None
         node_id = world.cluster.node_of(dead)
-        await world.until(lambda: bool(getattr(controller.image.nodes.get(node_id), "fenced", False)))
+        await world.until(lambda: bool(getattr(controller.image[NODES].get(node_id), "fenced", False)))
 
     MovingWorld(
         1, brokers=3, wal=WalKind.OBJECT, controller=ControllerSettings(session_timeout_ms=9_000)

@@ -10,8 +10,8 @@ import asyncio
 import pytest
 from ponor_controller.settings import ControllerSettings
 from ponor_kafka.errors import ErrorCode
-from ponor_metadata.rows import NodeRow, WalKind
-from ponor_metadata.session import NodeFencedError
+from ponor_metadata.client.errors import NodeFencedError
+from ponor_metadata.nouns.nodes import NODES, NodeRow, WalKind
 
 from tests.scenarios.moving_world import MovingWorld
 
@@ -28,7 +28,7 @@ class World(MovingWorld):
     def node(self, name: str) -> NodeRow:
         """A broker as the controller has it."""
         assert self.cluster.watch.controller is not None
-        row = self.cluster.watch.controller.image.nodes.get(self.cluster.node_of(name))
+        row = self.cluster.watch.controller.image[NODES].get(self.cluster.node_of(name))
         assert row is not None
         return row
 

@@ -13,9 +13,10 @@ from ponor.controller.v1.session_service_pb2 import Operation, SetDrain
 from ponor_broker.settings import BrokerSettings
 from ponor_controller.settings import ControllerSettings
 from ponor_kafka.errors import ErrorCode
-from ponor_metadata.cluster_client import ClusterClient
-from ponor_metadata.rows import NodeRow, WalKind, WalRow
-from ponor_metadata.session import NodeFencedError
+from ponor_metadata.client.cluster_client import ClusterClient
+from ponor_metadata.client.errors import NodeFencedError
+from ponor_metadata.nouns.nodes import NODES, NodeRow, WalKind
+from ponor_metadata.nouns.wals import WALS, WalRow
 from ponor_rpc.errors import OperationError
 from ponor_simulation.process import wait_until
 
@@ -45,7 +46,7 @@ class World(MovingWorld):
     def node(self, name: str) -> NodeRow:
         """A broker as the controller has it."""
         assert self.cluster.watch.controller is not None
-        row = self.cluster.watch.controller.image.nodes.get(self.cluster.node_of(name))
+        row = self.cluster.watch.controller.image[NODES].get(self.cluster.node_of(name))
         assert row is not None
         return row
 
@@ -53,7 +54,7 @@ class World(MovingWorld):
         """Logs of a broker that are not closed."""
         assert self.cluster.watch.controller is not None
         node_id = self.cluster.node_of(name)
-        return [row for row in self.cluster.watch.controller.image.wals if row.node_id == node_id]
+        return [row for row in self.cluster.watch.controller.image[WALS] if row.node_id == node_id]
 
     async def fill(self, name: str, batches: int = 3) -> None:
         """Acknowledged records, of now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 
 from tests.scenarios.moving_world import MovingWorld
 

@@ -24,7 +24,7 @@ from ponor_kafka.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from ponor_kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from ponor_metadata.rows import PartitionRow
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, TOPICS, PartitionRow
 from ponor_simulation.links import DelayLaw
 
 from tests.scenarios.moving_world import ASK_S_MAX, TOPIC, MovingWorld
@@ -119,8 +119,8 @@ def row_of(world: MovingWorld, index: int) -> PartitionRow:
     """The partition of the offsets topic, as the controller has it."""
     assert world.cluster.watch.controller is not None
     image = world.cluster.watch.controller.image
-    (topic,) = [row for row in image.topics if row.name == OFFSETS]
-    row = image.partitions.get((topic.topic_id, index))
+    (topic,) = [row for row in image[TOPICS] if row.name == OFFSETS]
+    row = image[PARTITIONS].get((topic.topic_id, index))
     assert row is not None
     return row
 
@@ -224,7 +224,7 @@ async def hear_late_of_the_election(world: MovingWorld, target: str, index: int)
     """Move the offsets partition. The target's image shows the move at once, and the election half a second later."""
     source = row_of(world, index)
     moving = asyncio.ensure_future(world.move(target, index, by=target, topic=OFFSETS))
-    moves = world.image_of(target).moves
+    moves = world.image_of(target)[MOVES]
     await world.until(lambda: moves.get((source.topic_id, index)) is not None)
     assert row_of(world, index).leader_id == source.leader_id, "not elected yet"
     world.simulation.network.links.delays["controller", target] = LAG

@@ -17,7 +17,8 @@ from ponor_broker.storage.stream_manager import ControllerStreamManager
 from ponor_cluster_simulation.invariants.quiescence import unexplained
 from ponor_kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from ponor_kafka.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.topics import PARTITIONS
 from ponor_runtime.identity import NodeId
 from s3stream.errors import S3StreamError
 
@@ -115,7 +116,7 @@ def _rest(world: MovingWorld) -> list[str]:
     assert world.cluster.watch.controller is not None
     image = world.cluster.watch.controller.image
     left = unexplained(image)
-    for row in image.partitions:
+    for row in image[PARTITIONS]:
         name = world.cluster.broker_of(row.leader_id)
         if name is None or world.services[name].partitions.get(row.topic_id, row.partition) is None:
             left.append(f"partition {row.partition} of {row.topic_id.hex()} is not served")

@@ -8,7 +8,7 @@ import pytest
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from ponor_kafka.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from ponor_metadata.session import NodeFencedError
+from ponor_metadata.client.errors import NodeFencedError
 from ponor_runtime.network import ConnectionClosedError
 
 from tests.scenarios.moving_world import ASK_S_MAX

@@ -26,8 +26,8 @@ from ponor_kafka.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from ponor_metadata.levels import LEVEL_COMPACTION, METADATA_LEVEL
-from ponor_metadata.quorum_client import QuorumClient
+from ponor_metadata.client.quorum_client import QuorumClient
+from ponor_metadata.nouns.cluster import LEVEL_COMPACTION, METADATA_LEVEL
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import wait_until
 

@@ -11,7 +11,7 @@ from ponor_kafka.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     TopicRequest,
 )
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 
 from tests.scenarios.moving_world import ASK_S_MAX, TOPIC, MovingWorld
 from tests.scenarios.test_brokers_without_disks import World

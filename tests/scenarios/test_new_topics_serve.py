@@ -16,7 +16,7 @@ from ponor_kafka.messages.list_offsets import (
 from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ponor_kafka.record_builder import build_batch
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 
 from tests.scenarios.moving_world import TOPIC, MovingWorld
 

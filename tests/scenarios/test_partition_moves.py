@@ -15,8 +15,9 @@ from ponor_broker.partitions.handoff.handoff import Stage
 from ponor_broker.settings import BrokerSettings
 from ponor_controller.settings import ControllerSettings
 from ponor_kafka.errors import ErrorCode
-from ponor_metadata.rows import WalKind
-from ponor_metadata.store_marker import PREFIX
+from ponor_metadata.client.store_marker import PREFIX
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.topics import MOVES
 from ponor_runtime.trace_recording import RecordedTracing
 
 from tests.scenarios.moving_world import MovingWorld
@@ -332,7 +333,7 @@ def test_another_target_takes_the_place_of_the_first() -> None:
         await world.until(lambda: world.moves() == 0)
         assert world.leader() == second
         asked = world.image_of(world.cluster.brokers[0])
-        await world.until(lambda: len(asked.moves) == 0)
+        await world.until(lambda: len(asked[MOVES]) == 0)
         assert await world.listed() == []
         assert await world.move(second) == [ErrorCode.NONE], "it is there"
         assert (await world.produce(second)).base_offset == 1

@@ -13,8 +13,9 @@ from ponor_broker.partitions.log.stream_port import StreamSource
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.settings import BrokerSettings
 from ponor_kafka.errors import ErrorCode
-from ponor_metadata.rows import StreamRow, WalKind
-from ponor_metadata.session import SessionClient
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.streams import StreamRow
 from ponor_runtime.identity import StreamEpoch
 from s3stream.errors import StorageFailedError
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.ranges import StreamPiece, encode_ranges
-from ponor_metadata.read_index import Piece, find_pieces
-from ponor_metadata.validate import validate
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.read_index import Piece, find_pieces
+from ponor_metadata.image.validate import validate
+from ponor_metadata.tables.ranges import StreamPiece, encode_ranges
 from ponor_runtime.identity import ClusterOrdinal, ObjectId, StreamId, compose_id, compose_node_id
 
 CLUSTER = ClusterOrdinal(1)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from ponor_cluster_simulation.cluster.sim_cluster import ClusterSettings, SimCluster
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.health import LOOK_S
 from ponor_simulation.process import wait_until
 from ponor_simulation.simulation import Simulation, SimulationFailedError

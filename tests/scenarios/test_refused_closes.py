@@ -14,7 +14,7 @@ from ponor_broker.partitions.handoff.handoff import Stage
 from ponor_controller import operations as dispatch
 from ponor_controller.kernel.decisions import Decision, Situation
 from ponor_kafka.errors import ErrorCode
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_rpc.errors import OperationError
 
 from tests.scenarios.moving_world import MovingWorld

@@ -21,7 +21,7 @@ from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic,
 from ponor_kafka.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ponor_kafka.record_batch import split_batches
 from ponor_kafka.record_builder import build_batch
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.network import ConnectionClosedError
 
 from tests.scenarios.moving_world import TOPIC, MovingWorld

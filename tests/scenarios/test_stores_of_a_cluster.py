@@ -13,10 +13,11 @@ from ponor_kafka.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from ponor_metadata.errors import WrongClusterError
-from ponor_metadata.rows import ObjectState
-from ponor_metadata.store_marker import PREFIX
-from ponor_metadata.tables import STREAMS_OPEN_AT
+from ponor_metadata.client.errors import WrongClusterError
+from ponor_metadata.client.store_marker import PREFIX
+from ponor_metadata.nouns.nodes import NODES
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
 from ponor_rpc.errors import OperationError
 from ponor_runtime.object_store import ObjectStoreUnavailableError
 from ponor_runtime.runtime import Runtime
@@ -194,7 +195,7 @@ class Rescuer:
         cluster = self._world.cluster
         assert cluster.watch.controller is not None
         assert cluster.store is not None
-        row = cluster.watch.controller.image.nodes.get(cluster.node_of(self._dead))
+        row = cluster.watch.controller.image[NODES].get(cluster.node_of(self._dead))
         assert row is not None
         self.report = await rescue(
             runtime,
@@ -256,14 +257,14 @@ def open_streams(world: MovingWorld, name: str) -> int:
     """How many streams a broker holds open, by the controller."""
     assert world.cluster.watch.controller is not None
     return len(
-        world.cluster.watch.controller.image.streams.find(STREAMS_OPEN_AT, world.cluster.node_of(name))
+        world.cluster.watch.controller.image[STREAMS].find(STREAMS_OPEN_AT, world.cluster.node_of(name))
     )
 
 
 def node_epoch(world: MovingWorld, name: str) -> int:
     """The epoch of a broker's newest registration."""
     assert world.cluster.watch.controller is not None
-    row = world.cluster.watch.controller.image.nodes.get(world.cluster.node_of(name))
+    row = world.cluster.watch.controller.image[NODES].get(world.cluster.node_of(name))
     assert row is not None
     return row.node_epoch
 
@@ -306,7 +307,7 @@ async def leave_garbage(world: MovingWorld) -> None:
 def garbage(world: MovingWorld) -> dict[int, int]:
     """Objects that are to be deleted, and until when each is claimed."""
     assert world.cluster.watch.controller is not None
-    rows = world.cluster.watch.controller.image.objects
+    rows = world.cluster.watch.controller.image[OBJECTS]
     return {row.object_id: row.claimed_until_ms for row in rows if row.state is ObjectState.DESTROYED}
 
 

@@ -11,7 +11,10 @@ from ponor_kafka.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.streams import STREAMS
+from ponor_metadata.nouns.topics import TOPICS
 
 from tests.scenarios.moving_world import MovingWorld
 
@@ -51,9 +54,9 @@ def _left(world: MovingWorld) -> list[str]:
     """Streams and keys of topics that are gone."""
     assert world.cluster.watch.controller is not None
     image = world.cluster.watch.controller.image
-    topics = {row.topic_id.hex() for row in image.topics}
-    left = [f"stream {row.stream_id}" for row in image.streams if row.tags.get("topic") not in topics]
-    left += [row.key for row in image.keys if row.key.split("/")[1] not in topics]
+    topics = {row.topic_id.hex() for row in image[TOPICS]}
+    left = [f"stream {row.stream_id}" for row in image[STREAMS] if row.tags.get("topic") not in topics]
+    left += [row.key for row in image[KEYS] if row.key.split("/")[1] not in topics]
     return left
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ponor_metadata.cluster_client import ClusterClient
+from ponor_metadata.client.cluster_client import ClusterClient
 from ponor_rpc.errors import OperationError
 from ponor_simulation.simulation import SimulationFailedError
 

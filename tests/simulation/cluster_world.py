@@ -19,10 +19,10 @@ from ponor_cluster_simulation.workload.history import ClusterHistory
 from ponor_cluster_simulation.workload.producer import Producer
 from ponor_controller.settings import ControllerSettings
 from ponor_gc.settings import GcSettings
-from ponor_metadata import snapshot
-from ponor_metadata.rows import ObjectState
-from ponor_metadata.subscription import SubscriptionClient
-from ponor_metadata.validate import validate
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.disk import DiskSpeed
 from ponor_simulation.object_store import StoreFaults
@@ -347,7 +347,7 @@ class ClusterWorld:
             self._check_alive()
             wanted = {
                 object_key(row.namespace, row.object_id)
-                for row in image.objects
+                for row in image[OBJECTS]
                 if row.state is ObjectState.COMMITTED
             }
             found = await self.cluster.keys()

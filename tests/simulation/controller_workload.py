@@ -19,12 +19,16 @@ from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
 from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.startup.recovery import recover
-from ponor_metadata import counters, snapshot
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
-from ponor_metadata.subscription import SubscriptionClient
-from ponor_metadata.tables import PARTITIONS_OF
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import NodeRole
+from ponor_metadata.nouns.streams import STREAMS
+from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_OF, TOPICS
 from ponor_runtime.identity import ClusterOrdinal, StreamId, compose_id, compose_node_id
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.telemetry import Telemetry
@@ -259,17 +263,17 @@ async def _check(controller: SimProcess, history: History) -> None:
     assert here == follower.digest, "the follower's history is another one"
     if image.index == follower.index:
         assert snapshot.encode(image) == snapshot.encode(follower), "snapshot and tail are not the log"
-    assert {row.key: row.value for row in image.keys} == history.keys
+    assert {row.key: row.value for row in image[KEYS]} == history.keys
     for stream_id, end in history.uploads.items():
-        stream = image.streams.get(StreamId(stream_id))
+        stream = image[STREAMS].get(StreamId(stream_id))
         assert stream is not None
         assert stream.end_offset == end, (
             f"stream {stream_id} ends at {stream.end_offset}, {end} was acknowledged"
         )
     for topic_id, count in history.partitions.items():
-        topic = image.topics.get(topic_id)
+        topic = image[TOPICS].get(topic_id)
         assert topic is not None
-        assert len(image.partitions.find(PARTITIONS_OF, topic_id)) == count
+        assert len(image[PARTITIONS].find(PARTITIONS_OF, topic_id)) == count
         assert topic.configs == {
             "leader.replication.throttled.replicas": ",".join(history.replicas[topic_id])
         }

@@ -19,7 +19,9 @@ from ponor_cluster_simulation.workload.admin import Admin
 from ponor_cluster_simulation.workload.consumer import Consumer
 from ponor_cluster_simulation.workload.history import ClusterHistory
 from ponor_cluster_simulation.workload.producer import Producer
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.streams import STREAMS
+from ponor_metadata.nouns.wals import WALS
 from ponor_simulation.process import wait_until
 from ponor_simulation.simulation import Simulation
 from s3stream.object_wal.slot_keys import parse_slot_key
@@ -77,14 +79,14 @@ class LostSlotStory:
     async def _is_noticed(self) -> None:
         """The log is given to a recoverer, which gives nothing up."""
         image = self.cluster.watch.controllers["controller"].image
-        await wait_until(lambda: any(row.token for row in image.wals))
+        await wait_until(lambda: any(row.token for row in image[WALS]))
         loop = self.simulation.loop
         until_s = loop.time() + LOOKED_AT_S
         await wait_until(lambda: loop.time() > until_s)
         self.cluster.check_alive()
-        assert any(row.token for row in image.wals), "the log of the dead broker was closed over a lost slot"
+        assert any(row.token for row in image[WALS]), "the log of the dead broker was closed over a lost slot"
         node = self.cluster.node_of(DEAD)
-        assert any(row.open and row.node_id == node for row in image.streams), "streams were closed over it"
+        assert any(row.open and row.node_id == node for row in image[STREAMS]), "streams were closed over it"
 
     def _slots(self) -> list[str]:
         """Of the broker that is going to die, in order."""

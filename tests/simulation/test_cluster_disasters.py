@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import pytest
-from ponor_metadata.rows import ObjectState
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
 from ponor_simulation.object_store import StoreFaults
 
 from tests.simulation.cluster_world import ClusterWorld
@@ -69,7 +69,7 @@ class Story:
         """Objects of which the controller says so."""
         controller = self.world.cluster.watch.controller
         assert controller is not None
-        return sum(row.state is state for row in controller.image.objects)
+        return sum(row.state is state for row in controller.image[OBJECTS])
 
 
 @every_seed

@@ -33,8 +33,8 @@ from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.serving import Serving
 from ponor_kafka.errors import ErrorCode
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import KeyRow
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.keys import KEYS, KeyRow
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
 from ponor_simulation.process import SimProcess, wait_until
@@ -195,7 +195,7 @@ class GroupWorld:
 
     async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
         for key, value in puts:
-            self.image.keys.put(KeyRow(key, value))
+            self.image[KEYS].put(KeyRow(key, value))
         return [value for _, value in puts]
 
     # --- the wire

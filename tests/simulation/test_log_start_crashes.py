@@ -6,6 +6,8 @@ import os
 from dataclasses import replace
 
 import pytest
+from ponor_metadata.nouns.streams import STREAMS
+from ponor_metadata.nouns.topics import TOPICS
 from ponor_simulation.simulation import SimulationFailedError
 
 from tests.simulation.cluster_trimmer import TOPIC, Trimmer
@@ -40,12 +42,12 @@ class TrimmedWorld(ClusterWorld):
         """The controller knows that the stream begins at the log start: objects below are garbage, which `_check_store` looks for."""
         controller = self.cluster.watch.controller
         assert controller is not None
-        topics = {row.topic_id.hex() for row in controller.image.topics if row.name == TOPIC}
+        topics = {row.topic_id.hex() for row in controller.image[TOPICS] if row.name == TOPIC}
         return any(
             row.tags.get("topic") in topics
             and row.tags["kind"] == "log"
             and row.start_offset >= self.trimmer.start_offset
-            for row in controller.image.streams
+            for row in controller.image[STREAMS]
         )
 
 

@@ -15,13 +15,16 @@ from crc32c import crc32c
 from ponor.controller.v1 import session_service_pb2 as session_wire
 from ponor.controller.v1 import subscription_service_pb2 as subscription_wire
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata import snapshot
-from ponor_metadata.digest import operation_digest
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
-from ponor_metadata.subscription import SubscriptionClient
-from ponor_metadata.validate import validate
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.operations import operation_digest
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import NODES, NodeRole
+from ponor_metadata.nouns.nodes import OPERATIONS as OPERATIONS_TABLE
 from ponor_rpc.methods import SESSION, SUBSCRIBE
 from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
 from ponor_runtime.network import Connection
@@ -68,7 +71,7 @@ class SmallController:
 
     async def serve_session(self, connection: Connection) -> None:
         hello = session_wire.SessionRequest.FromString(await connection.receive()).hello
-        node = self.image.nodes.get(NodeId(hello.node_id))
+        node = self.image[NODES].get(NodeId(hello.node_id))
         if node is None:
             registered = pb.NodeRegistered(
                 node_id=hello.node_id, node_epoch=1, role=hello.role, incarnation=hello.incarnation
@@ -93,7 +96,7 @@ class SmallController:
     def carry_out(
         self, first_incomplete_id: int, operation: session_wire.Operation
     ) -> session_wire.OperationResult:
-        kept = self.image.operations.get((NODE, operation.request_id))
+        kept = self.image[OPERATIONS_TABLE].get((NODE, operation.request_id))
         if kept is not None:
             assert kept.digest == operation_digest(operation), "one id, two operations"
             result = session_wire.OperationResult.FromString(kept.result)
@@ -197,7 +200,7 @@ class Node:
                 session_wire.Operation(put_key=session_wire.PutKey(key=key, value=b"v" * number))
             )
             await subscription.wait_for(result.commit_index)
-            row = subscription.image.keys.get(key)
+            row = subscription.image[KEYS].get(key)
             assert row is not None, "an operation was answered, its index reached, and it does not show"
             assert row.value == b"v" * number
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 from ponor_cluster_simulation.run.plan import draw_plan
 from ponor_cluster_simulation.seeds import run_seed
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_simulation.simulation import SimulationFailedError
 
 from libs.s3stream.tests.interruptions import Kind

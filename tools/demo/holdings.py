@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import ObjectState
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.objects import OBJECTS, STREAM_SET_OBJECTS, ObjectState
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS
+from ponor_metadata.nouns.topics import TOPICS
 from ponor_runtime.identity import ObjectId, StreamId
 
 DATA_STREAM = "log"
@@ -52,7 +54,7 @@ def holdings_of(image: MetadataImage, topic: str, partitions: int) -> TopicHoldi
     lanes = _data_streams(image, topic)
     found: list[Holding] = []
     objects: list[HeldObject] = []
-    for row in image.objects:
+    for row in image[OBJECTS]:
         if row.state is not ObjectState.COMMITTED:
             continue
         kind, pieces = _pieces(image, row.object_id)
@@ -74,19 +76,19 @@ def holdings_of(image: MetadataImage, topic: str, partitions: int) -> TopicHoldi
 
 def _data_streams(image: MetadataImage, topic: str) -> dict[StreamId, int]:
     """Map the Data streams of the topic to partitions."""
-    topic_ids = {row.topic_id.hex() for row in image.topics if row.name == topic}
+    topic_ids = {row.topic_id.hex() for row in image[TOPICS] if row.name == topic}
     return {
         row.stream_id: int(row.tags["partition"])
-        for row in image.streams
+        for row in image[STREAMS]
         if row.tags.get("topic") in topic_ids and row.tags.get("kind") == DATA_STREAM
     }
 
 
 def _pieces(image: MetadataImage, object_id: ObjectId) -> tuple[str, list[tuple[StreamId, int, int]]]:
-    one = image.stream_objects.get(object_id)
+    one = image[STREAM_OBJECTS].get(object_id)
     if one is not None:
         return "stream", [(one.stream_id, one.start_offset, one.end_offset)]
-    many = image.stream_set_objects.get(object_id)
+    many = image[STREAM_SET_OBJECTS].get(object_id)
     if many is not None:
         return "stream set", [
             (piece.stream_id, piece.start_offset, piece.end_offset) for piece in many.ranges.decoded

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.ranges import StreamPiece, encode_ranges
-from ponor_metadata.validate import validate
-from ponor_metadata.view import View
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.registry import SCHEMAS
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS
+from ponor_metadata.tables.ranges import StreamPiece, encode_ranges
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import ClusterOrdinal, NodeId, ObjectId, StreamId, compose_id, compose_node_id
 
 ORDINAL = ClusterOrdinal(7)
@@ -18,29 +21,6 @@ NODE_B = compose_node_id(ORDINAL, 2)
 GC_NODE = compose_node_id(ORDINAL, 9)
 COMPACTOR = compose_node_id(ORDINAL, 11)
 TTL_MS = 1_000
-TABLES = (
-    "clusters",
-    "features",
-    "tenants",
-    "counters",
-    "nodes",
-    "streams",
-    "objects",
-    "stream_objects",
-    "stream_set_objects",
-    "keys",
-    "topics",
-    "partitions",
-    "operations",
-    "broker_configs",
-    "quorum",
-    "moves",
-    "wals",
-    "compactions",
-    "snapshots",
-    "reclaims",
-    "deletions",
-)
 
 
 def stream(number: int) -> StreamId:
@@ -333,19 +313,19 @@ class Log:
 
 def contents(view: View) -> dict[str, list[Any]]:
     """Every row of every table, for comparison."""
-    return {name: list(getattr(view, name)) for name in TABLES}
+    return {schema.name: list(view[schema]) for schema in SCHEMAS}
 
 
 def dead_objects(view: View, new_starts: Mapping[StreamId, int | None]) -> list[ObjectId]:
     """Objects without a live offset once the streams begin there (None: deleted), found the slow way."""
 
     def live(stream_id: StreamId, end: int) -> bool:
-        row = view.streams.get(stream_id)
+        row = view[STREAMS].get(stream_id)
         start = None if row is None else new_starts.get(stream_id, row.start_offset)
         return start is not None and end > start
 
-    dead = [row.object_id for row in view.stream_objects if not live(row.stream_id, row.end_offset)]
-    for row in view.stream_set_objects:
+    dead = [row.object_id for row in view[STREAM_OBJECTS] if not live(row.stream_id, row.end_offset)]
+    for row in view[STREAM_SET_OBJECTS]:
         if not any(live(piece.stream_id, piece.end_offset) for piece in row.ranges.decoded):
             dead.append(row.object_id)
     return dead

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient, SessionSettings
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient, SessionSettings
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_rpc.methods import SESSION
 from ponor_runtime.system import SystemClock, SystemRandomness

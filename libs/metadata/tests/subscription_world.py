@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 from ponor.controller.v1 import subscription_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata import snapshot
-from ponor_metadata.digest import EMPTY_DIGEST
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.subscription import SubscriptionClient, SubscriptionSettings
-from ponor_metadata.view import cluster_of
+from ponor_metadata.client.subscription import SubscriptionClient, SubscriptionSettings
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.batches import EMPTY_DIGEST
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_rpc.methods import SUBSCRIBE
 from ponor_runtime.system import SystemClock, SystemRandomness

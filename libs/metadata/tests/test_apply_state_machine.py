@@ -13,31 +13,40 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata import counters, snapshot
-from ponor_metadata.apply_snapshots import is_pinned, pinned_since_ms
-from ponor_metadata.epochs import next_leader_epoch, next_node_epoch
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.overlay import Overlay
-from ponor_metadata.read_index import find_pieces
-from ponor_metadata.rows import (
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.overlay import Overlay
+from ponor_metadata.image.read_index import find_pieces
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.compactions import COMPACTIONS, COMPACTIONS_OF_SOURCE, CompactionKind, CompactionRow
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import (
     ALL_BROKERS,
-    CompactionKind,
-    CompactionRow,
-    NodeRole,
-    ObjectState,
-    StreamRow,
-    WalKind,
-    WalRow,
-)
-from ponor_metadata.tables import (
-    COMPACTIONS_OF_SOURCE,
-    OBJECTS_WAITING,
+    BROKER_CONFIGS,
+    OPERATIONS,
     OPERATIONS_OF,
-    STREAM_OBJECTS_OF,
-    STREAM_SET_OBJECTS_AT,
+    NodeRole,
+    WalKind,
+    is_current,
+    next_node_epoch,
 )
-from ponor_metadata.validate import validate
-from ponor_metadata.view import View, cluster_of, is_current
+from ponor_metadata.nouns.nodes import NODES as NODES_TABLE
+from ponor_metadata.nouns.objects import (
+    OBJECTS,
+    OBJECTS_WAITING,
+    STREAM_SET_OBJECTS,
+    STREAM_SET_OBJECTS_AT,
+    ObjectState,
+    is_pinned,
+)
+from ponor_metadata.nouns.quorum import QUORUM
+from ponor_metadata.nouns.snapshot_leases import SNAPSHOTS, pinned_since_ms
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAM_OBJECTS_OF, STREAMS, StreamRow
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, TOPICS, next_leader_epoch
+from ponor_metadata.nouns.wals import WALS, WalRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from libs.metadata.tests.metadata_kit import (
@@ -90,7 +99,7 @@ def offsets_found(view: View, runs: list[tuple[StreamId, int, int]]) -> list[lis
     """What the read index finds of each run, above its stream's start: contiguous offsets, whatever objects they are in."""
     found: list[list[tuple[int, int]]] = []
     for stream_id, start, end in runs:
-        row = view.streams.get(stream_id)
+        row = view[STREAMS].get(stream_id)
         assert row is not None
         joined: list[tuple[int, int]] = []
         for piece in find_pieces(view, stream_id, max(start, row.start_offset), end, limit=1_000):
@@ -136,7 +145,7 @@ class MetadataMachine(RuleBasedStateMachine):
         return candidates[pick % len(candidates)] if candidates else None
 
     def epoch_of(self, node_id: NodeId) -> int:
-        node = self.overlay.nodes.get(node_id)
+        node = self.overlay[NODES_TABLE].get(node_id)
         assert node is not None
         return node.node_epoch
 
@@ -144,19 +153,21 @@ class MetadataMachine(RuleBasedStateMachine):
         epoch = self.epoch_of(node_id)
         return [
             row
-            for row in self.overlay.streams
+            for row in self.overlay[STREAMS]
             if row.open and row.node_id == node_id and row.node_epoch == epoch
         ]
 
     # Nodes
 
-    @precondition(lambda self: any(row.fenced for row in self.overlay.nodes) or self.overlay.index % 8 == 0)
+    @precondition(
+        lambda self: any(row.fenced for row in self.overlay[NODES_TABLE]) or self.overlay.index % 8 == 0
+    )
     @rule(node_id=st.sampled_from(NODES), wal=st.sampled_from(WalKind))
     def register_again(self, node_id: NodeId, wal: WalKind) -> None:
-        epoch = next_node_epoch(self.overlay, self.overlay.nodes.get(node_id))
+        epoch = next_node_epoch(self.overlay, self.overlay[NODES_TABLE].get(node_id))
         raised = [
             partition_changed(row.topic_id, row.partition, node_id, next_leader_epoch(self.overlay, row))
-            for row in self.overlay.partitions
+            for row in self.overlay[PARTITIONS]
             if row.leader_id == node_id
         ]
         self.propose(registered(node_id, epoch, wal=wal), *raised)
@@ -177,21 +188,21 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(node_id=st.sampled_from(NODES))
     def open_wal(self, node_id: NodeId) -> None:
-        node = self.overlay.nodes.get(node_id)
+        node = self.overlay[NODES_TABLE].get(node_id)
         assert node is not None
-        absent = (node_id, node.node_epoch) not in self.overlay.wals
+        absent = (node_id, node.node_epoch) not in self.overlay[WALS]
         if absent and not node.fenced and node.wal is WalKind.OBJECT:
             self.propose(wal_opened(node_id, node.node_epoch))
 
     @rule(pick=picks, step=st.integers(1, 1 << 40))
     def trim_wal(self, pick: int, step: int) -> None:
-        row = self.pick(list(self.overlay.wals), pick)
+        row = self.pick(list(self.overlay[WALS]), pick)
         if row is not None:
             self.propose(wal_trimmed(row.trim_sequence + step, row.node_id, row.wal_epoch))
 
     @rule(pick=picks, recoverer_id=st.sampled_from(NODES))
     def assign_recovery(self, pick: int, recoverer_id: NodeId) -> None:
-        over = [row for row in self.overlay.wals if not is_current(self.overlay, row.node_id, row.wal_epoch)]
+        over = [row for row in self.overlay[WALS] if not is_current(self.overlay, row.node_id, row.wal_epoch)]
         row, epoch = self.pick(over, pick), self.epoch_of(recoverer_id)
         if row is not None and is_current(self.overlay, recoverer_id, epoch):
             assigned = wal_assigned(
@@ -205,12 +216,12 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def close_wal(self, pick: int) -> None:
-        row: WalRow | None = self.pick(list(self.overlay.wals), pick)
+        row: WalRow | None = self.pick(list(self.overlay[WALS]), pick)
         if row is None:
             return
         left = [
             each
-            for each in self.overlay.streams
+            for each in self.overlay[STREAMS]
             if each.open and (each.node_id, each.node_epoch) == (row.node_id, row.wal_epoch)
         ]
         closes = [closed(each.stream_id, each.stream_epoch) for each in left]
@@ -225,20 +236,20 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(node_id=st.sampled_from(NODES), pick=picks, raise_by=st.integers(1, 3))
     def open_stream(self, node_id: NodeId, pick: int, raise_by: int) -> None:
-        row = self.pick([row for row in self.overlay.streams if not row.open], pick)
+        row = self.pick([row for row in self.overlay[STREAMS] if not row.open], pick)
         epoch = self.epoch_of(node_id)
         if row is not None and is_current(self.overlay, node_id, epoch):
             self.propose(opened(row.stream_id, row.stream_epoch + raise_by, node_id, epoch))
 
     @rule(pick=picks)
     def close_stream(self, pick: int) -> None:
-        row = self.pick([row for row in self.overlay.streams if row.open], pick)
+        row = self.pick([row for row in self.overlay[STREAMS] if row.open], pick)
         if row is not None:
             self.propose(closed(row.stream_id, row.stream_epoch))
 
     @rule(pick=picks, part=st.integers(1, 10))
     def trim_stream(self, pick: int, part: int) -> None:
-        row = self.pick([row for row in self.overlay.streams if row.start_offset < row.end_offset], pick)
+        row = self.pick([row for row in self.overlay[STREAMS] if row.start_offset < row.end_offset], pick)
         if row is None:
             return
         start = row.start_offset + max(1, (row.end_offset - row.start_offset) * part // 10)
@@ -250,7 +261,7 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def delete_stream(self, pick: int) -> None:
-        row = self.pick(list(self.overlay.streams), pick)
+        row = self.pick(list(self.overlay[STREAMS]), pick)
         if row is not None:
             dead = dead_objects(self.overlay, {row.stream_id: None})
             deleted = record(stream_deleted=pb.StreamDeleted(stream_id=row.stream_id))
@@ -273,7 +284,7 @@ class MetadataMachine(RuleBasedStateMachine):
         """Long runs become stream objects, the rest one stream set object, as the broker's upload does it."""
         ready = [
             row.object_id
-            for row in self.overlay.objects.find(OBJECTS_WAITING, ObjectState.PREPARED)
+            for row in self.overlay[OBJECTS].find(OBJECTS_WAITING, ObjectState.PREPARED)
             if row.node_id == node_id
         ]
         epoch = self.epoch_of(node_id)
@@ -300,13 +311,13 @@ class MetadataMachine(RuleBasedStateMachine):
         now_ms = self.overlay.cluster_time_ms + waits_ms
         expired = [
             row
-            for row in self.overlay.objects.find(OBJECTS_WAITING, ObjectState.PREPARED)
+            for row in self.overlay[OBJECTS].find(OBJECTS_WAITING, ObjectState.PREPARED)
             if row.expires_at_ms <= now_ms
         ]
         since_ms = pinned_since_ms(self.overlay)
         gone = [
             row
-            for row in self.overlay.objects.find(OBJECTS_WAITING, ObjectState.DESTROYED)
+            for row in self.overlay[OBJECTS].find(OBJECTS_WAITING, ObjectState.DESTROYED)
             if not is_pinned(row, since_ms)
         ]
         free = [*expired, *gone][:count]
@@ -318,7 +329,7 @@ class MetadataMachine(RuleBasedStateMachine):
     def remove(self, count: int) -> None:
         done = [
             row.object_id
-            for row in self.overlay.objects.find(OBJECTS_WAITING, ObjectState.DESTROYED)
+            for row in self.overlay[OBJECTS].find(OBJECTS_WAITING, ObjectState.DESTROYED)
             if row.claim_node_id == GC_NODE
         ]
         if done:
@@ -328,21 +339,21 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(node_id=st.sampled_from(NODES), count=st.integers(1, 4), skip=st.integers(0, 2))
     def lease_set_objects(self, node_id: NodeId, count: int, skip: int) -> None:
-        found = self.overlay.stream_set_objects.find(STREAM_SET_OBJECTS_AT, node_id)
+        found = self.overlay[STREAM_SET_OBJECTS].find(STREAM_SET_OBJECTS_AT, node_id)
         free = [row.object_id for row in found if self.is_free(row.object_id)][skip : skip + count]
         if free:
             self.lease(CompactionKind.SET_OBJECTS, free, node_id=node_id)
 
     @rule(pick=picks, count=st.integers(2, 4))
     def lease_stream_objects(self, pick: int, count: int) -> None:
-        row = self.pick(list(self.overlay.streams), pick)
-        found = [] if row is None else self.overlay.stream_objects.find(STREAM_OBJECTS_OF, row.stream_id)
+        row = self.pick(list(self.overlay[STREAMS]), pick)
+        found = [] if row is None else self.overlay[STREAM_OBJECTS].find(STREAM_OBJECTS_OF, row.stream_id)
         free = [each.object_id for each in found if self.is_free(each.object_id)][:count]
         if free:
             self.lease(CompactionKind.STREAM_OBJECTS, free, stream_id=row.stream_id)
 
     def is_free(self, object_id: ObjectId) -> bool:
-        return not self.overlay.compactions.find(COMPACTIONS_OF_SOURCE, object_id)
+        return not self.overlay[COMPACTIONS].find(COMPACTIONS_OF_SOURCE, object_id)
 
     def lease(
         self, kind: CompactionKind, sources: list[ObjectId], node_id: int = -1, stream_id: int = -1
@@ -353,7 +364,7 @@ class MetadataMachine(RuleBasedStateMachine):
     @rule(pick=picks, step=st.integers(1, 50))
     def go_on_with_compaction(self, pick: int, step: int) -> None:
         """Renew it, or give it to a worker anew when sources went meanwhile."""
-        row: CompactionRow | None = self.pick(list(self.overlay.compactions), pick)
+        row: CompactionRow | None = self.pick(list(self.overlay[COMPACTIONS]), pick)
         if row is None:
             return
         left = [each for each in row.source_ids if self.is_committed(each)]
@@ -371,13 +382,13 @@ class MetadataMachine(RuleBasedStateMachine):
             self.propose(anew)
 
     def is_committed(self, object_id: ObjectId) -> bool:
-        row = self.overlay.objects.get(object_id)
+        row = self.overlay[OBJECTS].get(object_id)
         return row is not None and row.state is ObjectState.COMMITTED
 
     @rule(pick=picks, split=st.booleans())
     def end_compaction(self, pick: int, split: bool) -> None:
         """Everything that is wanted of what is left goes into new objects, by stream or together. The read index answers as before."""
-        row: CompactionRow | None = self.pick(list(self.overlay.compactions), pick)
+        row: CompactionRow | None = self.pick(list(self.overlay[COMPACTIONS]), pick)
         if row is None:
             return
         left = [each for each in row.source_ids if self.is_committed(each)]
@@ -393,13 +404,13 @@ class MetadataMachine(RuleBasedStateMachine):
             if split
             else [sso(first, *runs, node_id=row.node_id)] * count
         )
-        ends = [(each.stream_id, each.end_offset) for each in self.overlay.streams]
+        ends = [(each.stream_id, each.end_offset) for each in self.overlay[STREAMS]]
         self.propose(
             *([destroyed(*left, at_ms=self.overlay.cluster_time_ms + 1)] if left else []),
             *outputs,
             compaction_ended(row.task_id),
         )
-        assert ends == [(each.stream_id, each.end_offset) for each in self.overlay.streams]
+        assert ends == [(each.stream_id, each.end_offset) for each in self.overlay[STREAMS]]
         assert offsets_found(self.overlay, runs) == before
 
     def wanted_runs(self, sources: list[ObjectId]) -> list[tuple[StreamId, int, int]]:
@@ -407,14 +418,14 @@ class MetadataMachine(RuleBasedStateMachine):
         pieces: list[tuple[StreamId, int, int]] = []
         for object_id in sources:
             single, several = (
-                self.overlay.stream_objects.get(object_id),
-                self.overlay.stream_set_objects.get(object_id),
+                self.overlay[STREAM_OBJECTS].get(object_id),
+                self.overlay[STREAM_SET_OBJECTS].get(object_id),
             )
             held = [single] if single is not None else list(several.ranges.decoded) if several else []
             pieces.extend((each.stream_id, each.start_offset, each.end_offset) for each in held)
         runs: list[tuple[StreamId, int, int]] = []
         for stream_id, start, end in sorted(pieces):
-            stream_row = self.overlay.streams.get(stream_id)
+            stream_row = self.overlay[STREAMS].get(stream_id)
             if stream_row is None or end <= stream_row.start_offset:
                 continue
             if runs and runs[-1][0] == stream_id and runs[-1][2] == start:
@@ -431,7 +442,7 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, renewed=st.booleans())
     def renew_or_release_snapshot(self, pick: int, renewed: bool) -> None:
-        row = self.pick(list(self.overlay.snapshots), pick)
+        row = self.pick(list(self.overlay[SNAPSHOTS]), pick)
         if row is not None and renewed:
             self.propose(snapshot_renewed(row.lease_id, row.leased_until_ms + 1))
         elif row is not None:
@@ -445,7 +456,7 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def delete_key(self, pick: int) -> None:
-        row = self.pick(list(self.overlay.keys), pick)
+        row = self.pick(list(self.overlay[KEYS]), pick)
         if row is not None:
             self.propose(record(key_deleted=pb.KeyDeleted(key=row.key)))
 
@@ -463,10 +474,10 @@ class MetadataMachine(RuleBasedStateMachine):
     def begin_move(self, pick: int, target_id: NodeId) -> None:
         still = [
             row
-            for row in self.overlay.partitions
-            if row.leader_id != target_id and (row.topic_id, row.partition) not in self.overlay.moves
+            for row in self.overlay[PARTITIONS]
+            if row.leader_id != target_id and (row.topic_id, row.partition) not in self.overlay[MOVES]
         ]
-        row, target = self.pick(still, pick), self.overlay.nodes.get(target_id)
+        row, target = self.pick(still, pick), self.overlay[NODES_TABLE].get(target_id)
         assert target is not None
         assert target.role is NodeRole.BROKER
         if row is not None and not target.fenced:
@@ -474,10 +485,10 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, elected=st.booleans())
     def end_move(self, pick: int, elected: bool) -> None:
-        move = self.pick(list(self.overlay.moves), pick)
+        move = self.pick(list(self.overlay[MOVES]), pick)
         if move is None:
             return
-        partition = self.overlay.partitions.get((move.topic_id, move.partition))
+        partition = self.overlay[PARTITIONS].get((move.topic_id, move.partition))
         assert partition is not None
         if elected:
             epoch = next_leader_epoch(self.overlay, partition)
@@ -487,23 +498,23 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @rule(pick=picks, retention=st.sampled_from((None, "1", "2")))
     def set_topic_configs(self, pick: int, retention: str | None) -> None:
-        row = self.pick(list(self.overlay.topics), pick)
+        row = self.pick(list(self.overlay[TOPICS]), pick)
         if row is not None:
             configs = {} if retention is None else {"retention": retention}
             self.propose(topic_configs_set(row.topic_id, **configs))
 
     @rule(node_id=st.sampled_from((ALL_BROKERS, *NODES)), value=st.sampled_from((None, "1", "2")))
     def set_broker_configs(self, node_id: NodeId, value: str | None) -> None:
-        if node_id != ALL_BROKERS and node_id not in self.overlay.nodes:
+        if node_id != ALL_BROKERS and node_id not in self.overlay[NODES_TABLE]:
             return
         if value is not None:
             self.propose(broker_configs_set(node_id, setting=value))
-        elif node_id in self.overlay.broker_configs:
+        elif node_id in self.overlay[BROKER_CONFIGS]:
             self.propose(broker_configs_set(node_id))
 
     @rule(pick=picks)
     def delete_topic(self, pick: int) -> None:
-        row = self.pick(list(self.overlay.topics), pick)
+        row = self.pick(list(self.overlay[TOPICS]), pick)
         if row is not None:
             self.propose(record(topic_deleted=pb.TopicDeleted(topic_id=row.topic_id)))
 
@@ -512,8 +523,8 @@ class MetadataMachine(RuleBasedStateMachine):
         epoch = self.epoch_of(node_id)
         if not is_current(self.overlay, node_id, epoch):
             return
-        kept = [row.request_id for row in self.overlay.operations.find(OPERATIONS_OF, node_id)]
-        node = self.overlay.nodes.get(node_id)
+        kept = [row.request_id for row in self.overlay[OPERATIONS].find(OPERATIONS_OF, node_id)]
+        node = self.overlay[NODES_TABLE].get(node_id)
         assert node is not None
         request_id = max([*kept, node.first_incomplete_id, self.next_request[node_id]]) + 1
         self.next_request[node_id] = request_id
@@ -541,7 +552,7 @@ class MetadataMachine(RuleBasedStateMachine):
         ]
         if any(kinds):
             self.propose(record(voters_set=pb.VotersSet(members=members)))
-            assert [row.voter for row in self.overlay.quorum] == kinds
+            assert [row.voter for row in self.overlay[QUORUM]] == kinds
 
     @precondition(lambda self: self.overlay.index % 8 == 0)
     @rule()
@@ -588,7 +599,7 @@ class MetadataMachine(RuleBasedStateMachine):
             self.image.index,
             self.image.cluster_time_ms,
         )
-        self.topics = max([self.topics, *(int.from_bytes(row.topic_id, "big") for row in self.image.topics)])
+        self.topics = max([self.topics, *(int.from_bytes(row.topic_id, "big") for row in self.image[TOPICS])])
 
     @rule()
     def take_snapshot(self) -> None:
@@ -611,7 +622,7 @@ class MetadataMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_committed_offset_is_found(self) -> None:
-        for row in self.overlay.streams:
+        for row in self.overlay[STREAMS]:
             offset = row.start_offset
             for piece in find_pieces(
                 self.overlay, row.stream_id, row.start_offset, row.end_offset, limit=1_000

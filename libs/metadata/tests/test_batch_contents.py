@@ -5,8 +5,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor.metadata.v1.records_pb2 import Record, RecordBatch
-from ponor_metadata.apply import RULES
-from ponor_metadata.batch_contents import KINDS, UNKNOWN_KIND, contents_of, decoded_contents_of
+from ponor_metadata.image.batches import KINDS, UNKNOWN_KIND, contents_of, decoded_contents_of
+from ponor_metadata.image.registry import RULES
 
 UINT64 = st.integers(0, (1 << 64) - 1)
 

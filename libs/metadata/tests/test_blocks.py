@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from ponor_metadata.blocks import BLOCK_ROWS_MAX, Blocks, Picture, StructBlocks, TupleBlocks
+from ponor_metadata.image.blocks import BLOCK_ROWS_MAX, Blocks, Picture, StructBlocks, TupleBlocks
 
 KEYS = st.integers(0, 3_000)
 LAYOUT = Struct("<qI")
@@ -122,7 +122,6 @@ def test_a_map_is_released_block_by_block_and_can_be_filled_again(packed: bool) 
 
 
 def test_the_garbage_collector_does_not_walk_over_rows() -> None:
-    pytest.importorskip("ponor_metadata.untracking_native")
     blocks = made(packed=False)
     for key in range(0, BLOCK_ROWS_MAX * 8, 2):
         blocks.put(key, (key, 1))

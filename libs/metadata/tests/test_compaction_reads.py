@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ponor_metadata.read_index import find_pieces
-from ponor_metadata.tables import STREAM_SET_OBJECTS_AT
+from ponor_metadata.image.read_index import find_pieces
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS, STREAM_SET_OBJECTS_AT
+from ponor_metadata.nouns.streams import STREAM_OBJECTS
+from ponor_metadata.nouns.streams import STREAMS as STREAMS_TABLE
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from libs.metadata.tests.metadata_kit import (
@@ -55,7 +57,7 @@ class Compacted:
         return obj(self.objects)
 
     def end_of(self, stream_id: StreamId) -> int:
-        row = self.log.image.streams.get(stream_id)
+        row = self.log.image[STREAMS_TABLE].get(stream_id)
         assert row is not None
         return row.end_offset
 
@@ -75,7 +77,7 @@ class Compacted:
         self.log.commit(*(opened(each, self.epoch, self.node) for each in STREAMS))
 
     def trim(self, which: int, percent: int) -> None:
-        row = self.log.image.streams.get(STREAMS[which])
+        row = self.log.image[STREAMS_TABLE].get(STREAMS[which])
         assert row is not None
         start = row.start_offset + (row.end_offset - row.start_offset) * percent // 100
         if start > row.start_offset:
@@ -84,7 +86,7 @@ class Compacted:
 
     def compact(self, node_id: NodeId, picked: list[bool], own_object: list[bool]) -> None:
         """Any of the node's set objects, not only neighbours; a run goes into an object of its own or into the set object."""
-        rows = self.log.image.stream_set_objects.find(STREAM_SET_OBJECTS_AT, node_id)
+        rows = self.log.image[STREAM_SET_OBJECTS].find(STREAM_SET_OBJECTS_AT, node_id)
         sources = [row for row, take in zip(rows, picked, strict=False) if take]
         if not sources:
             return
@@ -103,7 +105,7 @@ class Compacted:
     def joined(self, pieces: list[Run]) -> list[Run]:
         runs: list[Run] = []
         for stream_id, start, end in sorted(pieces):
-            row = self.log.image.streams.get(stream_id)
+            row = self.log.image[STREAMS_TABLE].get(stream_id)
             assert row is not None
             if end <= row.start_offset:
                 continue
@@ -115,7 +117,7 @@ class Compacted:
 
     def require_every_fetch_finds_all(self) -> None:
         for stream_id in STREAMS:
-            row = self.log.image.streams.get(stream_id)
+            row = self.log.image[STREAMS_TABLE].get(stream_id)
             assert row is not None
             for start in range(row.start_offset, row.end_offset):
                 offset = start
@@ -126,10 +128,10 @@ class Compacted:
                 assert offset == row.end_offset, f"stream {stream_id}: nothing found at {offset}"
 
     def holds(self, object_id: ObjectId, stream_id: StreamId, start: int, end: int) -> bool:
-        single = self.log.image.stream_objects.get(object_id)
+        single = self.log.image[STREAM_OBJECTS].get(object_id)
         if single is not None:
             return single.stream_id == stream_id and single.start_offset <= start < end <= single.end_offset
-        several = self.log.image.stream_set_objects.get(object_id)
+        several = self.log.image[STREAM_SET_OBJECTS].get(object_id)
         assert several is not None
         held = several.ranges.decoded.find(stream_id, start)
         return held is not None and end <= held.end_offset

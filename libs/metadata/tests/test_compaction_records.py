@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata import counters
-from ponor_metadata.rows import NO_NODE, NO_STREAM, CompactionKind, CompactionRow, SnapshotRow
-from ponor_metadata.tables import COMPACTIONS_OF_SOURCE, COMPACTIONS_OF_WORKER
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.compactions import (
+    COMPACTIONS,
+    COMPACTIONS_OF_SOURCE,
+    COMPACTIONS_OF_WORKER,
+    CompactionKind,
+    CompactionRow,
+)
+from ponor_metadata.nouns.counters import COUNTERS
+from ponor_metadata.nouns.nodes import NO_NODE
+from ponor_metadata.nouns.snapshot_leases import SNAPSHOTS, SnapshotRow
+from ponor_metadata.nouns.streams import NO_STREAM, STREAMS
 from ponor_runtime.identity import NodeEpoch
 
 from libs.metadata.tests.metadata_kit import (
@@ -73,17 +82,17 @@ def test_a_task_goes_from_worker_to_worker_and_ends_with_its_commit() -> None:
         1,
         50,
     )
-    assert list(log.image.compactions.find(COMPACTIONS_OF_SOURCE, obj(2))) == [row]
+    assert list(log.image[COMPACTIONS].find(COMPACTIONS_OF_SOURCE, obj(2))) == [row]
     log.commit(compaction_renewed(1, 80))
     log.commit(registered(COMPACTOR, 2, role=2))
     again = compaction_leased(1, obj(1), obj(2), token=2, worker_epoch=2, until_ms=90)
     log.commit(again)
-    (held,) = log.image.compactions.find(COMPACTIONS_OF_WORKER, COMPACTOR)
+    (held,) = log.image[COMPACTIONS].find(COMPACTIONS_OF_WORKER, COMPACTOR)
     assert (held.token, held.worker_epoch, held.leased_until_ms) == (2, 2, 90)
     log.commit(prepared(obj(10), 1, COMPACTOR, 2))
     log.commit(destroyed(obj(1), obj(2)), sso(obj(10), (S1, 0, 9)), compaction_ended(1))
-    assert not log.image.compactions.find(COMPACTIONS_OF_SOURCE, obj(1))
-    stream_row = log.image.streams.get(S1)
+    assert not log.image[COMPACTIONS].find(COMPACTIONS_OF_SOURCE, obj(1))
+    stream_row = log.image[STREAMS].get(S1)
     assert stream_row is not None
     assert stream_row.end_offset == 14, "what replaces old data moves no end"
 
@@ -94,7 +103,7 @@ def test_a_task_that_is_offered_anew_leaves_out_what_was_trimmed_meanwhile() -> 
     log.commit(trimmed(S1, 6), destroyed(obj(1)))
     refused(log, compaction_leased(1, obj(1), obj(2), token=2), match="its sources are")
     log.commit(compaction_leased(1, obj(2), token=2))
-    assert not log.image.compactions.find(COMPACTIONS_OF_SOURCE, obj(1))
+    assert not log.image[COMPACTIONS].find(COMPACTIONS_OF_SOURCE, obj(1))
 
 
 def test_stream_objects_are_replaced_by_one() -> None:
@@ -104,7 +113,7 @@ def test_stream_objects_are_replaced_by_one() -> None:
         compaction_leased(2, obj(1), obj(2)),
     )
     log.commit(destroyed(obj(4), obj(5)), so(obj(6), S1, 9, 14), compaction_ended(1))
-    assert [row.task_id for row in log.image.compactions] == [2]
+    assert [row.task_id for row in log.image[COMPACTIONS]] == [2]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +167,7 @@ def test_what_is_destroyed_under_a_lease_is_claimed_when_the_lease_is_over() -> 
     log.commit(trimmed(S1, 5), destroyed(obj(1), at_ms=100), at_ms=100)
     log.commit(snapshot_leased(1, log.image.index, 101, 200), at_ms=101)
     log.commit(snapshot_leased(2, log.image.index, 105, 200), at_ms=105)
-    assert log.image.snapshots.get(1) == SnapshotRow(1, "a reader", log.image.index - 2, 101, 200)
+    assert log.image[SNAPSHOTS].get(1) == SnapshotRow(1, "a reader", log.image.index - 2, 101, 200)
     log.commit(trimmed(S1, 9), destroyed(obj(2), at_ms=105), at_ms=105)
     log.commit(claimed(obj(1)))
     refused(log, claimed(obj(2)), match="read under a snapshot's lease")
@@ -192,7 +201,7 @@ def test_a_lease_that_makes_no_sense_stops_the_process(records: list[pb.Record],
 def test_ids_of_tasks_and_leases_jump_with_all_others_when_a_log_was_lost() -> None:
     log = written()
     log.commit(record(incarnation_raised=pb.IncarnationRaised(incarnation=1)))
-    assert counters.COMPACTION not in log.image.counters, "a log that never held one has no row of it"
+    assert counters.COMPACTION not in log.image[COUNTERS], "a log that never held one has no row of it"
     log.commit(compaction_leased(1, obj(1)))
     log.commit(record(incarnation_raised=pb.IncarnationRaised(incarnation=2)))
     assert counters.next_value(log.image, counters.COMPACTION) == 2 + counters.INCARNATION_JUMP

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_metadata.controllers import HINTS_IN_A_ROW_MAX, LEARNED_MAX, ControllerChoice, KnownControllers
+from ponor_metadata.client.controllers import (
+    HINTS_IN_A_ROW_MAX,
+    LEARNED_MAX,
+    ControllerChoice,
+    KnownControllers,
+)
 
 ABC = ("a:1", "b:1", "c:1")
 

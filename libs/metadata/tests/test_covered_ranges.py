@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_metadata.covered_ranges import MERGED_FROM_PARTS
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.read_index import find_pieces
-from ponor_metadata.rows import NO_NODE, RangeRow, StreamRow
-from ponor_metadata.validate import validate
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.read_index import find_pieces
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.nodes import NO_NODE
+from ponor_metadata.nouns.streams import JOINED_FROM_RANGES, STREAMS, RangeRow, StreamRow
 
 from libs.metadata.tests.metadata_kit import (
     NODE_A,
@@ -30,7 +30,7 @@ MOVES = 40
 
 
 def row_of(log: Log) -> StreamRow:
-    row = log.image.streams.get(S1)
+    row = log.image[STREAMS].get(S1)
     assert row is not None
     return row
 
@@ -52,7 +52,7 @@ def test_ranges_do_not_grow_with_moves_when_stream_objects_hold_the_data() -> No
     log.commit(created(S1))
     for move in range(MOVES):
         moved(log, move)
-        assert len(row_of(log).ranges) <= MERGED_FROM_PARTS
+        assert len(row_of(log).ranges) <= JOINED_FROM_RANGES
         validate(log.image)
     pieces = find_pieces(log.image, S1, 0, 10 * MOVES)
     assert [(piece.start_offset, piece.end_offset) for piece in pieces] == [
@@ -67,7 +67,7 @@ def test_a_range_with_data_in_a_stream_set_object_keeps_its_node() -> None:
         moved(log, move, in_set_object=move == 7)
     kept = [part for part in row_of(log).ranges if part.start_offset == 70]
     assert [(part.node_id, part.end_offset) for part in kept] == [(NODE_B, 80)]
-    assert len(row_of(log).ranges) <= MERGED_FROM_PARTS + 2
+    assert len(row_of(log).ranges) <= JOINED_FROM_RANGES + 2
     validate(log.image)
     assert len(find_pieces(log.image, S1, 0, 10 * MOVES)) == MOVES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_metadata.currency import CLAIMS_MAX, Currency
+from ponor_metadata.client.staleness import CLAIMS_MAX, Staleness
 
 
 class HandClock:
@@ -25,7 +25,7 @@ class HandClock:
 
 def test_an_answer_counts_from_its_question() -> None:
     clock = HandClock()
-    currency = Currency(clock, 100)
+    currency = Staleness(clock, 100)
     currency.connected()
     assert currency.staleness_ms is None
     probe = currency.next_probe()
@@ -41,7 +41,7 @@ def test_an_answer_counts_from_its_question() -> None:
 
 def test_an_answer_to_an_older_question_or_to_none_says_nothing() -> None:
     clock = HandClock()
-    currency = Currency(clock, 100)
+    currency = Staleness(clock, 100)
     currency.connected()
     first = currency.next_probe()
     currency.connected()  # the answer to the first one is lost with its connection
@@ -59,7 +59,7 @@ def test_an_answer_to_an_older_question_or_to_none_says_nothing() -> None:
 
 def test_the_controllers_own_staleness_is_added() -> None:
     clock = HandClock()
-    currency = Currency(clock, 100)
+    currency = Staleness(clock, 100)
     currency.connected()
     clock.now_ms = 1_000
     currency.claimed(currency.next_probe(), 3, 400)
@@ -69,7 +69,7 @@ def test_the_controllers_own_staleness_is_added() -> None:
 
 def test_a_staler_controller_takes_nothing_back() -> None:
     clock = HandClock()
-    currency = Currency(clock, 100)
+    currency = Staleness(clock, 100)
     currency.connected()
     clock.now_ms = 1_000
     currency.claimed(currency.next_probe(), 3, 0)
@@ -82,7 +82,7 @@ def test_a_staler_controller_takes_nothing_back() -> None:
 
 def test_one_question_at_a_time_and_not_too_often() -> None:
     clock = HandClock()
-    currency = Currency(clock, 100)
+    currency = Staleness(clock, 100)
     currency.connected()
     probe = currency.next_probe()
     clock.now_ms = 500
@@ -106,7 +106,7 @@ def test_one_question_at_a_time_and_not_too_often() -> None:
 def test_it_never_claims_more_than_was_known(steps: list[tuple[int, int, int, int]]) -> None:
     """Time passes, indices are committed, a question is answered from a controller that is behind, the image reaches some index."""
     clock = HandClock()
-    currency = Currency(clock, 100)
+    currency = Staleness(clock, 100)
     currency.connected()
     committed_at_ms = [0]
     image = 0

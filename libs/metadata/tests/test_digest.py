@@ -12,7 +12,7 @@ from ponor.controller.v1.session_service_pb2 import (
     PutKey,
     StreamTags,
 )
-from ponor_metadata.digest import operation_digest
+from ponor_metadata.client.operations import operation_digest
 
 IDS = st.one_of(
     st.integers(0, 300), st.integers(0, 2**64 - 1), st.sampled_from([2**n for n in range(0, 64, 7)])

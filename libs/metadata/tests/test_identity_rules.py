@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata import counters
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.snapshot import decode, encode
-from ponor_metadata.tables import TOPICS_NAMED
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.snapshot import decode, encode
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.cluster import TENANTS
+from ponor_metadata.nouns.nodes import NODES
+from ponor_metadata.nouns.objects import OBJECTS
+from ponor_metadata.nouns.topics import TOPICS, TOPICS_NAMED
 from ponor_runtime.identity import (
     CLUSTER_ORDINAL_MAX,
     SEQUENCE_MAX,
@@ -44,7 +47,7 @@ def test_topics_are_keyed_by_tenant_and_name(wanted: list[tuple[str, str]]) -> N
     for number, (tenant_id, name) in enumerate(wanted):
         log.commit(topic_created(number.to_bytes(16, "big"), name, tenant_id))
     for number, (tenant_id, name) in enumerate(wanted):
-        (row,) = log.image.topics.find(TOPICS_NAMED, (TenantId(tenant_id), name))
+        (row,) = log.image[TOPICS].find(TOPICS_NAMED, (TenantId(tenant_id), name))
         assert row.topic_id == number.to_bytes(16, "big")
 
 
@@ -92,7 +95,7 @@ def test_an_object_row_holds_its_origin_namespace_and_bucket(namespace: str, buc
     log.commit(record(objects_prepared=prepared))
     for image in (log.image, decode(encode(log.image))):
         for number in (1, 2):
-            row = image.objects.get(ObjectId(obj(number)))
+            row = image[OBJECTS].get(ObjectId(obj(number)))
             assert row is not None
             assert (row.namespace, row.bucket_index) == (namespace, bucket_index)
 
@@ -102,7 +105,7 @@ def test_node_ids_are_below_2_to_the_30(node_id: int) -> None:
     log = Log(nodes=())
     if 0 <= node_id < 1 << 30:
         log.commit(registered(NodeId(node_id)))
-        assert len(log.image.nodes) == 1
+        assert len(log.image[NODES]) == 1
     else:
         with pytest.raises(AssertionError, match="2\\^30"):
             log.commit(registered(NodeId(node_id)))
@@ -113,7 +116,7 @@ def test_the_cluster_id_that_clients_see_is_the_tenants(wanted: dict[str, str]) 
     log = Log()
     log.commit(*(tenant(tenant_id, cluster_id) for tenant_id, cluster_id in wanted.items()))
     for tenant_id, cluster_id in wanted.items():
-        row = log.image.tenants.get(TenantId(tenant_id))
+        row = log.image[TENANTS].get(TenantId(tenant_id))
         assert row is not None
         assert row.cluster_id == cluster_id
         with pytest.raises(AssertionError, match="exists"):

@@ -10,15 +10,10 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from ponor_metadata.errors import WrongClusterError
-from ponor_metadata.joining import ANY_CLUSTER, Membership, check_store, verify_store
-from ponor_metadata.seen_history import SeenHistory
-from ponor_metadata.store_marker import (
-    ClusterMarker,
-    MarkerDamagedError,
-    read_copy,
-    read_marker,
-)
+from ponor_metadata.client.errors import WrongClusterError
+from ponor_metadata.client.joining import ANY_CLUSTER, Membership, check_store, verify_store
+from ponor_metadata.client.seen_history import SeenHistory
+from ponor_metadata.client.store_marker import ClusterMarker, MarkerDamagedError, read_copy, read_marker
 from ponor_runtime.identity import ClusterOrdinal, NodeId
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.object_store import SimObjectStore

@@ -1,4 +1,4 @@
-"""What compiled code does when a snapshot is loaded, held against its interpreted twin."""
+"""Compiled code that loads a snapshot, compared with its oracle."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_metadata import columns_python, holdings_python
-from ponor_metadata.blocks import StructBlocks
-from ponor_metadata.rows import StreamObjectRow
-from ponor_metadata.snapshot_columns import BLOBS, INTEGERS, TEXTS, UNIQUE_TEXTS, ColumnReader
-from ponor_metadata.stream_object_layout import HOLDING
-from ponor_metadata.stream_object_table import StreamObjectTable
-from ponor_metadata.tables import STREAM_OBJECTS_OF
+from ponor_metadata.image import storage_native
+from ponor_metadata.image.blocks import StructBlocks
+from ponor_metadata.image.stream_object_table import HOLDING, StreamObjectTable
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAM_OBJECTS_OF, StreamObjectRow
+from ponor_metadata.tables import columns_native
+from ponor_metadata.tables.columns import BLOBS, INTEGERS, TEXTS, UNIQUE_TEXTS, ColumnReader
 from ponor_runtime.identity import ObjectId, StreamId
+
+from libs.metadata.tests import oracles
+
+(SECTION,) = STREAM_OBJECTS.sections
 
 
 @given(st.lists(st.one_of(st.text(max_size=5), st.sampled_from(["", "a", "ž", "日本"])), min_size=1))
-def test_columns_are_split_the_same_with_and_without_a_compiler(texts: list[str]) -> None:
-    native = pytest.importorskip("ponor_metadata.columns_native")
+def test_compiled_columns_are_split_as_by_the_oracle(texts: list[str]) -> None:
     blobs = [text.encode() for text in texts]
     joined, lengths = b"".join(blobs), array("q", map(len, blobs))
-    assert native.split_blobs(joined, lengths) == columns_python.split_blobs(joined, lengths) == blobs
-    assert native.split_texts(joined, lengths) == columns_python.split_texts(joined, lengths) == texts
+    assert columns_native.split_blobs(joined, lengths) == oracles.split_blobs(joined, lengths) == blobs
+    assert columns_native.split_texts(joined, lengths) == oracles.split_texts(joined, lengths) == texts
 
 
 def test_compiled_code_reads_nothing_beyond_the_bytes() -> None:
-    native = pytest.importorskip("ponor_metadata.columns_native")
     for lengths in ([4], [2, 2], [-1], [1 << 62, 1 << 62], [3, -1]):
         with pytest.raises(ValueError, match="beyond"):
-            native.split_blobs(b"abc", array("q", lengths))
+            columns_native.split_blobs(b"abc", array("q", lengths))
     with pytest.raises(UnicodeDecodeError):
-        native.split_texts(b"a\xff", array("q", [1, 1]))
+        columns_native.split_texts(b"a\xff", array("q", [1, 1]))
 
 
 @given(st.lists(st.text(max_size=3), min_size=1), st.booleans())
@@ -62,21 +63,20 @@ def test_damaged_lengths_are_refused_before_anything_is_split(
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9)), unique=True, max_size=24))
-def test_stream_objects_enter_their_index_the_same_with_and_without_a_compiler(
+def test_compiled_index_entries_of_stream_objects_equal_the_oracle(
     pieces: list[tuple[int, int]],
 ) -> None:
-    native = pytest.importorskip("ponor_metadata.holdings_native")
     keys = list(range(10, 10 + len(pieces)))
     values = [(stream_id, start, start + 1) for stream_id, start in pieces]
     rows = StructBlocks(HOLDING)
     rows.extend(keys, values)
     compiled: dict[int, array[int]] = {}
     interpreted: dict[int, array[int]] = {}
-    left = native.note_all(compiled, rows, keys, values)
-    assert left == holdings_python.note_all(interpreted, rows, keys, values)
+    left = storage_native.note_all(compiled, rows, keys, values)
+    assert left == oracles.note_all(interpreted, rows, keys, values)
     assert compiled == interpreted
     table = StreamObjectTable()
-    table.load(keys, values)
+    table.load(SECTION, [(key, *each) for key, each in zip(keys, values, strict=True)])
     expected = sorted(
         StreamObjectRow(ObjectId(key), StreamId(stream_id), start, end)
         for key, (stream_id, start, end) in zip(keys, values, strict=True)
@@ -90,4 +90,4 @@ def test_stream_objects_enter_their_index_the_same_with_and_without_a_compiler(
 
 def test_two_objects_at_one_place_of_a_stream_are_refused() -> None:
     with pytest.raises(AssertionError, match="two objects at 5"):
-        StreamObjectTable().load([1, 2], [(7, 5, 6), (7, 5, 9)])
+        StreamObjectTable().load(SECTION, [(1, 7, 5, 6), (2, 7, 5, 9)])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata.rows import MoveCause
-from ponor_metadata.tables import MOVES_FROM, MOVES_TO, STREAMS_OF_PARTITION
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.nodes import NODES
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_PARTITION
+from ponor_metadata.nouns.topics import MOVES, MOVES_FROM, MOVES_TO, PARTITIONS, MoveCause
 
 from libs.metadata.tests.metadata_kit import (
     GC_NODE,
@@ -45,44 +46,44 @@ def refused(log: Log, *records: pb.Record, match: str) -> None:
 def test_the_source_leads_until_the_election() -> None:
     log = with_a_topic()
     log.commit(move_begun(TOPIC, 1))
-    partition = log.image.partitions.get((TOPIC, 1))
+    partition = log.image[PARTITIONS].get((TOPIC, 1))
     assert partition is not None
     assert (partition.leader_id, partition.leader_epoch, partition.replicas) == (NODE_A, 0, (NODE_B,))
-    (move,) = log.image.moves.find(MOVES_FROM, NODE_A)
+    (move,) = log.image[MOVES].find(MOVES_FROM, NODE_A)
     assert (move.target_id, move.elect_at_ms, move.cause, move.reason) == (
         NODE_B,
         10_005,
         MoveCause.REQUEST,
         "asked for",
     )
-    assert list(log.image.moves.find(MOVES_TO, NODE_B)) == [move]
+    assert list(log.image[MOVES].find(MOVES_TO, NODE_B)) == [move]
     log.commit(partition_changed(TOPIC, 1, NODE_B, 1))
-    assert not log.image.moves
+    assert not log.image[MOVES]
 
 
 def test_a_cancelled_move_leaves_everything_as_it_was() -> None:
     log = with_a_topic()
-    before = log.image.partitions.get((TOPIC, 0))
+    before = log.image[PARTITIONS].get((TOPIC, 0))
     log.commit(move_begun(TOPIC, 0))
     log.commit(move_cancelled(TOPIC, 0))
-    assert log.image.partitions.get((TOPIC, 0)) == before
-    assert not log.image.moves.find(MOVES_TO, NODE_B)
+    assert log.image[PARTITIONS].get((TOPIC, 0)) == before
+    assert not log.image[MOVES].find(MOVES_TO, NODE_B)
 
 
 def test_a_restart_of_the_source_and_the_end_of_the_topic_end_moves_too() -> None:
     log = with_a_topic()
     log.commit(move_begun(TOPIC, 0), move_begun(TOPIC, 1))
     log.commit(registered(NODE_A, 2), partition_changed(TOPIC, 0, NODE_A, 1))
-    assert [row.partition for row in log.image.moves] == [1]
+    assert [row.partition for row in log.image[MOVES]] == [1]
     log.commit(record(topic_deleted=pb.TopicDeleted(topic_id=TOPIC)))
-    assert not log.image.moves
+    assert not log.image[MOVES]
 
 
 def test_drain_ends_with_the_next_process_and_with_a_fence() -> None:
     log = with_a_topic()
 
     def draining() -> list[bool]:
-        return [row.draining for row in log.image.nodes if row.node_id in (NODE_A, NODE_B)]
+        return [row.draining for row in log.image[NODES] if row.node_id in (NODE_A, NODE_B)]
 
     log.commit(drain_set(NODE_A), drain_set(NODE_B))
     assert draining() == [True, True]
@@ -119,7 +120,7 @@ def test_streams_of_one_partition_are_found_without_those_of_its_neighbours() ->
         created(stream(4), topic="t"),
         created(stream(5), partition="1", topic="t", kind="time"),
     )
-    found = log.image.streams.find(STREAMS_OF_PARTITION, ("t", "1"))
+    found = log.image[STREAMS].find(STREAMS_OF_PARTITION, ("t", "1"))
     assert [row.stream_id for row in found] == [stream(1), stream(5)]
 
 

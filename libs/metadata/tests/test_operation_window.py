@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.operation_window import ENVELOPE_BYTES, OperationWindow, encoded_operation
+from ponor_metadata.client.operation_window import ENVELOPE_BYTES, OperationWindow, encoded_operation
 
 FRAME_BYTES = 1_000
 

@@ -8,19 +8,21 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_metadata.object_table import ObjectTable
-from ponor_metadata.ranges import PackedRanges, StreamPiece, encode_ranges
-from ponor_metadata.rows import NO_EPOCH, NO_NODE, ObjectRow, ObjectState, StreamObjectRow, StreamSetObjectRow
-from ponor_metadata.set_object_table import StreamSetObjectTable
-from ponor_metadata.stream_object_table import StreamObjectTable
-from ponor_metadata.tables import (
+from ponor_metadata.image.object_table import ObjectTable
+from ponor_metadata.image.stream_object_table import StreamObjectTable
+from ponor_metadata.image.stream_set_object_table import StreamSetObjectTable
+from ponor_metadata.nouns.nodes import NO_EPOCH, NO_NODE
+from ponor_metadata.nouns.objects import (
     OBJECTS_WAITING,
-    STREAM_OBJECTS_OF,
     STREAM_SET_OBJECTS_AT,
     STREAM_SET_OBJECTS_WITH,
-    Index,
-    Table,
+    ObjectRow,
+    ObjectState,
+    StreamSetObjectRow,
 )
+from ponor_metadata.nouns.streams import STREAM_OBJECTS_OF, StreamObjectRow
+from ponor_metadata.tables.ranges import PackedRanges, StreamPiece, encode_ranges
+from ponor_metadata.tables.schema import Index, Table
 from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId, StreamId
 
 from libs.metadata.tests.metadata_kit import NODE_A, obj

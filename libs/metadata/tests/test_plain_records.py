@@ -13,15 +13,21 @@ from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata.apply import UnknownRecordError
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import ObjectState
-from ponor_metadata.snapshot import begin_snapshot, encode
-from ponor_metadata.tables import (
+from ponor_metadata.image.apply import UnknownRecordError
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.snapshot import begin_snapshot, encode
+from ponor_metadata.nouns.nodes import OPERATIONS, OPERATIONS_OF
+from ponor_metadata.nouns.objects import (
+    OBJECTS,
     OBJECTS_WAITING,
-    OPERATIONS_OF,
-    STREAM_OBJECTS_OF,
+    STREAM_SET_OBJECTS,
     STREAM_SET_OBJECTS_WITH,
+    ObjectState,
+)
+from ponor_metadata.nouns.streams import (
+    STREAM_OBJECTS,
+    STREAM_OBJECTS_OF,
+    STREAMS,
     STREAMS_OF_PARTITION,
     STREAMS_OF_TOPIC,
     STREAMS_OPEN_AT,
@@ -52,9 +58,6 @@ from libs.metadata.tests.metadata_kit import (
     wal_trimmed,
 )
 
-pytestmark = pytest.mark.skipif(
-    not MetadataImage().is_compiled, reason="no C compiler was there when this member was installed"
-)
 small = st.integers(0, 5)
 offsets = st.integers(0, 4).map(lambda number: number * 10)
 nodes = st.sampled_from([NODE_A, NODE_B])
@@ -116,17 +119,17 @@ def found(image: MetadataImage) -> list[list[Any]]:
     """What every index says that plain records touch."""
     streams = [stream(number) for number in range(7)]
     return [
-        *(list(image.streams.find(STREAMS_OPEN_AT, node)) for node in (NODE_A, NODE_B)),
-        *(list(image.streams.find(STREAMS_OF_TOPIC, topic)) for topic in ("x", "y")),
+        *(list(image[STREAMS].find(STREAMS_OPEN_AT, node)) for node in (NODE_A, NODE_B)),
+        *(list(image[STREAMS].find(STREAMS_OF_TOPIC, topic)) for topic in ("x", "y")),
         *(
-            list(image.streams.find(STREAMS_OF_PARTITION, (topic, number)))
+            list(image[STREAMS].find(STREAMS_OF_PARTITION, (topic, number)))
             for topic in "xy"
             for number in "01"
         ),
-        *(list(image.objects.find(OBJECTS_WAITING, state)) for state in ObjectState),
-        *(list(image.stream_objects.find(STREAM_OBJECTS_OF, each)) for each in streams),
-        *(list(image.stream_set_objects.find(STREAM_SET_OBJECTS_WITH, each)) for each in streams),
-        *(list(image.operations.find(OPERATIONS_OF, node)) for node in (NODE_A, NODE_B)),
+        *(list(image[OBJECTS].find(OBJECTS_WAITING, state)) for state in ObjectState),
+        *(list(image[STREAM_OBJECTS].find(STREAM_OBJECTS_OF, each)) for each in streams),
+        *(list(image[STREAM_SET_OBJECTS].find(STREAM_SET_OBJECTS_WITH, each)) for each in streams),
+        *(list(image[OPERATIONS].find(OPERATIONS_OF, node)) for node in (NODE_A, NODE_B)),
     ]
 
 

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
-from ponor_metadata import quorum_client
-from ponor_metadata.controllers import KnownControllers
-from ponor_metadata.quorum_client import NoControllerError, QuorumClient, refused
+from ponor_metadata.client import quorum_client
+from ponor_metadata.client.controllers import KnownControllers
+from ponor_metadata.client.leader_calls import NoControllerError
+from ponor_metadata.client.quorum_client import QuorumClient, refused
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_rpc.methods import QUORUM

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata import counters
-from ponor_metadata.epochs import epoch_floor
-from ponor_metadata.rows import QuorumMemberRow
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.cluster import cluster_of, epoch_floor
+from ponor_metadata.nouns.quorum import QUORUM, QuorumMemberRow
 from ponor_runtime.identity import NodeId
 
 from libs.metadata.tests.metadata_kit import (
@@ -49,12 +48,12 @@ def test_each_record_names_the_whole_quorum() -> None:
     log = Log()
     log.commit(voters(member(1), member(2), member(3)))
     log.commit(voters(member(1), member(2, directory=1, voter=False), member(3)))
-    assert [(row.node_id, row.directory_id[0], row.voter) for row in log.image.quorum] == [
+    assert [(row.node_id, row.directory_id[0], row.voter) for row in log.image[QUORUM]] == [
         (1, 0, True),
         (2, 1, False),
         (3, 0, True),
     ]
-    assert log.image.quorum.get((NodeId(1), bytes(16))) == QuorumMemberRow(
+    assert log.image[QUORUM].get((NodeId(1), bytes(16))) == QuorumMemberRow(
         NodeId(1), bytes(16), "host1:1", "host1:2", voter=True
     )
 
@@ -62,7 +61,7 @@ def test_each_record_names_the_whole_quorum() -> None:
 def test_a_machine_that_lost_its_disk_is_another_member_beside_the_old_one() -> None:
     log = Log()
     log.commit(voters(member(1), member(1, directory=1, voter=False)))
-    assert [row.voter for row in log.image.quorum] == [True, False]
+    assert [row.voter for row in log.image[QUORUM]] == [True, False]
 
 
 @pytest.mark.parametrize(

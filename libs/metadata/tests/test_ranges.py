@@ -9,7 +9,8 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_metadata.ranges import (
+from ponor_metadata.image import storage_native
+from ponor_metadata.tables.ranges import (
     INT64_MAX,
     PackedRanges,
     RangesCorruptError,
@@ -22,8 +23,10 @@ from ponor_metadata.ranges import (
     join_interpreted,
     join_runs,
 )
-from ponor_metadata.slots_python import append_slot
+from ponor_metadata.tables.ranges_native import decode_columns, encode_list
 from ponor_runtime.identity import StreamId
+
+from libs.metadata.tests.oracles import append_slot
 
 pieces_lists = st.dictionaries(
     st.one_of(st.integers(0, 20), st.integers(0, INT64_MAX)),
@@ -104,7 +107,7 @@ def test_damage_is_named(damaged: str) -> None:
 
 @given(st.one_of(st.binary(max_size=40), st.lists(st.integers(0, 130), max_size=12).map(bytes)))
 def test_compiled_and_interpreted_code_agree(data: bytes) -> None:
-    compiled = pytest.importorskip("ponor_metadata.ranges_native").decode_columns(data)
+    compiled = decode_columns(data)
     try:
         assert compiled == decode_interpreted(data)
     except RangesCorruptError:
@@ -116,7 +119,7 @@ runs = st.tuples(st.integers(0, 4), st.integers(-1, 20), st.integers(-1, 24))
 
 @given(st.lists(runs, max_size=8).map(sorted))
 def test_compiled_and_interpreted_packing_agree(pieces: list[tuple[int, int, int]]) -> None:
-    compiled = pytest.importorskip("ponor_metadata.ranges_native").encode_list(pieces)
+    compiled = encode_list(pieces)
     try:
         assert compiled == encode_interpreted(pieces)
     except ValueError:
@@ -137,16 +140,15 @@ def test_compiled_and_interpreted_joining_agree(parts: list[list[StreamPiece]]) 
 
 
 @given(st.lists(st.sets(st.integers(0, 6), min_size=1), min_size=1, max_size=20), st.randoms())
-def test_the_index_of_streams_grows_the_same_with_and_without_a_compiler(
+def test_compiled_index_entries_of_set_objects_equal_the_oracle(
     objects: list[set[int]], draw: random.Random
 ) -> None:
-    native = pytest.importorskip("ponor_metadata.ranges_native")
     orders = array("q", draw.sample(range(100), len(objects)))
     compiled: dict[int, array[int]] = {}
     interpreted: dict[int, array[int]] = {}
     for slot, streams in enumerate(objects):
         column = array("q", sorted([*streams, *streams]))
-        left = native.append_slot(compiled, column, slot, orders, orders[slot])
+        left = storage_native.append_slot(compiled, column, slot, orders, orders[slot])
         assert left == append_slot(interpreted, column, slot, orders, orders[slot])
         assert compiled == interpreted
         assert {slots.typecode for slots in compiled.values()} == {"I"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_metadata.read_index import PIECES_MAX, find_pieces
+from ponor_metadata.image.read_index import PIECES_MAX, find_pieces
+from ponor_metadata.nouns.streams import STREAMS
 
 from libs.metadata.tests.metadata_kit import (
     NODE_A,
@@ -40,7 +41,7 @@ def written(runs: list[tuple[bool, bool, int]]) -> Log:
         if own:
             log.commit(so(obj(number), S1, end, end + length))
         else:
-            row = log.image.streams.get(S2)
+            row = log.image[STREAMS].get(S2)
             assert row is not None
             neighbour = (S2, row.end_offset, row.end_offset + 2)
             log.commit(sso(obj(number), (S1, end, end + length), neighbour, node_id=node))
@@ -56,7 +57,7 @@ def test_the_walk_finds_what_a_plain_search_finds(
     runs: list[tuple[bool, bool, int]], start: int, length: int, limit: int
 ) -> None:
     log = written(runs)
-    stream_row = log.image.streams.get(S1)
+    stream_row = log.image[STREAMS].get(S1)
     assert stream_row is not None
     end = min(start + length, stream_row.end_offset)
     expected, position = [], 0

@@ -9,12 +9,8 @@ from contextlib import suppress
 import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.errors import (
-    OperationTimeoutError,
-    OperationTooLargeError,
-    SessionClosedError,
-)
-from ponor_metadata.seen_history import SeenHistory
+from ponor_metadata.client.errors import OperationTimeoutError, OperationTooLargeError, SessionClosedError
+from ponor_metadata.client.seen_history import SeenHistory
 from ponor_rpc.errors import OperationError
 from ponor_runtime.network import ConnectionClosedError
 

@@ -8,9 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.errors import (
-    NodeFencedError,
-)
+from ponor_metadata.client.errors import NodeFencedError
 
 from libs.metadata.tests.scripted_controller import ScriptedController
 from libs.metadata.tests.session_world import (

@@ -11,11 +11,11 @@ from crc32c import crc32c
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import subscription_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata import snapshot
-from ponor_metadata.apply import UnknownRecordError
-from ponor_metadata.digest import running_digest
-from ponor_metadata.errors import MetadataLagError
-from ponor_metadata.subscription import SubscriptionSettings
+from ponor_metadata.client.errors import MetadataLagError
+from ponor_metadata.client.subscription import SubscriptionSettings
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.apply import UnknownRecordError
+from ponor_metadata.image.batches import running_digest
 from ponor_rpc.errors import OperationError
 from ponor_runtime.network import ConnectionClosedError
 

@@ -9,10 +9,11 @@ import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import subscription_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata import snapshot
-from ponor_metadata.digest import EMPTY_DIGEST, running_digest
-from ponor_metadata.errors import HistoryReplacedError, MetadataLagError
-from ponor_metadata.subscription import SubscriptionSettings
+from ponor_metadata.client.errors import HistoryReplacedError, MetadataLagError
+from ponor_metadata.client.subscription import SubscriptionSettings
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.batches import EMPTY_DIGEST, running_digest
+from ponor_metadata.nouns.keys import KEYS
 from ponor_runtime.system import SystemClock
 
 from libs.metadata.tests.metadata_kit import Log, contents, record
@@ -60,10 +61,10 @@ async def test_damaged_bytes_are_never_applied(world: World) -> None:
     await send_batches(peer, [log.encoded[-1].replace(b"right", b"wrong")], log.image.digest)
     peer = await controller.accept()
     await peer.receive()
-    assert "k" not in client.image.keys
+    assert "k" not in client.image[KEYS]
     await send_snapshot(peer, log.image)
     await client.wait_for(log.image.index)
-    row = client.image.keys.get("k")
+    row = client.image[KEYS].get("k")
     assert row is not None
     assert row.value == b"right"
 

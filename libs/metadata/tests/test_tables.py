@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_metadata.memory_table import MemoryTable
-from ponor_metadata.overlay import Overlay, OverlayTable
-from ponor_metadata.tables import Index, Schema, Table
+from ponor_metadata.image.memory_table import MemoryTable
+from ponor_metadata.image.overlay import Overlay, OverlayTable
+from ponor_metadata.tables.schema import Index, Schema, Table
 
 from libs.metadata.tests.metadata_kit import Log
 
@@ -21,7 +21,7 @@ class Coin(NamedTuple):
 
 
 BY_COLOUR: Index[str, Coin] = Index("by_colour", lambda row: row.colours, lambda row: (row.weight, row.key))
-COINS: Schema[int, Coin] = Schema("coins", Coin, lambda row: row.key, (BY_COLOUR,))
+COINS: Schema[int, Coin] = Schema("coins", Coin, lambda row: row.key, (), (BY_COLOUR,))
 coins = st.builds(
     Coin, st.integers(0, 8), st.lists(st.sampled_from("rgb"), unique=True).map(tuple), st.integers(0, 5)
 )

@@ -1,4 +1,4 @@
-"""Rows that uncommitted batches touched: compiled code held against its interpreted twin."""
+"""Rows that uncommitted batches touched: compiled code compared with its oracle."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.overlay import Overlay
-from ponor_metadata.rows import KeyRow, OperationRow
-from ponor_metadata.touched_rows_python import TouchedRows
+from ponor_metadata.image import touched_rows_native
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.overlay import Overlay
+from ponor_metadata.nouns.keys import KEYS, KeyRow
+from ponor_metadata.nouns.nodes import OPERATIONS, OperationRow
+from ponor_metadata.tables.schema import Schema
 from ponor_runtime.identity import NodeId
 
+from libs.metadata.tests.oracles import TouchedRows
+
 NODE = NodeId(65_536)
-KEYS = st.integers(0, 6)
+NUMBERS = st.integers(0, 6)
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("put"), KEYS),
-        st.tuples(st.just("delete"), KEYS),
-        st.tuples(st.just("get"), KEYS),
-        st.tuples(st.just("commit"), KEYS),
-        st.tuples(st.just("drop"), KEYS),
+        st.tuples(st.just("put"), NUMBERS),
+        st.tuples(st.just("delete"), NUMBERS),
+        st.tuples(st.just("get"), NUMBERS),
+        st.tuples(st.just("commit"), NUMBERS),
+        st.tuples(st.just("drop"), NUMBERS),
     ),
     max_size=60,
 )
@@ -49,16 +53,17 @@ def _key(number: int, index: int) -> KeyRow:
     return KeyRow(f"k{number}", b"%d" % index)
 
 
-@pytest.mark.parametrize(("table", "row"), [("operations", _operation), ("keys", _key)])
-@given(committed=st.sets(KEYS), steps=steps)
-def test_the_twins_agree(table: str, row: Any, committed: set[int], steps: list[tuple[str, int]]) -> None:
-    native = pytest.importorskip("ponor_metadata.touched_rows_native")
+@pytest.mark.parametrize(("table", "row"), [(OPERATIONS, _operation), (KEYS, _key)])
+@given(committed=st.sets(NUMBERS), steps=steps)
+def test_compiled_touched_rows_equal_the_oracle(
+    table: Schema[Any, Any], row: Any, committed: set[int], steps: list[tuple[str, int]]
+) -> None:
     image = MetadataImage()
-    base = getattr(image, table)
+    base = image[table]
     for number in sorted(committed):
         base.put(row(number, 0))
     overlay = Overlay(image)
-    twins: list[Any] = [TouchedRows(base, overlay), native.TouchedRows(base, overlay)]
+    twins: list[Any] = [TouchedRows(base, overlay), touched_rows_native.TouchedRows(base, overlay)]
     for index, (step, number) in enumerate(steps, 1):
         overlay._newest = (index, 0)
         key = base.schema.key(row(number, index))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata.rows import NO_EPOCH, NO_NODE, WalKind, WalRow
-from ponor_metadata.tables import WALS_OF, WALS_RECOVERED_BY
+from ponor_metadata.nouns.nodes import NO_EPOCH, NO_NODE, WalKind
+from ponor_metadata.nouns.wals import WALS, WALS_OF, WALS_RECOVERED_BY, WalRow
 from ponor_runtime.identity import NodeEpoch
 
 from libs.metadata.tests.metadata_kit import (
@@ -48,11 +48,11 @@ def refused(log: Log, *records: pb.Record, match: str) -> None:
 def test_a_log_lives_from_its_opening_to_its_close() -> None:
     log = with_logs()
     row = WalRow(NODE_A, NodeEpoch(1), 0, NO_NODE, NO_EPOCH, 0)
-    assert list(log.image.wals.find(WALS_OF, NODE_A)) == [row]
+    assert list(log.image[WALS].find(WALS_OF, NODE_A)) == [row]
     log.commit(wal_trimmed(7))
-    assert log.image.wals.get((NODE_A, NodeEpoch(1))) == row._replace(trim_sequence=7)
+    assert log.image[WALS].get((NODE_A, NodeEpoch(1))) == row._replace(trim_sequence=7)
     log.commit(closed(S1, 1), wal_closed(9))
-    assert [row.node_id for row in log.image.wals] == [NODE_B]
+    assert [row.node_id for row in log.image[WALS]] == [NODE_B]
 
 
 def test_a_dead_owners_log_is_recovered_by_one_broker_after_the_other() -> None:
@@ -60,21 +60,21 @@ def test_a_dead_owners_log_is_recovered_by_one_broker_after_the_other() -> None:
     log.commit(fenced(NODE_A))
     log.commit(wal_assigned(NODE_B))
     log.commit(registered(NODE_B, 2, wal=OBJECT), wal_assigned(NODE_B, 2, recoverer_epoch=2))
-    (row,) = log.image.wals.find(WALS_RECOVERED_BY, NODE_B)
+    (row,) = log.image[WALS].find(WALS_RECOVERED_BY, NODE_B)
     assert (row.node_id, row.wal_epoch, row.recoverer_epoch, row.token) == (NODE_A, 1, 2, 2)
     log.commit(wal_trimmed(4))
     log.commit(closed(S1, 1))
     log.commit(wal_closed(4))
-    assert not log.image.wals.find(WALS_RECOVERED_BY, NODE_B)
+    assert not log.image[WALS].find(WALS_RECOVERED_BY, NODE_B)
 
 
 def test_an_owner_recovers_its_own_older_log_beside_the_one_that_it_writes() -> None:
     log = with_logs()
     log.commit(registered(NODE_A, 2, wal=OBJECT), wal_assigned(NODE_A, recoverer_epoch=2))
     log.commit(wal_opened(NODE_A, 2))
-    assert [row.wal_epoch for row in log.image.wals.find(WALS_OF, NODE_A)] == [1, 2]
+    assert [row.wal_epoch for row in log.image[WALS].find(WALS_OF, NODE_A)] == [1, 2]
     log.commit(closed(S1, 1), wal_closed(0))
-    assert [row.wal_epoch for row in log.image.wals.find(WALS_OF, NODE_A)] == [2]
+    assert [row.wal_epoch for row in log.image[WALS].find(WALS_OF, NODE_A)] == [2]
 
 
 @pytest.mark.parametrize(

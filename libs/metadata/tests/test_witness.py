@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ponor_metadata.seen_history import SeenHistory, Witness, read_seen
+from ponor_metadata.client.seen_history import SeenHistory, Witness, read_seen
 from ponor_runtime.identity import NodeId
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import wait_until

@@ -40,8 +40,10 @@ from ponor_kafka.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import KeyRow, MoveCause, MoveRow, NodeRole, NodeRow, PartitionRow, TopicRow
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.keys import KEYS, KeyRow
+from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, TOPICS, MoveCause, MoveRow, PartitionRow, TopicRow
 from ponor_partition.segment import DATA
 from ponor_runtime.identity import DEFAULT_TENANT, NodeEpoch, NodeId
 from ponor_runtime.tasks import BackgroundTasks
@@ -129,7 +131,7 @@ class FetchRig:
             attend=lambda _: None,
         )
         for node_id in (NODE, OTHER_NODE):
-            self.image.nodes.put(
+            self.image[NODES].put(
                 NodeRow(node_id, NodeEpoch(1), NodeRole.BROKER, b"", f"host{node_id}", 9092, 0, False, 0)
             )
         self._failed: list[BaseException] = []
@@ -201,7 +203,7 @@ class FetchRig:
 
     async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
         for key, value in puts:
-            self.image.keys.put(KeyRow(key, value))
+            self.image[KEYS].put(KeyRow(key, value))
         return [value for _, value in puts]
 
     # The cluster
@@ -210,36 +212,36 @@ class FetchRig:
         """A topic in the image; returns when its partitions serve."""
         topic_id = uuid.uuid4().bytes if topic in self.topic_ids else no_topic_id(topic)
         self.topic_ids[topic] = topic_id
-        self.image.topics.put(TopicRow(topic_id, DEFAULT_TENANT, topic, 1, {}))
+        self.image[TOPICS].put(TopicRow(topic_id, DEFAULT_TENANT, topic, 1, {}))
         for index in range(partitions):
-            self.image.partitions.put(PartitionRow(topic_id, index, leader, epoch, (leader,)))
+            self.image[PARTITIONS].put(PartitionRow(topic_id, index, leader, epoch, (leader,)))
         await self.follow()
 
     async def delete(self, topic: str) -> None:
         """Gone from the image and from this broker."""
         topic_id = self.topic_ids[topic]
-        for row in [row for row in self.image.partitions if row.topic_id == topic_id]:
-            self.image.partitions.delete((topic_id, row.partition))
-        self.image.topics.delete(topic_id)
+        for row in [row for row in self.image[PARTITIONS] if row.topic_id == topic_id]:
+            self.image[PARTITIONS].delete((topic_id, row.partition))
+        self.image[TOPICS].delete(topic_id)
         await self.follow()
 
     async def move(self, topic: str, index: int, leader: NodeId, epoch: int) -> None:
         """Another leader, or the same one again at a new epoch."""
         topic_id = self.topic_ids[topic]
-        self.image.partitions.put(PartitionRow(topic_id, index, leader, epoch, (leader,)))
+        self.image[PARTITIONS].put(PartitionRow(topic_id, index, leader, epoch, (leader,)))
         await self.follow()
 
     async def begin_move(self, topic: str, index: int = 0, target: NodeId = OTHER_NODE) -> None:
         """The image shows a move away from here; returns when the broker has done its part of it."""
         row = MoveRow(self.topic_ids[topic], index, NODE, target, 0, 10_000, MoveCause.REQUEST, "a story", "")
-        self.image.moves.put(row)
+        self.image[MOVES].put(row)
         await self.follow()
 
     async def end_move(
         self, topic: str, index: int = 0, *, leader: NodeId = OTHER_NODE, epoch: int = 1
     ) -> None:
         """The election."""
-        self.image.moves.delete((self.topic_ids[topic], index))
+        self.image[MOVES].delete((self.topic_ids[topic], index))
         await self.move(topic, index, leader, epoch)
 
     async def follow(self) -> None:

@@ -8,18 +8,12 @@ from typing import cast
 from ponor_broker.partitions.topics.topics import Topics, encode_stream_id, meta_stream_key
 from ponor_broker.requests.api_handler import RequestContext
 from ponor_broker.requests.connection import ConnectionContext
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import (
-    BrokerConfigsRow,
-    FeatureRow,
-    KeyRow,
-    NodeRole,
-    NodeRow,
-    PartitionRow,
-    StreamRow,
-    TenantRow,
-    TopicRow,
-)
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.cluster import FEATURES, TENANTS, FeatureRow, TenantRow
+from ponor_metadata.nouns.keys import KEYS, KeyRow
+from ponor_metadata.nouns.nodes import BROKER_CONFIGS, NODES, BrokerConfigsRow, NodeRole, NodeRow
+from ponor_metadata.nouns.streams import STREAMS, StreamRow
+from ponor_metadata.nouns.topics import PARTITIONS, TOPICS, PartitionRow, TopicRow
 from ponor_runtime.identity import DEFAULT_TENANT, NodeEpoch, NodeId, StreamEpoch, StreamId
 
 NODE, OTHER_NODE = NodeId(7), NodeId(8)
@@ -31,15 +25,15 @@ class ImageKit:
 
     def __init__(self) -> None:
         self.image = MetadataImage()
-        self.image.tenants.put(TenantRow(DEFAULT_TENANT, CLUSTER_ID))
-        self.image.features.put(FeatureRow("metadata.level", 1))
+        self.image[TENANTS].put(TenantRow(DEFAULT_TENANT, CLUSTER_ID))
+        self.image[FEATURES].put(FeatureRow("metadata.level", 1))
         for node_id in (NODE, OTHER_NODE):
             self.put_broker(node_id)
         self.topics = Topics(lambda: self.image)
 
     def put_broker(self, node_id: NodeId, *, fenced: bool = False) -> None:
         row = NodeRow(node_id, NodeEpoch(1), NodeRole.BROKER, b"", f"host{node_id}", 9092, 0, fenced, 0)
-        self.image.nodes.put(row)
+        self.image[NODES].put(row)
 
     def put_topic(
         self,
@@ -51,19 +45,19 @@ class ImageKit:
         is_announced: bool = True,
     ) -> TopicRow:
         row = TopicRow(name.encode().ljust(16, b"-"), DEFAULT_TENANT, name, -1, dict(configs or {}))
-        self.image.topics.put(row)
+        self.image[TOPICS].put(row)
         for number in range(partitions):
-            self.image.partitions.put(PartitionRow(row.topic_id, number, leader, 0, (leader,)))
+            self.image[PARTITIONS].put(PartitionRow(row.topic_id, number, leader, 0, (leader,)))
             if is_announced:
                 self.announce(row, number)
         return row
 
     def announce(self, row: TopicRow, number: int) -> None:
         """The leader has made the partition's Meta stream, and opened it."""
-        partition = self.image.partitions.get((row.topic_id, number))
+        partition = self.image[PARTITIONS].get((row.topic_id, number))
         assert partition is not None
-        stream_id = StreamId(len(self.image.keys) + 1)
-        self.image.keys.put(KeyRow(meta_stream_key(row.topic_id, number), encode_stream_id(stream_id)))
+        stream_id = StreamId(len(self.image[KEYS]) + 1)
+        self.image[KEYS].put(KeyRow(meta_stream_key(row.topic_id, number), encode_stream_id(stream_id)))
         self.set_meta_stream(row, number, is_open=True, at=partition.leader_id, epoch=partition.leader_epoch)
 
     def set_meta_stream(
@@ -73,16 +67,16 @@ class ImageKit:
         stream_id = self.topics.meta_stream_id(row.topic_id, number)
         assert stream_id is not None
         owner = (at, NodeEpoch(1), (epoch, at, 0), ("partition", str(number), "topic", row.topic_id.hex()))
-        self.image.streams.put(StreamRow(stream_id, StreamEpoch(epoch), is_open, 0, 0, *owner))
+        self.image[STREAMS].put(StreamRow(stream_id, StreamEpoch(epoch), is_open, 0, 0, *owner))
 
     def elect(self, row: TopicRow, number: int, leader: NodeId, epoch: int) -> None:
         """A partition has a new leader."""
-        self.image.partitions.put(PartitionRow(row.topic_id, number, leader, epoch, (leader,)))
+        self.image[PARTITIONS].put(PartitionRow(row.topic_id, number, leader, epoch, (leader,)))
 
     def set_broker(self, node_id: NodeId, **configs: str) -> None:
         """Dynamic settings; dots of their names are written as two underscores."""
         named = {name.replace("__", "."): value for name, value in configs.items()}
-        self.image.broker_configs.put(BrokerConfigsRow(node_id, named))
+        self.image[BROKER_CONFIGS].put(BrokerConfigsRow(node_id, named))
 
 
 def context(version: int) -> RequestContext:

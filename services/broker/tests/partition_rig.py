@@ -16,8 +16,8 @@ from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_kafka.record_batch import BatchView
 from ponor_kafka.record_builder import build_batch
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import KeyRow
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.keys import KEYS, KeyRow
 from ponor_runtime.identity import NodeId
 
 from services.broker.tests.memory_streams import MemoryStream, MemoryStreams
@@ -68,7 +68,7 @@ class PartitionRig:
 
     async def _put_keys(self, puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
         for key, value in puts:
-            self.image.keys.put(KeyRow(key, value))
+            self.image[KEYS].put(KeyRow(key, value))
         return [value for _, value in puts]
 
     async def open(self) -> Partition:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ponor_broker.storage.assigned_logs import Assignment, assigned_to, is_somebody_elses, row_of
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import WalRow
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.wals import WALS, WalRow
 from ponor_runtime.identity import NodeEpoch, NodeId
 
 OWNER, MINE, OTHER = NodeId(7), NodeId(8), NodeId(9)
@@ -14,7 +14,7 @@ EPOCH = NodeEpoch(4)
 def image_with(*rows: WalRow) -> MetadataImage:
     image = MetadataImage()
     for row in rows:
-        image.wals.put(row)
+        image[WALS].put(row)
     return image
 
 
@@ -35,15 +35,15 @@ def test_an_assignment_stands_until_the_log_is_closed_or_given_to_somebody_else(
     image = image_with(row)
     (assignment,) = assigned_to(image, MINE, EPOCH)
     assert row_of(image, assignment) == row
-    image.wals.put(row._replace(trim_sequence=20))
+    image[WALS].put(row._replace(trim_sequence=20))
     moved = row_of(image, assignment)
     assert moved is not None
     assert moved.trim_sequence == 20, "a retry begins where the last attempt had come to"
     assert not is_somebody_elses(image, assignment)
-    image.wals.put(log(1, OTHER, 9, token=2))
+    image[WALS].put(log(1, OTHER, 9, token=2))
     assert row_of(image, assignment) is None
     assert is_somebody_elses(image, assignment)
-    image.wals.delete((OWNER, NodeEpoch(1)))
+    image[WALS].delete((OWNER, NodeEpoch(1)))
     assert row_of(image, assignment) is None
     assert not is_somebody_elses(image, assignment), "its slots may still have to be deleted"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ponor_broker.configuration import BrokerConfiguration, read_configuration
 from ponor_broker.serving import fence_after_ms
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.lifecycle import StartRefusedError
 
 REQUIRED: dict[str, Any] = {

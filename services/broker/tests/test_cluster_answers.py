@@ -45,7 +45,7 @@ from ponor_kafka.messages.list_partition_reassignments import (
     ListPartitionReassignmentsTopics,
 )
 from ponor_kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from ponor_metadata.rows import MoveCause, MoveRow, PartitionRow
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, TOPICS, MoveCause, MoveRow, PartitionRow
 from ponor_runtime.disk import Buffer
 from ponor_runtime.system import SystemClock
 from ponor_runtime.turns import at_once, turn
@@ -211,7 +211,7 @@ async def test_a_long_answer_that_a_change_overtook_is_not_kept() -> None:
     bodies, later = Bodies(), Bodies()
     overtaken = begin_long(handler, bodies)
     await turn()
-    kit.image.topics.delete(row.topic_id)
+    kit.image[TOPICS].delete(row.topic_id)
     kit.put_broker(OTHER_NODE, fenced=True)
     handler.invalidate()
     await overtaken
@@ -298,10 +298,10 @@ async def test_elections_and_moves_where_there_is_one_replica() -> None:
 async def test_a_move_under_way_as_clients_see_it() -> None:
     kit = ImageKit()
     topic = kit.put_topic("t", 2)
-    kit.image.moves.put(
+    kit.image[MOVES].put(
         MoveRow(topic.topic_id, 1, NODE, OTHER_NODE, 0, 10_000, MoveCause.REQUEST, "because", "")
     )
-    kit.image.partitions.put(PartitionRow(topic.topic_id, 1, NODE, 3, (OTHER_NODE,)))
+    kit.image[PARTITIONS].put(PartitionRow(topic.topic_id, 1, NODE, 3, (OTHER_NODE,)))
     kit.set_meta_stream(topic, 1, is_open=True, at=NODE, epoch=3)
     handler = PartitionReassignmentsHandler(kit.topics, cast("MoveOperations", None))
 

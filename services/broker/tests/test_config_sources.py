@@ -18,7 +18,8 @@ from ponor_kafka.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResult,
 )
-from ponor_metadata.rows import ALL_BROKERS
+from ponor_metadata.nouns.nodes import ALL_BROKERS
+from ponor_metadata.nouns.nodes import BROKER_CONFIGS as BROKER_CONFIGS_TABLE
 
 from services.broker.tests.image_kit import NODE, ImageKit, context
 
@@ -71,7 +72,7 @@ def test_equal_topics_share_one_object_and_changes_show_at_once() -> None:
     kit.set_broker(NODE, log__retention__bytes="77")
     assert configs.of(plain).retention_bytes == 77
     assert configs.of(plain) is configs.of(other)
-    kit.image.broker_configs.delete(NODE)
+    kit.image[BROKER_CONFIGS_TABLE].delete(NODE)
     assert configs.of(plain) is configs.static_defaults
 
 

@@ -6,6 +6,7 @@ import asyncio
 
 from ponor_broker.settings import BrokerSettings
 from ponor_kafka.errors import ErrorCode
+from ponor_metadata.nouns.topics import MOVES
 
 from services.broker.tests.fetch_rig import NODE, OTHER_NODE, FetchRig, base_offsets
 
@@ -123,7 +124,7 @@ async def test_a_topic_that_is_deleted_on_the_move_is_gone() -> None:
         await rig.begin_move("t")
         waiting = rig.start([(("t", 0), 0)])
         await turns()
-        rig.image.moves.delete((rig.topic_ids["t"], 0))
+        rig.image[MOVES].delete((rig.topic_ids["t"], 0))
         await rig.delete("t")
         answer = rig.answers(await waiting)["t", 0]
         assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID

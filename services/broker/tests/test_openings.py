@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from ponor_broker.partitions.handoff.handoff_target import RELEASES_IN_FLIGHT_MAX
 from ponor_broker.partitions.handoff.opening import Opening, OpenRequest, Stage
 from ponor_broker.partitions.identity import PartitionId
-from ponor_metadata.rows import MoveCause, MoveRow, PartitionRow, StreamRow
+from ponor_metadata.nouns.streams import STREAMS, StreamRow
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, MoveCause, MoveRow, PartitionRow
 from ponor_runtime.identity import NodeEpoch, StreamEpoch, StreamId
 from s3stream.errors import ReadTimeoutError, StreamFencedError
 from s3stream.records import StreamRecord
@@ -59,9 +60,9 @@ async def test_a_partition_that_cannot_be_read_fails_alone_and_is_tried_again() 
         streams.unreadable.add(bad)
         topic_id = rig.topic_ids["t"]
         for index in range(3):
-            row = rig.image.partitions.get((topic_id, index))
+            row = rig.image[PARTITIONS].get((topic_id, index))
             assert row is not None
-            rig.image.partitions.put(row._replace(leader_epoch=1))
+            rig.image[PARTITIONS].put(row._replace(leader_epoch=1))
         await rig.follow()
         assert [rig.partitions.get("t", index) is not None for index in range(3)] == [True, False, True]
         streams.unreadable.clear()
@@ -79,9 +80,9 @@ async def test_an_operation_refused_for_one_partition_is_repeated_without_it() -
         topic_id = rig.topic_ids["t"]
         streams.opens = 0
         for index in range(8):
-            row = rig.image.partitions.get((topic_id, index))
+            row = rig.image[PARTITIONS].get((topic_id, index))
             assert row is not None
-            rig.image.partitions.put(row._replace(leader_epoch=1))
+            rig.image[PARTITIONS].put(row._replace(leader_epoch=1))
         await rig.follow()
         served = [index for index in range(8) if rig.partitions.get("t", index) is not None]
         assert served == [0, 1, 2, 3, 4, 6, 7]
@@ -120,8 +121,8 @@ async def test_moves_of_many_partitions_that_wait_for_their_streams_share_a_task
         for index in range(40):
             tags = ("partition", str(index), "topic", topic_id.hex())
             stream = (StreamId(index), StreamEpoch(0), True, 0, 0, OTHER_NODE, NodeEpoch(1))
-            rig.image.streams.put(StreamRow(*stream, (0, OTHER_NODE, 0), tags))
-            rig.image.partitions.put(PartitionRow(topic_id, index, NODE, 1, (NODE,)))
+            rig.image[STREAMS].put(StreamRow(*stream, (0, OTHER_NODE, 0), tags))
+            rig.image[PARTITIONS].put(PartitionRow(topic_id, index, NODE, 1, (NODE,)))
             await_move(rig, topic_id, index)
         await rig.follow()
         assert rig.controller.cancelled == []
@@ -135,13 +136,13 @@ async def test_many_partitions_that_are_to_move_before_they_are_open_share_tasks
         topic_id = no_topic_id("t")
         await rig.create("t", 0)
         for index in range(200):
-            rig.image.partitions.put(PartitionRow(topic_id, index, NODE, 1, (NODE,)))
+            rig.image[PARTITIONS].put(PartitionRow(topic_id, index, NODE, 1, (NODE,)))
             await_move(rig, topic_id, index)
         await rig.follow()
         assert len(rig.controller.left) >= RELEASES_IN_FLIGHT_MAX
         for index in range(200):
-            rig.image.moves.delete((topic_id, index))
-            rig.image.partitions.put(PartitionRow(topic_id, index, OTHER_NODE, 2, (NODE,)))
+            rig.image[MOVES].delete((topic_id, index))
+            rig.image[PARTITIONS].put(PartitionRow(topic_id, index, OTHER_NODE, 2, (NODE,)))
         for _ in range(10):
             await rig.follow()
         assert {one.name.key for one in rig.controller.left} <= {(topic_id, index) for index in range(200)}
@@ -150,14 +151,14 @@ async def test_many_partitions_that_are_to_move_before_they_are_open_share_tasks
 
 def await_move(rig: FetchRig, topic_id: bytes, index: int) -> None:
     row = MoveRow(topic_id, index, NODE, OTHER_NODE, 0, MOVE_MS, MoveCause.REQUEST, "a story", "")
-    rig.image.moves.put(row)
+    rig.image[MOVES].put(row)
 
 
 def test_a_stream_that_was_closed_at_the_epoch_is_left_out() -> None:
     rig = PartitionRig()
     tags = ("partition", "0", "topic", TOPIC_ID.hex())
     for stream_id, epoch, is_open in ((1, 4, False), (2, 5, False), (3, 5, True), (4, -1, False)):
-        rig.image.streams.put(
+        rig.image[STREAMS].put(
             StreamRow(
                 StreamId(stream_id), StreamEpoch(epoch), is_open, 0, 0, NODE, NodeEpoch(1), (0, NODE, 0), tags
             )

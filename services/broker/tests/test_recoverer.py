@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from ponor_broker.storage import recoverer as module
 from ponor_broker.storage.recoverer import Recoverer
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import WalRow
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.wals import WALS, WalRow
 from ponor_runtime.identity import NodeEpoch, NodeId
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks
@@ -38,9 +38,9 @@ class Attempts:
         self.calls += 1
         if self.calls <= self.refusals:
             if self.other_takes_over:
-                self.image.wals.put(ROW._replace(recoverer_id=OTHER, token=2))
+                self.image[WALS].put(ROW._replace(recoverer_id=OTHER, token=2))
             raise WalNotHeldError("not held")
-        self.image.wals.delete((OWNER, EPOCH))
+        self.image[WALS].delete((OWNER, EPOCH))
         return NOTHING_RECOVERED
 
 
@@ -49,7 +49,7 @@ def test_a_log_that_was_not_held_is_tried_again_while_its_row_names_this_process
     monkeypatch: pytest.MonkeyPatch, other_takes_over: bool, calls: int
 ) -> None:
     image = MetadataImage()
-    image.wals.put(ROW)
+    image[WALS].put(ROW)
     attempts = Attempts(image, refusals=3, other_takes_over=other_takes_over)
     monkeypatch.setattr(module, "recover_wal", attempts)
 

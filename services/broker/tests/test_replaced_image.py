@@ -11,7 +11,8 @@ from ponor_broker.partitions.errors import PartitionError
 from ponor_broker.partitions.identity import PartitionKey
 from ponor_broker.partitions.partition import Partition
 from ponor_kafka.errors import ErrorCode
-from ponor_metadata.rows import MoveCause, MoveRow, StreamRow
+from ponor_metadata.nouns.streams import STREAMS, StreamRow
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, TOPICS, MoveCause, MoveRow
 from ponor_runtime.identity import NodeEpoch, StreamEpoch, StreamId
 
 from services.broker.tests.fetch_rig import NODE, OTHER_NODE, FetchRig, no_topic_id
@@ -21,11 +22,11 @@ async def test_requests_for_a_partition_that_was_to_come_here_end_with_the_topic
     async with FetchRig() as rig:
         await rig.create("t", leader=OTHER_NODE)
         key = (rig.topic_ids["t"], 0)
-        rig.image.moves.put(MoveRow(*key, OTHER_NODE, NODE, 0, 10_000, MoveCause.REQUEST, "a story", ""))
+        rig.image[MOVES].put(MoveRow(*key, OTHER_NODE, NODE, 0, 10_000, MoveCause.REQUEST, "a story", ""))
         waiting = asyncio.ensure_future(rig.partitions.find_settled("t", 0))
         await rig.follow()
         assert not waiting.done()
-        rig.image.moves.delete(key)
+        rig.image[MOVES].delete(key)
         await rig.delete("t")
         assert waiting.done(), "the topic is gone"
         with pytest.raises(PartitionError) as refusal:
@@ -52,9 +53,9 @@ async def test_topics_that_are_deleted_together_cost_one_look_at_the_partitions(
         ids = [rig.topic_ids[name] for name in names]
         rig.partitions._open = scanned = Scanned(rig.partitions._open)
         for topic_id in ids[:4]:
-            rig.image.topics.delete(topic_id)
+            rig.image[TOPICS].delete(topic_id)
             for index in range(2):
-                rig.image.partitions.delete((topic_id, index))
+                rig.image[PARTITIONS].delete((topic_id, index))
         deleted = [Record(topic_deleted=TopicDeleted(topic_id=topic_id)) for topic_id in ids[:4]]
         rig.partitions.image_changed(RecordBatch(records=deleted))
         assert scanned.scans == 1
@@ -67,7 +68,7 @@ async def test_a_deleted_partition_is_not_awaited() -> None:
     async with FetchRig() as rig:
         topic_id = no_topic_id("t")
         tags = ("kind", "meta", "partition", "0", "topic", topic_id.hex())
-        rig.image.streams.put(
+        rig.image[STREAMS].put(
             StreamRow(
                 StreamId(7), StreamEpoch(0), True, 0, 0, OTHER_NODE, NodeEpoch(1), (0, OTHER_NODE, 0), tags
             )

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from ponor.common.v1 import error_pb2
 from ponor_broker.partitions.handoff.move_operations import LeavingPartition, MoveOutcome
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import StreamRow
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.streams import STREAMS, StreamRow
+from ponor_metadata.nouns.topics import TOPICS
 from ponor_runtime.identity import NodeEpoch, NodeId, StreamEpoch, StreamId
 from s3stream.ports import StreamState
 
@@ -29,11 +30,11 @@ class OpenStreamsController(SilentController):
     async def leave(self, leaving: Sequence[LeavingPartition]) -> list[MoveOutcome]:
         self.left += leaving
         for state in [end for one in leaving for end in one.ends]:
-            row = self._image.streams.get(state.stream_id)
+            row = self._image[STREAMS].get(state.stream_id)
             if row is not None:
                 assert (row.stream_epoch, row.end_offset) == (state.epoch, state.end_offset)
-                self._image.streams.put(row._replace(open=False))
-        if any(row.open and row.node_id == NODE for row in self._image.streams):
+                self._image[STREAMS].put(row._replace(open=False))
+        if any(row.open and row.node_id == NODE for row in self._image[STREAMS]):
             self.refusals += 1
             return [MoveOutcome(error_pb2.ERROR_CODE_MOVE_UNDER_WAY, "close it first") for _ in leaving]
         return [MoveOutcome(0, "") for _ in leaving]
@@ -41,10 +42,10 @@ class OpenStreamsController(SilentController):
 
 def show_open(rig: FetchRig, stream_id: StreamId, node_id: NodeId) -> None:
     """The image shows a stream of partition 0 of topic t."""
-    (topic,) = rig.image.topics
+    (topic,) = rig.image[TOPICS]
     tags = ("partition", "0", "topic", topic.topic_id.hex())
     writers = (0, node_id, 3)
-    rig.image.streams.put(
+    rig.image[STREAMS].put(
         StreamRow(stream_id, StreamEpoch(0), True, 3, 7, node_id, NodeEpoch(1), writers, tags)
     )
 

@@ -8,7 +8,7 @@ from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
 from ponor_broker.partitions.topics.announcements import Announcements
 from ponor_broker.partitions.topics.topic_admin import TopicAdmin
 from ponor_broker.partitions.topics.topics import Topics
-from ponor_metadata.image import MetadataImage
+from ponor_metadata.image.image import MetadataImage
 
 
 class RecordingSession:

@@ -8,7 +8,7 @@ from ponor_compactor.leased_task import LeasedTask
 from ponor_compactor.progress import Progress
 from ponor_compactor.settings import CompactorSettings
 from ponor_compactor.task_run import TaskRun
-from ponor_metadata.rows import CompactionKind
+from ponor_metadata.nouns.compactions import CompactionKind
 from ponor_runtime.identity import StreamEpoch, StreamId
 from ponor_runtime.telemetry import Telemetry
 from s3stream.compaction.plan import OutputKind, PlannedOutput

@@ -9,8 +9,10 @@ from ponor_compactor.controller_tasks import ControllerTasks, require_fit
 from ponor_compactor.leased_task import LeasedTask
 from ponor_compactor.settings import CompactorSettings
 from ponor_controller.settings import CompactionSettings, ControllerSettings
-from ponor_metadata.rows import CompactionKind
-from ponor_metadata.validate import validate
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.compactions import CompactionKind
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
 from s3stream.compaction.executor import CompactedObjects
 from s3stream.compaction.plan import CompactionPlan, OutputKind, PlanLimits
@@ -84,7 +86,7 @@ async def test_widest_object_is_split_in_seven_commits_that_fit() -> None:
     session = LedgerSession(ledger, ledger.register(2_000, role=COMPACTOR))
     tasks = ControllerTasks(session, CompactorSettings())
     left: list[int] = []
-    while list(ledger.image.stream_set_objects):
+    while list(ledger.image[STREAM_SET_OBJECTS]):
         ledger.now_ms += DEFAULTS.compaction_force_split_ms
         task = await tasks.lease()
         assert task is not None
@@ -94,10 +96,10 @@ async def test_widest_object_is_split_in_seven_commits_that_fit() -> None:
         )
         require_fit(task, plan.outputs)
         assert await commit(tasks, task, plan) == wire.CompactionOutcome.RESULT_DONE
-        left.append(sum(len(each.ranges.decoded) for each in ledger.image.stream_set_objects))
+        left.append(sum(len(each.ranges.decoded) for each in ledger.image[STREAM_SET_OBJECTS]))
     assert left == [1_251, 1_002, 753, 504, 255, 6, 0]
-    assert len(list(ledger.image.stream_objects)) == streams
-    assert {each.stream_id for each in ledger.image.stream_objects} == {
-        StreamId(each.stream_id) for each in ledger.image.streams
+    assert len(list(ledger.image[STREAM_OBJECTS])) == streams
+    assert {each.stream_id for each in ledger.image[STREAM_OBJECTS]} == {
+        StreamId(each.stream_id) for each in ledger.image[STREAMS]
     }
     validate(ledger.image)

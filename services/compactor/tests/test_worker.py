@@ -9,8 +9,10 @@ import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_compactor.settings import CompactorSettings
 from ponor_compactor.worker import Outcome
-from ponor_metadata.rows import ObjectState
-from ponor_metadata.validate import validate
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.compactions import COMPACTIONS
+from ponor_metadata.nouns.objects import OBJECTS, STREAM_SET_OBJECTS, ObjectState
+from ponor_metadata.nouns.streams import STREAM_OBJECTS
 from ponor_runtime.object_store import ObjectStoreUnavailableError
 
 from libs.s3stream.tests.store_rig import Failure
@@ -38,9 +40,9 @@ async def test_small_uploads_become_few_objects_with_the_same_bytes(
     assert await hand.worker.once() is Outcome.DONE
     assert pieces_of(workshop) == [1, 1, 1]
     assert await workshop.everything() == before
-    kinds = [workshop.ledger.image.stream_objects.get(each) for each in workshop.committed()]
+    kinds = [workshop.ledger.image[STREAM_OBJECTS].get(each) for each in workshop.committed()]
     assert sum(row is not None for row in kinds) == 1, "the large stream gets its own object"
-    assert not list(workshop.ledger.image.compactions)
+    assert not list(workshop.ledger.image[COMPACTIONS])
     validate(workshop.ledger.image)
     made = [kind for kind in hand.session.kinds if kind != "renew_compaction"]
     assert made == ["lease_compaction", "prepare_objects", "commit_compaction"]
@@ -73,7 +75,7 @@ async def test_trimmed_and_deleted_data_is_dropped(workshop: Workshop) -> None:
     assert await workshop.hand().worker.once() is Outcome.DONE
     assert (await workshop.fetch(first, 12), await workshop.fetch(third, 0)) == expected
     held = {
-        piece.stream_id for row in workshop.ledger.image.stream_set_objects for piece in row.ranges.decoded
+        piece.stream_id for row in workshop.ledger.image[STREAM_SET_OBJECTS] for piece in row.ranges.decoded
     }
     assert second not in held
 
@@ -104,7 +106,7 @@ async def test_deletion_of_all_streams_during_the_copy_ends_the_task(workshop: W
     hand = workshop.hand()
     hand.session.before_commit = meanwhile
     assert await hand.worker.once() is Outcome.SOURCE_GONE
-    assert not list(workshop.ledger.image.compactions)
+    assert not list(workshop.ledger.image[COMPACTIONS])
     assert not workshop.committed()
     assert await hand.worker.once() is Outcome.NOTHING
 
@@ -115,7 +117,7 @@ async def test_commit_between_deletion_and_reclaim_destroys_sources_and_outputs(
     hand = workshop.hand()
     hand.session.before_commit = lambda: workshop.delete(*workshop.streams)
     assert await hand.worker.once() is Outcome.DONE
-    assert not list(workshop.ledger.image.compactions)
+    assert not list(workshop.ledger.image[COMPACTIONS])
     assert not workshop.committed()
     workshop.ledger.reclaim()
     validate(workshop.ledger.image)
@@ -196,7 +198,7 @@ async def test_missing_source_ends_the_task(workshop: Workshop) -> None:
     hand = workshop.hand()
     assert await hand.worker.once() is Outcome.SOURCE_GONE
     assert hand.session.kinds[-1] == "end_compaction"
-    assert not list(workshop.ledger.image.compactions)
+    assert not list(workshop.ledger.image[COMPACTIONS])
     assert lost in workshop.committed(), "the metadata is unchanged"
 
 
@@ -219,13 +221,13 @@ async def test_task_is_done_after_its_lease_expires_when_the_store_failed(
     workshop.store.fail("put", *[Failure(ObjectStoreUnavailableError("away"))] * 5)
     hand = workshop.hand()
     assert await hand.worker.once() is Outcome.STORE_FAILED
-    (task,) = workshop.ledger.image.compactions
+    (task,) = workshop.ledger.image[COMPACTIONS]
     workshop.store.failures.clear()
     assert await hand.worker.once() is Outcome.NOTHING
     workshop.ledger.now_ms = task.leased_until_ms + 1
     assert await hand.worker.once() is Outcome.DONE
     assert await workshop.everything() == before
-    garbage = [row for row in workshop.ledger.image.objects if row.state is ObjectState.PREPARED]
+    garbage = [row for row in workshop.ledger.image[OBJECTS] if row.state is ObjectState.PREPARED]
     assert garbage, "ids of the first attempt expire"
 
 
@@ -235,7 +237,7 @@ async def test_task_above_the_budget_is_ended(
     settings = CompactorSettings(compaction_budget_bytes=50)
     hand = workshop.hand(2_000, settings)
     assert await hand.worker.once() is Outcome.UNFIT
-    assert not list(workshop.ledger.image.compactions)
+    assert not list(workshop.ledger.image[COMPACTIONS])
     assert hand.session.kinds[-1] == "end_compaction"
     assert "prepare_objects" not in hand.session.kinds, "the check precedes every write"
 

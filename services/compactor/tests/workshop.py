@@ -16,8 +16,8 @@ from ponor_compactor.task_run import TaskRun
 from ponor_compactor.worker import Worker
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import CompactionSettings, ControllerSettings
-from ponor_metadata.read_index import find_pieces
-from ponor_metadata.rows import ObjectState
+from ponor_metadata.image.read_index import find_pieces
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
 from ponor_runtime.telemetry import Telemetry
@@ -148,7 +148,7 @@ class Workshop:
         return object_key(self.ledger.object(object_id).namespace, ObjectId(object_id))
 
     def committed(self) -> list[ObjectId]:
-        rows = self.ledger.image.objects
+        rows = self.ledger.image[OBJECTS]
         return [row.object_id for row in rows if row.state is ObjectState.COMMITTED]
 
     async def fetch(self, stream_id: int, offset: int) -> list[bytes]:

@@ -12,16 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.cluster_client import ClusterClient
-from ponor_metadata.errors import NodeFencedError
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import PartitionRow, StreamRow, WalKind, WalRow
-from ponor_metadata.tables import (
-    PARTITIONS_LED_BY,
-    STREAMS_OF_PARTITION,
-    STREAMS_OPEN_AT,
-    WALS_RECOVERED_BY,
-)
+from ponor_metadata.client.cluster_client import ClusterClient
+from ponor_metadata.client.errors import NodeFencedError
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_PARTITION, STREAMS_OPEN_AT, StreamRow
+from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY, PartitionRow
+from ponor_metadata.nouns.wals import WALS, WALS_RECOVERED_BY, WalRow
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeEpoch, NodeId, StreamId, compose_node_id
 from ponor_simulation.process import SimProcess, wait_until
@@ -87,7 +84,7 @@ class Broker:
     @property
     def is_ready(self) -> bool:
         """Whether its log is open."""
-        return self._clients is not None and (self.node_id, NodeEpoch(self.epoch)) in self.image.wals
+        return self._clients is not None and (self.node_id, NodeEpoch(self.epoch)) in self.image[WALS]
 
     async def submit(self, **kind: Any) -> wire.OperationResult:
         """One operation."""
@@ -127,7 +124,7 @@ class Broker:
     async def _open_led(self) -> None:
         missing = [
             {"topic": partition.topic_id.hex(), "partition": str(partition.partition)}
-            for partition in self.image.partitions.find(PARTITIONS_LED_BY, self.node_id)
+            for partition in self.image[PARTITIONS].find(PARTITIONS_LED_BY, self.node_id)
             if not self._streams_of(partition)
         ]
         if missing:
@@ -137,7 +134,7 @@ class Broker:
             await self._clients.subscription.wait_for(made.commit_index)  # or it makes them twice
         wanted = [
             wire.OpenStream(stream_id=row.stream_id, stream_epoch=partition.leader_epoch)
-            for partition in self.image.partitions.find(PARTITIONS_LED_BY, self.node_id)
+            for partition in self.image[PARTITIONS].find(PARTITIONS_LED_BY, self.node_id)
             for row in self._streams_of(partition)
             if not row.open and row.stream_epoch < partition.leader_epoch
         ]
@@ -146,12 +143,12 @@ class Broker:
 
     def _streams_of(self, partition: PartitionRow) -> Sequence[StreamRow]:
         key = (partition.topic_id.hex(), str(partition.partition))
-        return self.image.streams.find(STREAMS_OF_PARTITION, key)
+        return self.image[STREAMS].find(STREAMS_OF_PARTITION, key)
 
     def _own_streams(self) -> list[StreamRow]:
         return [
             row
-            for row in self.image.streams.find(STREAMS_OPEN_AT, self.node_id)
+            for row in self.image[STREAMS].find(STREAMS_OPEN_AT, self.node_id)
             if row.node_epoch == self.epoch
         ]
 
@@ -193,7 +190,7 @@ class Broker:
         """Recover every log that is assigned to this life."""
         while True:
             await self._pause()
-            for row in list(self.image.wals.find(WALS_RECOVERED_BY, self.node_id)):
+            for row in list(self.image[WALS].find(WALS_RECOVERED_BY, self.node_id)):
                 if row.recoverer_epoch == self.epoch and not self.stalls:
                     try:
                         await self._recover(row)
@@ -207,7 +204,7 @@ class Broker:
         slots = self._store.slots.get(log, [])
         left = [
             each
-            for each in self.image.streams.find(STREAMS_OPEN_AT, row.node_id)
+            for each in self.image[STREAMS].find(STREAMS_OPEN_AT, row.node_id)
             if each.node_epoch == row.wal_epoch
         ]
         for each in left:  # each by itself, so that a recovery has a middle
@@ -225,7 +222,7 @@ class Broker:
         self.closed.append(log)
 
     def _end_of(self, stream_id: int) -> int:
-        row = self.image.streams.get(StreamId(stream_id))
+        row = self.image[STREAMS].get(StreamId(stream_id))
         assert row is not None
         return row.end_offset
 
@@ -269,11 +266,11 @@ class BrokersWorld:
         def served() -> bool:
             image = witness.image
             living = {(each.node_id, each.epoch) for each in brokers}
-            opened = [(row.node_id, row.node_epoch) for row in image.streams if row.open]
+            opened = [(row.node_id, row.node_epoch) for row in image[STREAMS] if row.open]
             return (
-                len(opened) == len(image.streams) > 0
+                len(opened) == len(image[STREAMS]) > 0
                 and set(opened) <= living
-                and {(row.node_id, row.wal_epoch) for row in image.wals} <= living
+                and {(row.node_id, row.wal_epoch) for row in image[WALS]} <= living
             )
 
         await wait_until(served, timeout_s=60)
@@ -282,7 +279,7 @@ class BrokersWorld:
         """Nothing that was acknowledged is lost, and nothing is there that was not: what the last owner has in its log alone is in nobody's objects yet."""
         image = witness.image
         for stream_id, end in self.store.acknowledged().items():
-            row = image.streams.get(StreamId(stream_id))
+            row = image[STREAMS].get(StreamId(stream_id))
             assert row is not None
             assert row.end_offset <= end, f"stream {stream_id} has records that nobody wrote"
             own = self.store.slots.get((row.node_id, row.node_epoch), [])

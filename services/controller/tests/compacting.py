@@ -11,9 +11,10 @@ from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.compaction.coverage import live
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import CompactionSettings, ControllerSettings
-from ponor_metadata.ranges import join_interpreted
-from ponor_metadata.read_index import find_pieces
-from ponor_metadata.validate import validate
+from ponor_metadata.image.read_index import find_pieces
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS
+from ponor_metadata.tables.ranges import join_interpreted
 from ponor_runtime.identity import StreamId
 
 from services.controller.tests.ledger import Ledger
@@ -63,7 +64,7 @@ class Worker:
         starts = {each.stream_id: each.start_offset for each in task.streams}
         pieces: list[Run] = []
         for source in task.sources:
-            single = self.ledger.image.stream_objects.get(source.object_id)  # type: ignore[arg-type]
+            single = self.ledger.image[STREAM_OBJECTS].get(source.object_id)  # type: ignore[arg-type]
             if single is not None:
                 pieces.append((single.stream_id, single.start_offset, single.end_offset))
                 continue
@@ -107,7 +108,7 @@ class Worker:
 def require_all_found(ledger: Ledger) -> None:
     """Every committed offset of every stream is found, and the image is sound."""
     validate(ledger.image)
-    for row in ledger.image.streams:
+    for row in ledger.image[STREAMS]:
         offset = row.start_offset
         for piece in find_pieces(ledger.image, StreamId(row.stream_id), offset, row.end_offset, limit=10_000):
             assert piece.start_offset == offset

@@ -17,8 +17,8 @@ from ponor_controller.server.subscriptions.image_source import ImageSource
 from ponor_controller.server.subscriptions.retained_tail import RetainedBatch, RetainedTail
 from ponor_controller.server.subscriptions.subscription_service import SubscriptionService
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.digest import EMPTY_DIGEST
-from ponor_metadata.image import MetadataImage
+from ponor_metadata.image.batches import EMPTY_DIGEST
+from ponor_metadata.image.image import MetadataImage
 from ponor_rpc.errors import OperationError
 from ponor_rpc.methods import SUBSCRIBE
 from ponor_runtime.observer_clock import ObserverClock

@@ -21,9 +21,12 @@ from ponor_controller.kernel.decisions import Decision, Situation
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.operations import validate
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.overlay import Overlay
-from ponor_metadata.rows import ObjectRow, StreamObjectRow, StreamRow, StreamSetObjectRow, WalKind
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.overlay import Overlay
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.objects import OBJECTS, STREAM_SET_OBJECTS, ObjectRow, StreamSetObjectRow
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS, StreamObjectRow, StreamRow
+from ponor_metadata.nouns.wals import WALS
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ClusterOrdinal, NodeEpoch, NodeId, ObjectId, StreamId, compose_node_id
 from ponor_runtime.telemetry import Telemetry
@@ -154,7 +157,7 @@ class Ledger:
 
     def assign(self, owner: Caller, recoverer: Caller) -> wire.WalName:
         """The recoverer is told to recover the owner's log; the log's name."""
-        row = self.image.wals.get((owner.node_id, owner.node_epoch))
+        row = self.image[WALS].get((owner.node_id, owner.node_epoch))
         assert row is not None
         self.apply([assign_recovery(row, recoverer.node_id, recoverer.node_epoch)])
         return wal_name(owner)
@@ -195,22 +198,22 @@ class Ledger:
     # Rows that must be there.
 
     def stream(self, stream_id: int) -> StreamRow:
-        row = self.image.streams.get(StreamId(stream_id))
+        row = self.image[STREAMS].get(StreamId(stream_id))
         assert row is not None
         return row
 
     def object(self, object_id: int) -> ObjectRow:
-        row = self.image.objects.get(ObjectId(object_id))
+        row = self.image[OBJECTS].get(ObjectId(object_id))
         assert row is not None
         return row
 
     def stream_object(self, object_id: int) -> StreamObjectRow:
-        row = self.image.stream_objects.get(ObjectId(object_id))
+        row = self.image[STREAM_OBJECTS].get(ObjectId(object_id))
         assert row is not None
         return row
 
     def set_object(self, object_id: int) -> StreamSetObjectRow:
-        row = self.image.stream_set_objects.get(ObjectId(object_id))
+        row = self.image[STREAM_SET_OBJECTS].get(ObjectId(object_id))
         assert row is not None
         return row
 

@@ -14,8 +14,8 @@ from ponor_controller.consensus.snapshot_format import SnapshotHeader
 from ponor_controller.domains.quorum.format_records import format_records
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.startup.recovery import Recovered, recover
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.snapshot import begin_snapshot
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.snapshot import begin_snapshot
 from ponor_raft.entry import Entry, HardState
 from ponor_raft.stored import StoredState
 from ponor_runtime.identity import ClusterOrdinal, NodeId

@@ -9,8 +9,8 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.moves.overdue import Action, Due, find_due
 from ponor_controller.kernel.operation import Caller
-from ponor_metadata.rows import MoveRow, PartitionRow
-from ponor_metadata.tables import STREAMS_OF_PARTITION
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_PARTITION
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, MoveRow, PartitionRow
 from ponor_runtime.identity import NodeId
 
 from services.controller.tests.ledger import Ledger
@@ -45,12 +45,12 @@ class Moving:
     # What is there.
 
     def partition(self, number: int = 0) -> PartitionRow:
-        row = self.ledger.view.partitions.get((self.topic_id, number))
+        row = self.ledger.view[PARTITIONS].get((self.topic_id, number))
         assert row is not None
         return row
 
     def move(self, number: int = 0) -> MoveRow | None:
-        return self.ledger.view.moves.get((self.topic_id, number))
+        return self.ledger.view[MOVES].get((self.topic_id, number))
 
     def leader(self, number: int = 0) -> Caller:
         return self.broker(self.partition(number).leader_id)
@@ -64,7 +64,7 @@ class Moving:
 
     def is_open(self, number: int = 0) -> bool:
         key = (self.topic_id.hex(), str(number))
-        return any(row.open for row in self.ledger.view.streams.find(STREAMS_OF_PARTITION, key))
+        return any(row.open for row in self.ledger.view[STREAMS].find(STREAMS_OF_PARTITION, key))
 
     def owner(self, number: int = 0) -> Caller:
         """Who opened the partition's streams last."""

@@ -13,9 +13,17 @@ from dataclasses import dataclass, field
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import MoveRow, PartitionRow, StreamRow
-from ponor_metadata.tables import MOVES_FROM, PARTITIONS_LED_BY, STREAMS_OF_PARTITION
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.nodes import NODES
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_PARTITION, StreamRow
+from ponor_metadata.nouns.topics import (
+    MOVES,
+    MOVES_FROM,
+    PARTITIONS,
+    PARTITIONS_LED_BY,
+    MoveRow,
+    PartitionRow,
+)
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId, compose_node_id
 from ponor_simulation.process import SimProcess, wait_until
@@ -64,7 +72,7 @@ class MovingBroker:
             while True:
                 self._changed.clear()
                 self.in_flight_max = max(
-                    self.in_flight_max, len(self.image.moves.find(MOVES_FROM, self.node_id))
+                    self.in_flight_max, len(self.image[MOVES].find(MOVES_FROM, self.node_id))
                 )
                 try:
                     await self._give_up(clients)
@@ -90,7 +98,7 @@ class MovingBroker:
 
     async def _give_up(self, clients: Clients) -> None:
         """Steps 2 to 5 of a move: close, and ask behind it without waiting."""
-        moves = list(self.image.moves.find(MOVES_FROM, self.node_id))
+        moves = list(self.image[MOVES].find(MOVES_FROM, self.node_id))
         opened = [row for move in moves for row in streams_of(self.image, move) if row.open]
         operations: list[wire.Operation] = []
         if opened and self.closes:
@@ -104,7 +112,7 @@ class MovingBroker:
         if moves and self.asks and (self.closes or not opened):
             names: list[wire.PartitionName] = []
             for move in moves:
-                partition = self.image.partitions.get((move.topic_id, move.partition))
+                partition = self.image[PARTITIONS].get((move.topic_id, move.partition))
                 assert partition is not None
                 names.append(
                     wire.PartitionName(
@@ -121,8 +129,8 @@ class MovingBroker:
     async def _open(self, clients: Clients) -> None:
         """Step 6: open what it leads, under the leader epoch."""
         wanted: list[wire.OpenStream] = []
-        for partition in self.image.partitions.find(PARTITIONS_LED_BY, self.node_id):
-            if (partition.topic_id, partition.partition) in self.image.moves:
+        for partition in self.image[PARTITIONS].find(PARTITIONS_LED_BY, self.node_id):
+            if (partition.topic_id, partition.partition) in self.image[MOVES]:
                 continue
             rows = streams_of(self.image, partition)
             if not rows:
@@ -143,7 +151,7 @@ class MovingBroker:
         """One for each partition of the topic that it leads and that has none."""
         tags = [
             wire.StreamTags(tags={"topic": row.topic_id.hex(), "partition": str(row.partition)})
-            for row in self.image.partitions.find(PARTITIONS_LED_BY, self.node_id)
+            for row in self.image[PARTITIONS].find(PARTITIONS_LED_BY, self.node_id)
             if row.topic_id == partition.topic_id and not streams_of(self.image, row)
         ]
         body = wire.CreateStreams(streams=tags[:1_000])
@@ -154,7 +162,7 @@ class MovingBroker:
 
 def streams_of(image: MetadataImage, row: PartitionRow | MoveRow) -> Sequence[StreamRow]:
     """The partition's streams."""
-    return list(image.streams.find(STREAMS_OF_PARTITION, (row.topic_id.hex(), str(row.partition))))
+    return list(image[STREAMS].find(STREAMS_OF_PARTITION, (row.topic_id.hex(), str(row.partition))))
 
 
 class MovesWorld:
@@ -201,12 +209,12 @@ class MovesWorld:
         assert [each.code for each in answered.moves_answered.outcomes] == [0]
 
     def partition(self, number: int = 0) -> PartitionRow:
-        row = self.image.partitions.get((self.topic_id, number))
+        row = self.image[PARTITIONS].get((self.topic_id, number))
         assert row is not None
         return row
 
     def move(self, number: int = 0) -> MoveRow | None:
-        return self.image.moves.get((self.topic_id, number))
+        return self.image[MOVES].get((self.topic_id, number))
 
     def leader(self, number: int = 0) -> MovingBroker:
         return self.brokers[self.partition(number).leader_id & 0xFFFF]
@@ -216,7 +224,7 @@ class MovesWorld:
 
     def is_open(self, number: int = 0) -> bool:
         """Whether the leader holds the partition's streams, at its leader epoch."""
-        partition = self.image.partitions.get((self.topic_id, number))
+        partition = self.image[PARTITIONS].get((self.topic_id, number))
         if partition is None:
             return False
         rows = streams_of(self.image, partition)
@@ -225,10 +233,10 @@ class MovesWorld:
 
     def led(self) -> Counter[int]:
         """How many partitions each broker leads, by number."""
-        return Counter(row.leader_id & 0xFFFF for row in self.image.partitions)
+        return Counter(row.leader_id & 0xFFFF for row in self.image[PARTITIONS])
 
     def is_fenced(self, broker: MovingBroker) -> bool:
-        node = self.image.nodes.get(broker.node_id)
+        node = self.image[NODES].get(broker.node_id)
         return node is None or node.fenced
 
     def _pairs(self) -> list[tuple[MovingBroker, SimProcess]]:

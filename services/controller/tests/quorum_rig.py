@@ -19,8 +19,10 @@ from ponor_controller.consensus.members import Member
 from ponor_controller.controller import Controller
 from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import SimProcess, wait_until
@@ -213,6 +215,6 @@ class Writer:
 
     def check(self, controller: Controller) -> None:
         """Everything that was acknowledged is there."""
-        keys = {row.key for row in controller.image.keys}
+        keys = {row.key for row in controller.image[KEYS]}
         missing = [key for key in self.acknowledged if key not in keys]
         assert not missing, f"{len(missing)} acknowledged keys are lost, such as {missing[0]}"

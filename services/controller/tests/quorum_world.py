@@ -12,11 +12,11 @@ from ponor_controller.app import run
 from ponor_controller.consensus.members import Member
 from ponor_controller.options import FIRST_CONTROLLER_NUMBER, ControllerOptions
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.controllers import KnownControllers
-from ponor_metadata.node_identity import NodeIdentity
-from ponor_metadata.rows import NodeRole, WalKind
-from ponor_metadata.session import SessionClient
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.controllers import KnownControllers
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.nodes import NodeRole, WalKind
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import SimProcess, wait_until

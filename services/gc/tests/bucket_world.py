@@ -17,10 +17,12 @@ from ponor_gc.image_reading import ReadImage
 from ponor_gc.reconciliation import Reconciliation
 from ponor_gc.rounds import Rounds
 from ponor_gc.settings import GcSettings
-from ponor_metadata import counters
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NO_EPOCH, NO_NODE, ClusterRow, ObjectRow, ObjectState
-from ponor_metadata.store_marker import PREFIX, ClusterMarker
+from ponor_metadata.client.store_marker import PREFIX, ClusterMarker
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.cluster import CLUSTERS, ClusterRow
+from ponor_metadata.nouns.nodes import NO_EPOCH, NO_NODE
+from ponor_metadata.nouns.objects import OBJECTS, ObjectRow, ObjectState
 from ponor_runtime.disk import Buffer
 from ponor_runtime.identity import ClusterOrdinal, NodeEpoch, NodeId, ObjectId
 from ponor_runtime.object_store import MultipartStore, ObjectInfo, ObjectStore
@@ -67,13 +69,13 @@ class BucketWorld:
         return wall_ms_at(self.simulation.loop)
 
     def unconfirmed(self, is_unconfirmed: bool) -> None:
-        self.image.clusters.put(ClusterRow(NAMESPACE, ORDINAL, NAMESPACE, 1, is_unconfirmed))
+        self.image[CLUSTERS].put(ClusterRow(NAMESPACE, ORDINAL, NAMESPACE, 1, is_unconfirmed))
 
     def prepare(self, ttl_ms: int = HOUR_MS) -> ObjectId:
         object_id = ObjectId(counters.next_value(self.image, counters.OBJECT))
         counters.take(self.image, counters.OBJECT, object_id)
         expires_at_ms = self.now_ms() + ttl_ms
-        self.image.objects.put(
+        self.image[OBJECTS].put(
             ObjectRow(
                 object_id, ObjectState.PREPARED, NAMESPACE, 0, BROKER, EPOCH,
                 expires_at_ms, 0, 0, 0, NO_NODE, NO_EPOCH, 0,
@@ -82,22 +84,22 @@ class BucketWorld:
         return object_id
 
     def commit(self, object_id: ObjectId) -> None:
-        row = self.image.objects.get(object_id)
+        row = self.image[OBJECTS].get(object_id)
         assert row is not None
         assert row.state is ObjectState.PREPARED
-        self.image.objects.put(
+        self.image[OBJECTS].put(
             row._replace(state=ObjectState.COMMITTED, expires_at_ms=0, size_bytes=4, committed_at_ms=self.now_ms())
         )  # fmt: skip
 
     def destroy(self, object_id: ObjectId) -> None:
-        row = self.image.objects.get(object_id)
+        row = self.image[OBJECTS].get(object_id)
         assert row is not None
-        self.image.objects.put(
+        self.image[OBJECTS].put(
             row._replace(state=ObjectState.DESTROYED, expires_at_ms=0, destroyed_at_ms=self.now_ms())
         )
 
     def remove(self, object_id: ObjectId) -> None:
-        self.image.objects.delete(object_id)
+        self.image[OBJECTS].delete(object_id)
 
     def gone(self) -> ObjectId:
         """Return an id that was assigned and whose deletion was confirmed."""

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 import pytest
 from ponor_gc.verdicts import Verdict
-from ponor_metadata import counters
+from ponor_metadata.nouns import counters
 from ponor_runtime.object_store import (
     MultipartNotFoundError,
     MultipartUpload,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from ponor_gc.deletion_right import DeletionRight
-from ponor_metadata.store_marker import PREFIX, ClusterMarker, decode_marker, put_marker, read_marker
+from ponor_metadata.client.store_marker import PREFIX, ClusterMarker, decode_marker, put_marker, read_marker
 from ponor_runtime.identity import compose_id
 from ponor_runtime.runtime import Runtime
 

@@ -9,8 +9,8 @@ import pytest
 from ponor_gc import reconciliation
 from ponor_gc.settings import GcSettings
 from ponor_gc.verdicts import Verdict
-from ponor_metadata import counters
-from ponor_metadata.image import MetadataImage
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns import counters
 from ponor_runtime.object_store import ObjectStoreUnavailableError
 from ponor_runtime.runtime import Runtime
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from ponor_metadata import counters
-from ponor_metadata.rows import ObjectState
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
 from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectStoreError
 from ponor_runtime.runtime import Runtime
 from s3stream.objects.keys import key_prefixes, parse_object_key
@@ -51,7 +51,7 @@ class History(BucketWorld):
 
     def _check_deletion(self, key: str) -> None:
         namespace, object_id = parse_object_key(key)
-        row = self.image.objects.get(object_id)
+        row = self.image[OBJECTS].get(object_id)
         assert namespace == NAMESPACE
         assert object_id < counters.next_value(self.image, counters.OBJECT), f"{key} is to come"
         assert row is None or row.state is ObjectState.DESTROYED, f"{key} is {row and row.state.name}"
@@ -59,7 +59,7 @@ class History(BucketWorld):
     def _check_put(self, key: str) -> None:
         if key in {MARKER.key, STRANGE_KEY}:
             return
-        self.orphans_made += parse_object_key(key)[1] not in self.image.objects
+        self.orphans_made += parse_object_key(key)[1] not in self.image[OBJECTS]
 
     async def writer(self) -> None:
         """Write and commit objects; some puts are abandoned and arrive late."""
@@ -70,7 +70,7 @@ class History(BucketWorld):
             if not await self._put(object_id):
                 continue
             await self.pass_hours(self.chance.uniform(0, 0.2))
-            row = self.image.objects.get(object_id)
+            row = self.image[OBJECTS].get(object_id)
             if row is None or row.state is not ObjectState.PREPARED or row.expires_at_ms < self.now_ms():
                 continue
             self.commit(object_id)
@@ -92,7 +92,7 @@ class History(BucketWorld):
         """Destroy committed objects."""
         while not self.quiet:
             await self.pass_hours(self.chance.uniform(0, 0.2))
-            committed = [row for row in self.image.objects if row.state is ObjectState.COMMITTED]
+            committed = [row for row in self.image[OBJECTS] if row.state is ObjectState.COMMITTED]
             if committed and self.chance.random() < 0.7:
                 row = self.chance.choice(committed)
                 self.destroy(row.object_id)
@@ -103,7 +103,7 @@ class History(BucketWorld):
         while True:
             await self.pass_hours(0.05)
             now_ms = self.now_ms()
-            for row in list(self.image.objects):
+            for row in list(self.image[OBJECTS]):
                 is_over = row.state is ObjectState.PREPARED and row.expires_at_ms + DELAY_MS < now_ms
                 if is_over:
                     self.destroy(row.object_id)
@@ -168,7 +168,7 @@ def test_needed_objects_stay_and_garbage_is_deleted(
             task.cancel()
         await asyncio.gather(*going, return_exceptions=True)
         assert not [task for task in going if task.done() and not task.cancelled() and task.exception()]
-        rows = {key_of(row.object_id) for row in world.image.objects}
+        rows = {key_of(row.object_id) for row in world.image[OBJECTS]}
         assert rows == world.written, "exactly the live objects are committed and present"
         undead = world.keys - rows - {stranger}
         # The last undone deletions may be younger than the minimum age.

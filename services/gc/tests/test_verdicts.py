@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from ponor_gc.verdicts import Verdict, judge_object, judge_upload
-from ponor_metadata import counters
-from ponor_metadata.rows import ObjectState
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
 from ponor_runtime.identity import ClusterOrdinal, ObjectId, compose_id
 from ponor_runtime.object_store import ObjectInfo, OpenMultipart
 
@@ -87,7 +87,7 @@ def test_upload_is_kept_while_its_object_is_prepared(world: BucketWorld) -> None
     assert about_upload(world, key) is Verdict.KNOWN
     world.commit(object_id)
     assert about_upload(world, key) is Verdict.DEAD  # a second upload of a committed object
-    row = world.image.objects.get(ObjectId(object_id))
+    row = world.image[OBJECTS].get(ObjectId(object_id))
     assert row is not None
     assert row.state is ObjectState.COMMITTED
     world.destroy(object_id)

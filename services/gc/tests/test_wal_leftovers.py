@@ -9,10 +9,11 @@ import pytest
 from ponor_gc.deletion_right import DeletionRight, marker_of
 from ponor_gc.settings import GcSettings
 from ponor_gc.wal_leftovers import WalLeftovers
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NO_EPOCH, NO_NODE, ClusterRow, NodeRole, NodeRow, WalKind, WalRow
-from ponor_metadata.store_marker import PREFIX, put_marker
-from ponor_metadata.view import cluster_of
+from ponor_metadata.client.store_marker import PREFIX, put_marker
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.cluster import CLUSTERS, ClusterRow, cluster_of
+from ponor_metadata.nouns.nodes import NO_EPOCH, NO_NODE, NODES, NodeRole, NodeRow, WalKind
+from ponor_metadata.nouns.wals import WALS, WalRow
 from ponor_runtime.identity import ClusterOrdinal, NodeEpoch, NodeId
 from ponor_runtime.system import SystemClock
 from ponor_runtime.system_disk import SystemDisk
@@ -35,16 +36,16 @@ class World:
         self.unconfirmed(False)
 
     def unconfirmed(self, is_unconfirmed: bool) -> None:
-        self.image.clusters.put(ClusterRow(NAMESPACE, ClusterOrdinal(1), NAMESPACE, 0, is_unconfirmed))
+        self.image[CLUSTERS].put(ClusterRow(NAMESPACE, ClusterOrdinal(1), NAMESPACE, 0, is_unconfirmed))
 
     def broker(self, node_id: NodeId, epoch: int, *, fenced: bool = False) -> None:
         row = NodeRow(
             node_id, NodeEpoch(epoch), NodeRole.BROKER, b"", "b", 1, 0, fenced, 1, wal=WalKind.OBJECT
         )
-        self.image.nodes.put(row)
+        self.image[NODES].put(row)
 
     def open_log(self, node_id: NodeId, epoch: int) -> None:
-        self.image.wals.put(WalRow(node_id, NodeEpoch(epoch), 0, NO_NODE, NO_EPOCH))
+        self.image[WALS].put(WalRow(node_id, NodeEpoch(epoch), 0, NO_NODE, NO_EPOCH))
 
     async def put(self, node_id: NodeId, epoch: int, sequence: int, kind: SlotKind = SlotKind.DATA) -> str:
         name = WalName(NAMESPACE, node_id, NodeEpoch(epoch))
@@ -100,7 +101,7 @@ async def test_log_of_a_fenced_process_is_closed_after_its_recovery(world: World
     world.open_log(BROKER, 5)
     late = await world.put(BROKER, 5, 9)
     assert await world.collector().collect() == 0
-    world.image.wals.delete((BROKER, NodeEpoch(5)))
+    world.image[WALS].delete((BROKER, NodeEpoch(5)))
     assert await world.collector().collect() == 1
     assert late not in await world.keys()
 

@@ -17,10 +17,10 @@ from typing import Any, Final, Self, TypeVar
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1.cluster_service_pb2 import SnapshotOpened
-from ponor_metadata.cluster_client import ClusterClient
-from ponor_metadata.errors import MetadataLagError
-from ponor_metadata.questions import NoControllerError
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.cluster_client import ClusterClient
+from ponor_metadata.client.errors import MetadataLagError
+from ponor_metadata.client.leader_calls import NoControllerError
+from ponor_metadata.client.subscription import SubscriptionClient
 from ponor_partition.errors import PartitionCorruptError
 from ponor_partition.segment import TXN
 from ponor_rpc.errors import OperationError

@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from ponor_metadata.cluster_client import ClusterClient
-from ponor_metadata.questions import NoControllerError
+from ponor_metadata.client.cluster_client import ClusterClient
+from ponor_metadata.client.leader_calls import NoControllerError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.clock import Clock

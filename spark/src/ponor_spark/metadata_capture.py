@@ -8,11 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.read_index import Piece, find_pieces
-from ponor_metadata.rows import PartitionRow, StreamRow, TopicRow
-from ponor_metadata.tables import PARTITIONS_OF, STREAMS_OF_PARTITION, TOPICS_OF_TENANT
-from ponor_metadata.view import cluster_of
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.read_index import Piece, find_pieces
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.nodes import NODES
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS, STREAMS_OF_PARTITION, StreamRow
+from ponor_metadata.nouns.topics import (
+    PARTITIONS,
+    PARTITIONS_OF,
+    TOPICS,
+    TOPICS_OF_TENANT,
+    PartitionRow,
+    TopicRow,
+)
 from ponor_partition.segment import TXN
 from ponor_runtime.host_port import join_host_port
 from ponor_runtime.identity import DEFAULT_TENANT, StreamId
@@ -55,7 +63,7 @@ def capture(image: MetadataImage, choice: TopicChoice) -> CapturedMetadata:
     Raises:
         TopicMissingError: a topic or a partition does not exist.
     """
-    topics = {topic.name: topic for topic in image.topics.find(TOPICS_OF_TENANT, DEFAULT_TENANT)}
+    topics = {topic.name: topic for topic in image[TOPICS].find(TOPICS_OF_TENANT, DEFAULT_TENANT)}
     counts = {name: _partition_count(image, topic) for name, topic in topics.items()}
     cluster = cluster_of(image)
     captured = CapturedMetadata("" if cluster is None else cluster.cluster_id, image.index, _brokers(image))
@@ -65,7 +73,7 @@ def capture(image: MetadataImage, choice: TopicChoice) -> CapturedMetadata:
         streams = _streams_of(image, topic_id, number)
         for each in streams.values():
             packing.add(each)
-        leader = _leader(image, image.partitions.get((topic_id, number)))
+        leader = _leader(image, image[PARTITIONS].get((topic_id, number)))
         captured.partitions.append(CapturedPartition(name, topic_id, number, leader, streams))
     return captured
 
@@ -104,7 +112,7 @@ class PiecePacking:
 
     def _is_all(self, piece: Piece) -> bool:
         """Return whether the piece is the entire content of its object, which is then a stream object."""
-        row = self._image.stream_objects.get(piece.object_id)
+        row = self._image[STREAM_OBJECTS].get(piece.object_id)
         if row is None:
             return False
         return (row.start_offset, row.end_offset) == (piece.start_offset, piece.end_offset)
@@ -118,7 +126,7 @@ class PiecePacking:
 
 
 def _partition_count(image: MetadataImage, topic: TopicRow) -> int:
-    rows: Sequence[PartitionRow] = image.partitions.find(PARTITIONS_OF, topic.topic_id)
+    rows: Sequence[PartitionRow] = image[PARTITIONS].find(PARTITIONS_OF, topic.topic_id)
     return rows[-1].partition + 1 if rows else 0
 
 
@@ -128,7 +136,7 @@ def _streams_of(image: MetadataImage, topic_id: bytes, partition: int) -> dict[s
     If a kind has two streams, one is from an open whose answer was lost, and it is empty.
     """
     found: dict[str, CommittedRange] = {}
-    rows: Sequence[StreamRow] = image.streams.find(STREAMS_OF_PARTITION, (topic_id.hex(), str(partition)))
+    rows: Sequence[StreamRow] = image[STREAMS].find(STREAMS_OF_PARTITION, (topic_id.hex(), str(partition)))
     for row in rows:
         kind = row.tags.get("kind", "")
         if kind in KINDS and (kind not in found or row.end_offset > found[kind].end_offset):
@@ -137,7 +145,7 @@ def _streams_of(image: MetadataImage, topic_id: bytes, partition: int) -> dict[s
 
 
 def _leader(image: MetadataImage, row: PartitionRow | None) -> str:
-    node = None if row is None else image.nodes.get(row.leader_id)
+    node = None if row is None else image[NODES].get(row.leader_id)
     return (
         ""
         if node is None or node.fenced or not node.kafka_port
@@ -148,6 +156,6 @@ def _leader(image: MetadataImage, row: PartitionRow | None) -> str:
 def _brokers(image: MetadataImage) -> tuple[str, ...]:
     return tuple(
         join_host_port(node.kafka_host, node.kafka_port)
-        for node in image.nodes
+        for node in image[NODES]
         if node.kafka_port and not node.fenced
     )

@@ -18,9 +18,10 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.app import run
 from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 from ponor_runtime.runtime import Runtime

@@ -8,6 +8,9 @@ from typing import Final
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.settings import CompactionSettings, ControllerSettings
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
+from ponor_metadata.nouns.streams import RECLAIMS, STREAM_OBJECTS
+from ponor_metadata.nouns.topics import DELETIONS, TOPICS
 from s3stream.settings import COMMIT_OBJECTS_MAX
 
 from tests.benchmarks.turns.cluster_in_loop import ClusterInLoop, cluster_in_loop
@@ -40,7 +43,7 @@ async def reclaimed(cluster: ClusterInLoop) -> None:
     """Wait until the subscriber sees that nothing is left to reclaim."""
     while True:
         image = cluster.subscription.image
-        if not len(image.reclaims) and not len(image.deletions):
+        if not len(image[RECLAIMS]) and not len(image[DELETIONS]):
             return
         await asyncio.sleep(POLL_SECONDS)
 
@@ -145,11 +148,11 @@ async def delete_topic(recorder: TurnRecorder) -> None:
         await cluster.commit_stream_objects(stream_id, DELETED_OBJECTS)
         recorder.start_recording()
         await cluster.ask(delete_topic=wire.DeleteTopic(topic_id=topic))
-        while len(cluster.subscription.image.topics):
+        while len(cluster.subscription.image[TOPICS]):
             await asyncio.sleep(POLL_SECONDS)
         await reclaimed(cluster)
         recorder.stop_recording()
-        assert len(cluster.subscription.image.stream_objects) == 0
+        assert len(cluster.subscription.image[STREAM_OBJECTS]) == 0
 
 
 @scenario(
@@ -168,11 +171,11 @@ async def trim_streams(recorder: TurnRecorder) -> None:
             some = streams[first : first + STREAMS_PER_OPERATION]
             states = [wire.StreamState(stream_id=each, start_offset=SET_OBJECTS) for each in some]
             await cluster.ask(trim_streams=wire.TrimStreams(streams=states))
-        while not len(cluster.subscription.image.reclaims):
+        while not len(cluster.subscription.image[RECLAIMS]):
             await asyncio.sleep(POLL_SECONDS)
         await reclaimed(cluster)
         recorder.stop_recording()
-        assert len(cluster.subscription.image.stream_set_objects) == 0
+        assert len(cluster.subscription.image[STREAM_SET_OBJECTS]) == 0
 
 
 @scenario(

@@ -21,8 +21,8 @@ from ponor_broker.partitions.state.refused_sequences import RefusedSequences
 from ponor_broker.partitions.topics.topic_config import TopicConfig
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_kafka.record_builder import build_batch
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import KeyRow
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.keys import KEYS, KeyRow
 from ponor_runtime.system import SystemClock
 from ponor_runtime.telemetry import Telemetry
 from s3stream.settings import MIB
@@ -116,7 +116,7 @@ async def _many_producers() -> AsyncIterator[tuple[StorageNode, PartitionOpener,
 
         async def put_keys(puts: Sequence[tuple[str, bytes]]) -> list[bytes]:
             for key, value in puts:
-                image.keys.put(KeyRow(key, value))
+                image[KEYS].put(KeyRow(key, value))
             return [value for _, value in puts]
 
         opener = PartitionOpener(

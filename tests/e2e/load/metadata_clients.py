@@ -19,11 +19,14 @@ from typing import Final
 
 from ponor.controller.v1 import quorum_service_pb2 as quorum_wire
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.controllers import KnownControllers
-from ponor_metadata.quorum_client import NoControllerError, QuorumClient
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.controllers import KnownControllers
+from ponor_metadata.client.leader_calls import NoControllerError
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.quorum_client import QuorumClient
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id
 from ponor_runtime.system import SystemClock, SystemRandomness
@@ -158,7 +161,7 @@ class _Client:
         except NoControllerError:
             return  # a read without a response changes and proves nothing
         await self._subscription.wait_for(answer.done.index)
-        row = self._subscription.image.keys.get(key)
+        row = self._subscription.image[KEYS].get(key)
         self._add(key, "read", b"", begin_ns, None if row is None else row.value, created=False)
 
     def _add(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor_cli.commands.quorum import describe_quorum
-from ponor_metadata.quorum_client import QuorumClient
+from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.system import SystemClock
 

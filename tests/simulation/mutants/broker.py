@@ -17,7 +17,7 @@ from ponor_broker.partitions.state.producer_entry import ProducerEntry, join_row
 from ponor_broker.partitions.state.producer_state import ProducerStates
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.fetch_walk import FetchWalk
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.subscription import SubscriptionClient
 from ponor_runtime.health import Health
 from ponor_simulation.loop import INCARNATION
 from s3stream.ports import StreamState

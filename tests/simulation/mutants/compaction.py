@@ -12,7 +12,9 @@ from ponor_compactor.leased_task import LeasedTask
 from ponor_controller.domains.compaction import operations as compaction
 from ponor_controller.domains.objects import operations as objects
 from ponor_controller.kernel.decisions import Situation
-from ponor_metadata.rows import CompactionRow, NodeRole, ObjectRow
+from ponor_metadata.nouns.compactions import COMPACTIONS, CompactionRow
+from ponor_metadata.nouns.nodes import NODES, NodeRole
+from ponor_metadata.nouns.objects import ObjectRow
 from s3stream.compaction import plan
 from s3stream.compaction.movement import PartUploads
 from s3stream.compaction.sources import SourceBlock, live_blocks
@@ -27,12 +29,12 @@ _granted = LeasedTask.granted
 
 def held_by_number(task_id: int, _: int, situation: Situation) -> CompactionRow | None:
     """`compaction._held`."""
-    return situation.view.compactions.get(task_id)
+    return situation.view[COMPACTIONS].get(task_id)
 
 
 def compacted_due_at_once(situation: Situation) -> Iterator[ObjectRow]:
     """`objects._due_objects`."""
-    is_compacted = any(row.role is NodeRole.COMPACTOR for row in situation.view.nodes)
+    is_compacted = any(row.role is NodeRole.COMPACTOR for row in situation.view[NODES])
     delay_ms = 0 if is_compacted else situation.settings.destroy_delay_ms
     return _due_objects(replace(situation, settings=replace(situation.settings, destroy_delay_ms=delay_ms)))
 

@@ -34,13 +34,15 @@ from ponor_controller.server.subscriptions.subscription_service import Subscript
 from ponor_controller.startup import formation
 from ponor_gc.deletion_right import DeletionRight
 from ponor_gc.sweeper import Sweeper
-from ponor_metadata.followed_image import FollowedImage, _SnapshotInTransit
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.overlay import Overlay
-from ponor_metadata.rows import ObjectRow, StreamRow
-from ponor_metadata.store_marker import ClusterMarker
-from ponor_metadata.tables import STREAMS_OF_TOPIC
-from ponor_metadata.view import View
+from ponor_metadata.client.followed_image import FollowedImage, _SnapshotInTransit
+from ponor_metadata.client.store_marker import ClusterMarker
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.overlay import Overlay
+from ponor_metadata.nouns.nodes import NODES, OPERATIONS
+from ponor_metadata.nouns.objects import ObjectRow
+from ponor_metadata.nouns.snapshot_leases import SNAPSHOTS
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_TOPIC, StreamRow
+from ponor_metadata.tables.schema import View
 from ponor_raft.entry import Entry, HardState
 from ponor_rpc.errors import OperationError
 from ponor_rpc.methods import SESSION
@@ -97,7 +99,7 @@ def propose_without_result(
 
 def replay_by_id(self: Executor, pending: PendingOperation, digest: bytes) -> bool:
     """`Executor._replay`."""
-    kept = self._proposer.view.operations.get((pending.caller.node_id, pending.operation.request_id))
+    kept = self._proposer.view[OPERATIONS].get((pending.caller.node_id, pending.operation.request_id))
     return _replay(self, pending, digest if kept is None else kept.digest)
 
 
@@ -173,7 +175,7 @@ async def allow_deletion(_: DeletionRight, __: ClusterMarker) -> bool:
 def purge_without_keys(view: Overlay, topic_id: bytes, limit: int) -> list[records_pb2.Record]:
     """`topic_purge.purge`."""
     records = [each for each in purge(view, topic_id, limit) if not each.HasField("key_deleted")]
-    if not records and not len(view.streams.find(STREAMS_OF_TOPIC, topic_id.hex())):
+    if not records and not len(view[STREAMS].find(STREAMS_OF_TOPIC, topic_id.hex())):
         records = [records_pb2.Record(topic_purged=records_pb2.TopicPurged(topic_id=topic_id))]
     return records
 
@@ -182,8 +184,8 @@ def set_objects_dead_for(image: MetadataImage, stream_ids: Sequence[StreamId]) -
     """`dead_objects._dead_set_objects` that checks the pieces of these streams only."""
     found: dict[ObjectId, None] = {}
     for stream_id in stream_ids:
-        for object_id in map(ObjectId, image.stream_set_objects.ids_with(stream_id)):
-            pieces = image.stream_set_objects.pieces_of(object_id)
+        for object_id in map(ObjectId, image.packed_stream_set_objects.ids_with(stream_id)):
+            pieces = image.packed_stream_set_objects.pieces_of(object_id)
             end = None if pieces is None else pieces.end_of(stream_id)
             start = dead_objects.start_of(image, stream_id)
             if end is not None and (start is None or end <= start):
@@ -194,7 +196,7 @@ def set_objects_dead_for(image: MetadataImage, stream_ids: Sequence[StreamId]) -
 def expire_leases_early(self: LeaseDriver) -> float | None:
     """`LeaseDriver.step`."""
     view, now_ms = self._proposer.view, self._proposer.now_ms()
-    due = [row for row in view.snapshots if row.begun_at_ms + SNAPSHOT_LEASE_MS <= now_ms]
+    due = [row for row in view[SNAPSHOTS] if row.begun_at_ms + SNAPSHOT_LEASE_MS <= now_ms]
     if due:
         self._proposer.propose([self._expire(row) for row in due], divisible=True)
         return 0
@@ -264,10 +266,10 @@ def never_silent(self: NodeActivity, now_ns: int, window_ns: int | None = None) 
 
 def delete_unregistered(view: View, record: records_pb2.NodeUnregistered) -> None:
     """The rule of `node_unregistered`."""
-    for operation in list(view.operations):
+    for operation in list(view[OPERATIONS]):
         if operation.node_id == record.node_id:
-            view.operations.delete((operation.node_id, operation.request_id))
-    view.nodes.delete(NodeId(record.node_id))
+            view[OPERATIONS].delete((operation.node_id, operation.request_id))
+    view[NODES].delete(NodeId(record.node_id))
 
 
 UNREGISTERED = "node_unregistered"

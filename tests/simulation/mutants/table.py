@@ -42,8 +42,9 @@ from ponor_journal import writer as journal_writer
 from ponor_journal.entry_queue import EntryQueue
 from ponor_journal.segment_files import SegmentFiles
 from ponor_journal.writer import JournalWriter
-from ponor_metadata import apply, apply_objects, image, snapshot
-from ponor_metadata.followed_image import FollowedImage
+from ponor_metadata.client.followed_image import FollowedImage
+from ponor_metadata.image import image, registry, snapshot
+from ponor_metadata.nouns import objects as object_rules
 from ponor_raft import leading
 from ponor_raft.election import Election
 from ponor_raft.following import Following
@@ -529,7 +530,7 @@ CONTROLLER_MUTANTS: Final = (
     Mutant(
         "snapshot_lease_ignored",
         "Objects destroyed under a snapshot lease may be deleted after the delay.",
-        used_in("pinned_since_ms", lambda _: None, objects, apply_objects),
+        used_in("pinned_since_ms", lambda _: None, objects, object_rules),
         (Catch(SWARM, r"invariant 36", 2),),
     ),
     Mutant(
@@ -556,7 +557,7 @@ CONTROLLER_MUTANTS: Final = (
         "unregistration_forgets_epochs",
         "The row of an unregistered node is deleted, so its id begins at the first epoch again.",
         (
-            Patch(apply.RULES, controller.UNREGISTERED, controller.delete_unregistered, is_item=True),
+            Patch(registry.RULES, controller.UNREGISTERED, controller.delete_unregistered, is_item=True),
             Patch(
                 image._RULES_BY_NUMBER,
                 controller.UNREGISTERED_NUMBER,

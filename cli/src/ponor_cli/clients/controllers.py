@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from ponor.controller.v1 import quorum_service_pb2 as wire
-from ponor_metadata.cluster_client import ClusterClient
-from ponor_metadata.questions import NoControllerError
-from ponor_metadata.quorum_client import QuorumClient
+from ponor_metadata.client.cluster_client import ClusterClient
+from ponor_metadata.client.leader_calls import NoControllerError
+from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.system import SystemClock

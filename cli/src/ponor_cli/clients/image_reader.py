@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn, TypeVar
 
-from ponor_metadata.errors import MetadataLagError
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.errors import MetadataLagError
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.image.image import MetadataImage
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.object_store import ObjectStore, ObjectStoreError

@@ -12,8 +12,13 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from ponor_broker.dead_node import RescueReport, UnclosedEnd, rescue
 from ponor_journal.errors import JournalIdentityError
-from ponor_metadata.errors import MetadataLagError, NodeFencedError, SessionClosedError, WrongClusterError
-from ponor_metadata.rows import NodeRole, NodeRow, WalKind
+from ponor_metadata.client.errors import (
+    MetadataLagError,
+    NodeFencedError,
+    SessionClosedError,
+    WrongClusterError,
+)
+from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow, WalKind
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.object_store import ObjectStore, ObjectStoreError
@@ -134,9 +139,9 @@ def _dead_node(cluster: ClusterAddress, node_id: int) -> NodeRow:
         CommandError: it is no broker, needs no recovery, or is not dead.
     """
     image = asyncio.run(read_image(cluster.controllers))
-    row = next((row for row in image.nodes if row.node_id == node_id), None)
+    row = next((row for row in image[NODES] if row.node_id == node_id), None)
     if row is None or row.role is not NodeRole.BROKER:
-        known = ", ".join(str(row.node_id) for row in image.nodes if row.role is NodeRole.BROKER)
+        known = ", ".join(str(row.node_id) for row in image[NODES] if row.role is NodeRole.BROKER)
         raise CommandError(f"node {node_id} is no broker of this cluster; its brokers are {known}")
     if row.wal is not WalKind.FILE:
         raise CommandError(

@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NO_NODE, NodeRole, ObjectState
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.cluster import CLUSTERS, TENANTS
+from ponor_metadata.nouns.nodes import NO_NODE, NODES, NodeRole
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
+from ponor_metadata.nouns.streams import STREAMS
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, TOPICS
+from ponor_metadata.nouns.wals import WALS
 from ponor_runtime.host_port import join_host_port
 from ponor_runtime.identity import DEFAULT_TENANT
 
@@ -111,10 +116,10 @@ def announce(
 
 def describe_brokers(image: MetadataImage, states: Mapping[int, str]) -> list[dict[str, Any]]:
     """One row for every registered broker; `moving_away` and `moving_in` are partitions that are under way. `states` is what the leader says."""
-    led = Counter(row.leader_id for row in image.partitions)
-    away = Counter(row.source_id for row in image.moves)
-    coming = Counter(row.target_id for row in image.moves)
-    recovering = Counter(row.recoverer_id for row in image.wals if row.recoverer_id != NO_NODE)
+    led = Counter(row.leader_id for row in image[PARTITIONS])
+    away = Counter(row.source_id for row in image[MOVES])
+    coming = Counter(row.target_id for row in image[MOVES])
+    recovering = Counter(row.recoverer_id for row in image[WALS] if row.recoverer_id != NO_NODE)
     return [
         {
             "broker": row.node_id,
@@ -126,16 +131,16 @@ def describe_brokers(image: MetadataImage, states: Mapping[int, str]) -> list[di
             "moving_in": coming[row.node_id],
             "recovering": recovering[row.node_id],
         }
-        for row in sorted(image.nodes, key=lambda row: row.node_id)
+        for row in sorted(image[NODES], key=lambda row: row.node_id)
         if row.role is NodeRole.BROKER
     ]
 
 
 def describe_cluster(cluster: ClusterAddress, image: MetadataImage) -> dict[str, Any]:
     """The facts of the image."""
-    identity = next(iter(image.clusters), None)
-    tenant = image.tenants.get(DEFAULT_TENANT)
-    states = [row.state for row in image.objects]
+    identity = next(iter(image[CLUSTERS]), None)
+    tenant = image[TENANTS].get(DEFAULT_TENANT)
+    states = [row.state for row in image[OBJECTS]]
     return {
         "bootstrap": cluster.bootstrap or None,
         "controllers": cluster.controllers,
@@ -145,12 +150,12 @@ def describe_cluster(cluster: ClusterAddress, image: MetadataImage) -> dict[str,
         "namespace": identity.namespace if identity else None,
         "kafka_cluster_id": tenant.cluster_id if tenant else None,
         "log_index": image.index,
-        "nodes": len(image.nodes),
-        "topics": len(image.topics),
-        "partitions": len(image.partitions),
-        "streams": len(image.streams),
+        "nodes": len(image[NODES]),
+        "topics": len(image[TOPICS]),
+        "partitions": len(image[PARTITIONS]),
+        "streams": len(image[STREAMS]),
         "objects_committed": states.count(ObjectState.COMMITTED),
         "objects_prepared": states.count(ObjectState.PREPARED),
         "objects_destroyed": states.count(ObjectState.DESTROYED),
-        "object_bytes": sum(row.size_bytes for row in image.objects if row.state is ObjectState.COMMITTED),
+        "object_bytes": sum(row.size_bytes for row in image[OBJECTS] if row.state is ObjectState.COMMITTED),
     }

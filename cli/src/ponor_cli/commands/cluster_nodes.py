@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 from ponor.controller.v1 import cluster_service_pb2 as cluster_wire
 from ponor.controller.v1 import quorum_service_pb2 as quorum_wire
-from ponor_metadata.rows import NodeRole
+from ponor_metadata.nouns.nodes import NodeRole
 
 from ponor_cli.clients.cluster_address import find_controllers
 from ponor_cli.clients.controllers import ask_cluster, describe_quorum_soon

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 import typer
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import ObjectRow, ObjectState
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.objects import OBJECTS, STREAM_SET_OBJECTS, ObjectRow, ObjectState
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS
+from ponor_metadata.nouns.topics import TOPICS
 from ponor_runtime.identity import ObjectId, StreamId
 from ponor_runtime.object_store import ObjectNotFoundError, ObjectStore
 from s3stream.objects.inspect import describe, verify
@@ -41,7 +43,7 @@ def list_objects(
 ) -> None:
     """List objects: kind, state, size, and what they hold."""
     image = image_of(find_cluster(data, bootstrap))
-    rows = [object_row(image, row) for row in image.objects]
+    rows = [object_row(image, row) for row in image[OBJECTS]]
     if output is OutputFormat.TABLE:
         for row in rows:
             row["holds"] = _shorten(row["holds"])
@@ -127,8 +129,8 @@ def verify_object(
 
 def object_row(image: MetadataImage, row: ObjectRow) -> dict[str, Any]:
     """One object as `ls` shows it."""
-    stream_object = image.stream_objects.get(row.object_id)
-    stream_set_object = image.stream_set_objects.get(row.object_id)
+    stream_object = image[STREAM_OBJECTS].get(row.object_id)
+    stream_set_object = image[STREAM_SET_OBJECTS].get(row.object_id)
     kind, holds = "-", []
     if stream_object is not None:
         kind = "stream"
@@ -151,11 +153,11 @@ def object_row(image: MetadataImage, row: ObjectRow) -> dict[str, Any]:
 
 
 def _holds(image: MetadataImage, stream_id: StreamId, start: int, end: int) -> str:
-    stream = image.streams.get(stream_id)
+    stream = image[STREAMS].get(stream_id)
     if stream is None:
         return f"deleted stream {stream_id} [{start}, {end})"
     topic_id = stream.tags.get("topic")
-    topic = image.topics.get(bytes.fromhex(topic_id)) if topic_id else None
+    topic = image[TOPICS].get(bytes.fromhex(topic_id)) if topic_id else None
     name = topic.name if topic is not None else f"stream {stream_id}"
     kind = stream.tags.get("kind", "")
     return f"{name}-{stream.tags.get('partition', '')}{' ' + kind if kind else ''} [{start}, {end})"
@@ -169,7 +171,7 @@ def _shorten(holds: list[str]) -> str:
 def _key_of(cluster: ClusterAddress, which: str) -> str:
     if not which.isdigit():
         return which
-    row = image_of(cluster).objects.get(ObjectId(int(which)))
+    row = image_of(cluster)[OBJECTS].get(ObjectId(int(which)))
     if row is None:
         raise CommandError(f"no object {which} in this cluster; `ponor object ls` lists them")
     return object_key(row.namespace, row.object_id)
@@ -178,7 +180,7 @@ def _key_of(cluster: ClusterAddress, which: str) -> str:
 def _committed_keys(image: MetadataImage) -> list[str]:
     return [
         object_key(row.namespace, row.object_id)
-        for row in image.objects
+        for row in image[OBJECTS]
         if row.state is ObjectState.COMMITTED
     ]
 

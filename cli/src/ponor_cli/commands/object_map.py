@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.read_index import find_pieces
-from ponor_metadata.rows import StreamRow, TopicRow
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.read_index import find_pieces
+from ponor_metadata.nouns.objects import OBJECTS, STREAM_SET_OBJECTS
+from ponor_metadata.nouns.streams import STREAMS, StreamRow
+from ponor_metadata.nouns.topics import TOPICS, TopicRow
 from ponor_runtime.identity import ObjectId
 
 from ponor_cli.clients.cluster_address import find_cluster
@@ -70,7 +72,7 @@ def map_topic(image: MetadataImage, name: str) -> list[StreamMap]:
     Raises:
         CommandError: there is no such topic.
     """
-    topic = next((row for row in image.topics if row.name == name), None)
+    topic = next((row for row in image[TOPICS] if row.name == name), None)
     if topic is None:
         raise absent_topic(name)
     found = [_map_stream(image, stream) for stream in _streams_of(image, topic)]
@@ -81,7 +83,7 @@ def totals_of(image: MetadataImage, maps: Sequence[StreamMap]) -> MapTotals:
     """Add a topic up."""
     own = {piece.object_id for each in maps for piece in each.pieces if not piece.is_shared}
     shared = {piece.object_id for each in maps for piece in each.pieces if piece.is_shared}
-    sizes = [row.size_bytes for row in map(image.objects.get, sorted(own)) if row is not None]
+    sizes = [row.size_bytes for row in map(image[OBJECTS].get, sorted(own)) if row is not None]
     return MapTotals(
         len(maps),
         sum(len(each.pieces) for each in maps),
@@ -155,7 +157,7 @@ def map_objects(
 
 def _streams_of(image: MetadataImage, topic: TopicRow) -> Iterator[StreamRow]:
     wanted = topic.topic_id.hex()
-    for stream in image.streams:
+    for stream in image[STREAMS]:
         if stream.tags.get("topic") == wanted and stream.end_offset > stream.start_offset:
             yield stream
 
@@ -168,7 +170,7 @@ def _map_stream(image: MetadataImage, stream: StreamRow) -> StreamMap:
         if not found:
             break
         for each in found:
-            is_shared = each.object_id in image.stream_set_objects
+            is_shared = each.object_id in image[STREAM_SET_OBJECTS]
             pieces.append(HeldPiece(each.object_id, each.start_offset, each.end_offset, is_shared))
         offset = found[-1].end_offset
     return StreamMap(

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ponor.controller.v1 import quorum_service_pb2 as wire
+from ponor_metadata.nouns.nodes import NODES
+from ponor_metadata.nouns.streams import STREAMS
+from ponor_metadata.nouns.topics import PARTITIONS
 from ponor_runtime.identity import NodeId
 
 from ponor_cli.clients.controllers import ask_quorum_async
@@ -76,7 +79,7 @@ class ControllerChanges:
 async def has_left(cluster: ClusterFile, node_id: int) -> bool:
     """Whether a broker gave everything away and said good-bye. One whose drain took too long has not, and others may wait for its next start."""
     try:
-        row = (await read_image(cluster.controllers)).nodes.get(NodeId(node_id))
+        row = (await read_image(cluster.controllers))[NODES].get(NodeId(node_id))
     except CommandError:
         return False
     return row is not None and row.fenced
@@ -89,8 +92,8 @@ async def check_holds_nothing(cluster: ClusterFile, number: int, node_id: int) -
         CommandError: it leads partitions or holds streams open, or no majority of the controllers answers.
     """
     image = await read_image(cluster.controllers)
-    led = sum(row.leader_id == node_id for row in image.partitions)
-    held = sum(row.open and row.node_id == node_id for row in image.streams)
+    led = sum(row.leader_id == node_id for row in image[PARTITIONS])
+    held = sum(row.open and row.node_id == node_id for row in image[STREAMS])
     if led or held:
         raise CommandError(
             f"broker {number} has ended but still leads {led} partitions, with {held} streams open; `ponor node start broker {number}` "

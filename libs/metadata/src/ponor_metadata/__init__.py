@@ -1,6 +1,6 @@
-"""Cluster metadata: what controller, brokers, workers and tools share.
+"""Cluster metadata, shared by controllers, brokers, workers and tools.
 
-The log holds records (proto/ponor/metadata/v1/records.proto). `apply` turns records into rows, the same on every process; `image` holds
-the rows of committed batches; `overlay` shows the leader what is proposed but not committed; `snapshot` carries an image;
-`read_index` answers where a stream's data lies; `session` and `subscription` are the two ways to talk to a controller.
+`tables`: schemas, the interfaces of tables and views, column codecs, packed ranges. `nouns`: one file per noun with its
+rows, schemas, apply rules and invariants. `image`: the rows of all committed batches, the leader's overlay, snapshots,
+compiled code, the read index. `client`: sessions, subscriptions and the other connections to the controllers.
 """

@@ -7,7 +7,7 @@ import gc
 import os
 
 from ponor_journal.errors import JournalIdentityError
-from ponor_metadata.errors import SessionClosedError, WrongClusterError
+from ponor_metadata.client.errors import SessionClosedError, WrongClusterError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.command import announce, run_from_command_line, start_metrics

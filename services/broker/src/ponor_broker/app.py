@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from ponor_metadata.errors import SessionClosedError
-from ponor_metadata.joining import Joined, check_later, join
-from ponor_metadata.quorum_client import QuorumClient
-from ponor_metadata.rows import WalKind
-from ponor_metadata.seen_history import Witness
+from ponor_metadata.client.errors import SessionClosedError
+from ponor_metadata.client.joining import Joined, check_later, join
+from ponor_metadata.client.quorum_client import QuorumClient
+from ponor_metadata.client.seen_history import Witness
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.disk import DiskLock
 from ponor_runtime.host_port import join_host_port
 from ponor_runtime.object_store import ObjectStore

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ponor_metadata.joining import Membership
-from ponor_metadata.rows import WalKind
+from ponor_metadata.client.joining import Membership
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.identity import NodeId
 from ponor_runtime.lifecycle import StartRefusedError
 from ponor_runtime.settings import load

@@ -15,9 +15,10 @@ from typing import Final
 
 from ponor.controller.v1.session_service_pb2 import ElectMoved, Operation, PartitionName
 from ponor_journal.errors import JournalIdentityError
-from ponor_metadata.joining import Joined, Membership, join
-from ponor_metadata.rows import MoveRow, NodeRow, StreamRow, WalKind
-from ponor_metadata.tables import MOVES_FROM, PARTITION_TAG, PARTITIONS_LED_BY, STREAMS_OPEN_AT, TOPIC_TAG
+from ponor_metadata.client.joining import Joined, Membership, join
+from ponor_metadata.nouns.nodes import NodeRow, WalKind
+from ponor_metadata.nouns.streams import PARTITION_TAG, STREAMS, STREAMS_OPEN_AT, TOPIC_TAG, StreamRow
+from ponor_metadata.nouns.topics import MOVES, MOVES_FROM, PARTITIONS, PARTITIONS_LED_BY, TOPICS, MoveRow
 from ponor_rpc.errors import OperationError
 from ponor_runtime.object_store import ObjectStore, ObjectStoreUnavailableError
 from ponor_runtime.runtime import Runtime
@@ -162,7 +163,7 @@ async def _recover(
 async def _close_at_committed_ends(node: Node, ports: StoragePorts) -> tuple[UnclosedEnd, ...]:
     """Close all that the node holds open; a recovery that failed half-way may have moved the ends, so the image is made current first."""
     await node.subscription.wait_current(CURRENT_MS_MAX)
-    rows = node.subscription.image.streams.find(STREAMS_OPEN_AT, node.node_id)
+    rows = node.subscription.image[STREAMS].find(STREAMS_OPEN_AT, node.node_id)
     lost = tuple(_open_end(node, row) for row in rows)
     for end in lost:
         LOG.warning("LOSS ACCEPTED: %s-%d, %s stream %d, from offset %d on", *_words(end))
@@ -184,7 +185,7 @@ async def _give_away(runtime: Runtime, node: Node, tasks: BackgroundTasks, ms_ma
 async def _elect_targets(runtime: Runtime, node: Node) -> None:
     asked: dict[tuple[bytes, int, int], None] = {}
     while True:
-        moves = node.subscription.image.moves.find(MOVES_FROM, node.node_id)
+        moves = node.subscription.image[MOVES].find(MOVES_FROM, node.node_id)
         asked = {_key(move): None for move in moves if _key(move) in asked}
         new = [move for move in moves if _key(move) not in asked][:MOVES_PER_CALL_MAX]
         if new:
@@ -197,7 +198,7 @@ async def _elect_targets(runtime: Runtime, node: Node) -> None:
 async def _elect(node: Node, moves: Sequence[MoveRow]) -> None:
     names = []
     for move in moves:
-        row = node.subscription.image.partitions.get((move.topic_id, move.partition))
+        row = node.subscription.image[PARTITIONS].get((move.topic_id, move.partition))
         if row is not None:
             names.append(
                 PartitionName(topic_id=row.topic_id, partition=row.partition, leader_epoch=row.leader_epoch)
@@ -209,7 +210,7 @@ async def _elect(node: Node, moves: Sequence[MoveRow]) -> None:
 
 
 def _led(node: Node) -> Sequence[object]:
-    return node.subscription.image.partitions.find(PARTITIONS_LED_BY, node.node_id)
+    return node.subscription.image[PARTITIONS].find(PARTITIONS_LED_BY, node.node_id)
 
 
 def _key(move: MoveRow) -> tuple[bytes, int, int]:
@@ -223,7 +224,7 @@ def _state(row: StreamRow) -> StreamState:
 def _open_end(node: Node, row: StreamRow) -> UnclosedEnd:
     tags = row.tags
     topic_id = bytes.fromhex(tags.get(TOPIC_TAG, ""))
-    topic = node.subscription.image.topics.get(topic_id)
+    topic = node.subscription.image[TOPICS].get(topic_id)
     return UnclosedEnd(
         topic.name if topic is not None else topic_id.hex(),
         int(tags.get(PARTITION_TAG, -1)),

@@ -13,10 +13,11 @@ from typing import Final
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1.session_service_pb2 import LeaveCluster, Operation, SetDrain
-from ponor_metadata.errors import NodeFencedError, OperationTimeoutError, SessionClosedError
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT
-from ponor_metadata.view import cluster_of
+from ponor_metadata.client.errors import NodeFencedError, OperationTimeoutError, SessionClosedError
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.nodes import NODES, NodeRole
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
+from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
 from ponor_runtime.process import Process
@@ -114,7 +115,7 @@ class Drain:
             and row.node_id != self._node.node_id
             and not row.fenced
             and not row.draining
-            for row in self._node.subscription.image.nodes
+            for row in self._node.subscription.image[NODES]
         )
 
     async def _ask(self) -> bool:
@@ -137,8 +138,8 @@ class Drain:
         return self._led() == 0 and self._streams_held() == 0
 
     def _led(self) -> int:
-        return len(self._node.subscription.image.partitions.find(PARTITIONS_LED_BY, self._node.node_id))
+        return len(self._node.subscription.image[PARTITIONS].find(PARTITIONS_LED_BY, self._node.node_id))
 
     def _streams_held(self) -> int:
-        rows = self._node.subscription.image.streams.find(STREAMS_OPEN_AT, self._node.node_id)
+        rows = self._node.subscription.image[STREAMS].find(STREAMS_OPEN_AT, self._node.node_id)
         return sum(row.node_epoch == self._node.epoch for row in rows)

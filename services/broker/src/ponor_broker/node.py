@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from ponor_metadata.controllers import KnownControllers
-from ponor_metadata.errors import SessionClosedError
-from ponor_metadata.readiness import require_current_image, require_session
-from ponor_metadata.rows import NodeRole, NodeRow, WalKind
-from ponor_metadata.seen_history import SeenHistory
-from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.controllers import KnownControllers
+from ponor_metadata.client.errors import NodeFencedError, SessionClosedError
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.readiness import require_current_image, require_session
+from ponor_metadata.client.seen_history import SeenHistory
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow, WalKind
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeEpoch, NodeId
 from ponor_runtime.runtime import Runtime
@@ -88,7 +89,7 @@ class Node:
     @property
     def row(self) -> NodeRow | None:
         """What the image says of this node."""
-        return self.subscription.image.nodes.get(self.node_id)
+        return self.subscription.image[NODES].get(self.node_id)
 
     def start(self, tasks: BackgroundTasks) -> None:
         """Begin both conversations."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from ponor_metadata.joining import ANY_CLUSTER, Membership
-from ponor_metadata.rows import WalKind
+from ponor_metadata.client.joining import ANY_CLUSTER, Membership
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.identity import NodeId
 
 

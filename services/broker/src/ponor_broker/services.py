@@ -11,12 +11,13 @@ from typing import cast
 from ponor.controller.v1.session_service_pb2 import Operation, PutKey, PutKeys
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.api import ApiKey
-from ponor_metadata.errors import SessionClosedError
-from ponor_metadata.quorum_client import QuorumClient
-from ponor_metadata.rows import StreamRow, WalKind
-from ponor_metadata.session import SessionClient
-from ponor_metadata.subscription import SubscriptionClient
-from ponor_metadata.tables import PARTITIONS_LED_BY
+from ponor_metadata.client.errors import SessionClosedError
+from ponor_metadata.client.quorum_client import QuorumClient
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.streams import StreamRow
+from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.runtime import Runtime
@@ -342,7 +343,7 @@ class BrokerServices:
         require_serving(self._runtime.health, self._led_count, lambda: len(self.partitions))
 
     def _led_count(self) -> int:
-        return len(self._subscription.image.partitions.find(PARTITIONS_LED_BY, self._node_id))
+        return len(self._subscription.image[PARTITIONS].find(PARTITIONS_LED_BY, self._node_id))
 
     def _load_reporter(self) -> LoadReporter:
         return LoadReporter(

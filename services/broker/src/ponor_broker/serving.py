@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.clock import Clock
 
 LOG: Final = logging.getLogger("ponor.broker")

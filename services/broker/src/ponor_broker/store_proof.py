@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.object_store import ObjectStoreUnavailableError
 from ponor_runtime.runtime import Runtime
 from s3stream.stores.open_store import open_raw_store

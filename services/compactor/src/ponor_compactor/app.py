@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ponor_metadata.joining import ANY_CLUSTER, Joined, Membership, join
-from ponor_metadata.readiness import require_session
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.seen_history import Witness
-from ponor_metadata.session import NodeFencedError, NodeIdentity, SessionClient
+from ponor_metadata.client.errors import NodeFencedError
+from ponor_metadata.client.joining import ANY_CLUSTER, Joined, Membership, join
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.readiness import require_session
+from ponor_metadata.client.seen_history import Witness
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.identity import NodeId
 from ponor_runtime.object_store import MultipartStore, ObjectStore

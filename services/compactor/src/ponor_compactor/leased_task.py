@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.rows import CompactionKind
+from ponor_metadata.nouns.compactions import CompactionKind
 from ponor_runtime.identity import ObjectId, StreamEpoch, StreamId
 from s3stream.compaction.sources import ObjectLocation
 from s3stream.ports import StreamState

@@ -5,7 +5,7 @@ The worker handles the lease.
 
 from __future__ import annotations
 
-from ponor_metadata.rows import CompactionKind
+from ponor_metadata.nouns.compactions import CompactionKind
 from ponor_runtime.budgets import ByteBudget
 from ponor_runtime.object_store import MultipartStore, ObjectStore
 from s3stream.compaction.block_memory import BlockMemory

@@ -10,7 +10,7 @@ import logging
 from enum import Enum
 from typing import Final
 
-from ponor_metadata.backoff import ReconnectBackoff
+from ponor_metadata.client.controllers import ReconnectBackoff
 from ponor_rpc.errors import OperationError
 from ponor_runtime.budgets import BudgetExceededError
 from ponor_runtime.clock import Clock

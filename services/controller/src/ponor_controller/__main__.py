@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from ponor_metadata.apply import UnknownRecordError
+from ponor_metadata.image.apply import UnknownRecordError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.command import announce, run_from_command_line, start_metrics
 from ponor_runtime.lifecycle import end_process

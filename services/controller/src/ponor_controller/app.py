@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_raft.ready import Leadership
 from ponor_raft.stored import StoredState
 from ponor_rpc.methods import PEER, service_name

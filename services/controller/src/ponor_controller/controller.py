@@ -9,9 +9,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.overlay import Overlay
-from ponor_metadata.view import cluster_of
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.overlay import Overlay
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.quorum import QUORUM as QUORUM_TABLE
+from ponor_metadata.nouns.topics import MOVES
 from ponor_raft.entry import Entry
 from ponor_raft.limits import WINDOW_BYTES_MAX, WINDOW_ENTRIES_MAX, RaftLimits
 from ponor_raft.node import RaftNode
@@ -326,7 +328,7 @@ class Controller:
         """A received snapshot took the place of everything before."""
         self.image.adopt(image)
         self._opening.restart()
-        self.addresses.learn(members_of_rows(image.quorum))
+        self.addresses.learn(members_of_rows(image[QUORUM_TABLE]))
         self._committed.restart()
         self.first_commit.set()
 
@@ -343,7 +345,7 @@ class Controller:
         telemetry.gauge("ponor_controller_history_lost", lambda: float(bool(self.sessions.lost_history)))
         telemetry.gauge("ponor_controller_suspected_nodes", lambda: self._activity.suspected_count)
         telemetry.gauge("ponor_controller_subscriptions", lambda: self.subscriptions.subscriber_count)
-        telemetry.gauge("ponor_controller_moves_under_way", lambda: len(self.image.moves))
+        telemetry.gauge("ponor_controller_moves_under_way", lambda: len(self.image[MOVES]))
         telemetry.gauge("ponor_controller_committed_index", lambda: self.image.index)
 
 
@@ -378,7 +380,7 @@ def _address_book(
     own_member = Member(identity.node_id, identity.directory_id.bytes, own.peer, own.service)
     given.setdefault(number_of_node(identity.node_id), own_member)
     book = AddressBook(given.values())
-    book.learn(members_of_rows(image.quorum) or identity.initial_voters)
+    book.learn(members_of_rows(image[QUORUM_TABLE]) or identity.initial_voters)
     for entry in stored.entries:
         if entry.membership is not None and entry.index > image.index:
             book.learn_from(entry.data)

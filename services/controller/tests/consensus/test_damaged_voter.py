@@ -17,9 +17,10 @@ import pytest
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.controller.v1 import session_service_pb2 as session_wire
 from ponor_controller.consensus.errors import RecordLogCorruptError
-from ponor_metadata.quorum_client import QuorumClient
-from ponor_metadata.session import SessionClient
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.quorum_client import QuorumClient
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.keys import KEYS
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.system import SystemClock
 
@@ -107,7 +108,7 @@ class Keys:
         assert all(result.key_held.created for result in results)
         self.count += count
         await self._subscription.wait_for(results[-1].commit_index, loopback.LAG_MS_MAX)
-        assert len(self._subscription.image.keys) == self.count, "nothing is lost"
+        assert len(self._subscription.image[KEYS]) == self.count, "nothing is lost"
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from ponor_controller.consensus import window_compaction
 from ponor_controller.consensus.errors import RecordLogCorruptError
 from ponor_controller.consensus.members import members_of_rows
 from ponor_controller.domains.quorum.raft_quorum import RaftQuorum
+from ponor_metadata.nouns.quorum import QUORUM
 from ponor_raft.errors import NotLeaderError
 from ponor_raft.ready import Role
 from ponor_rpc.errors import OperationError
@@ -210,9 +211,9 @@ def test_all_three_machines_are_replaced_one_by_one_under_load() -> None:
             await writer.until_written(20)
             rig.processes[number].crash(power_loss=True)
         leader = await rig.until_led()
-        names = [each.node_id - member(0).node_id for each in members_of_rows(leader.image.quorum)]
+        names = [each.node_id - member(0).node_id for each in members_of_rows(leader.image[QUORUM])]
         assert names == [3, 4, 5]
-        assert all(each.voter for each in members_of_rows(leader.image.quorum))
+        assert all(each.voter for each in members_of_rows(leader.image[QUORUM]))
 
     tell(70, story, blank=3)
 

@@ -16,11 +16,13 @@ from ponor_controller.app import run
 from ponor_controller.consensus.members import Member
 from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata import snapshot
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_rpc.methods import PEER
 from ponor_rpc.tls import TlsFiles
@@ -165,7 +167,7 @@ async def test_every_controller_is_cut_off_and_comes_back_while_a_node_works(tmp
             machine.start()
         last = (await session.submit(_put("last"))).commit_index
         await subscription.wait_for(last, LAG_MS_MAX)
-        assert len(subscription.image.keys) == count + 1
+        assert len(subscription.image[KEYS]) == count + 1
         images = await images_of(all_three, last)
     assert images[0] == images[1] == images[2]
 

@@ -9,9 +9,9 @@ import pytest
 from ponor_controller.consensus.errors import RecordLogCorruptError
 from ponor_controller.consensus.snapshot_files import SnapshotFiles
 from ponor_controller.consensus.snapshot_format import SnapshotHeader
-from ponor_metadata import snapshot
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.snapshot import begin_snapshot
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.snapshot import begin_snapshot
 from ponor_raft.entry import Entry, HardState
 from ponor_raft.membership import ReplicaId
 from ponor_runtime.system import SystemClock

@@ -11,8 +11,8 @@ from pathlib import PurePosixPath
 import pytest
 from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
 from ponor_controller.consensus.snapshot_format import SnapshotHeader
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.snapshot import begin_snapshot
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.snapshot import begin_snapshot
 from ponor_raft.entry import Entry, HardState
 from ponor_raft.membership import ReplicaId
 from ponor_raft.stored import StoredState

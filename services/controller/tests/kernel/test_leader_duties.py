@@ -17,7 +17,7 @@ from ponor_controller.domains.nodes.drain_duty import RETRY_S, DrainDriver
 from ponor_controller.kernel.leader_duty import HANDING_OVER_S, LeaderDuty
 from ponor_controller.kernel.node_activity import NodeActivity
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.rows import MoveCause
+from ponor_metadata.nouns.topics import MOVES, MoveCause
 from ponor_rpc.errors import OperationError
 from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.trace_recording import RecordedTracing
@@ -101,7 +101,7 @@ def test_a_wave_is_one_trace_and_all_its_moves_belong_to_it(office: Office) -> N
     moving.ledger.do(source, set_drain=body)
     assert office.drains.step() is not None
     office.leader.commit()
-    moves = list(moving.ledger.image.moves)
+    moves = list(moving.ledger.image[MOVES])
     assert [(move.source_id, move.cause, move.reason) for move in moves] == [
         (source.node_id, MoveCause.DRAIN, f"broker {source.node_id} drains")
     ] * 2
@@ -120,14 +120,14 @@ def test_a_drain_does_not_insist_at_once_on_what_was_cancelled(office: Office) -
     moving.ledger.do(source, set_drain=wire.SetDrain(node_id=source.node_id, draining=True))
     office.drains.step()
     office.leader.commit()
-    numbers = [move.partition for move in moving.ledger.image.moves]
+    numbers = [move.partition for move in moving.ledger.image[MOVES]]
     moving.cancel(*numbers, caller=source, reason="the store refuses")
     assert office.drains.step() == pytest.approx(RETRY_S)
     assert office.leader.consensus.entries == []
     office.pass_s(1.1)
     office.drains.step()
     office.leader.commit()
-    assert [move.partition for move in moving.ledger.image.moves] == numbers
+    assert [move.partition for move in moving.ledger.image[MOVES]] == numbers
 
 
 def test_a_drain_waits_for_a_place(office: Office) -> None:

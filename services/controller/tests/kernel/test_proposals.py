@@ -19,7 +19,9 @@ from ponor_controller.kernel.lanes import Lanes
 from ponor_controller.kernel.operation import Caller, PendingOperation
 from ponor_controller.kernel.proposer import Proposer, divide
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata import snapshot
+from ponor_metadata.image import snapshot
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import OPERATIONS
 from ponor_raft.ready import Leadership, Role
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeEpoch, NodeId
@@ -155,10 +157,10 @@ def test_nothing_is_answered_or_shown_before_it_is_committed(ledger: Ledger) -> 
     leader = Leader(ledger)
     leader.execute(broker, 1, put_key=_put("a"))
     assert leader.answers == []
-    assert "a" not in ledger.image.keys
-    assert "a" in ledger.view.keys
+    assert "a" not in ledger.image[KEYS]
+    assert "a" in ledger.view[KEYS]
     leader.commit()
-    assert "a" in ledger.image.keys
+    assert "a" in ledger.image[KEYS]
     (answer,) = leader.answers
     assert (answer.request_id, answer.commit_index, answer.key_held.created) == (1, ledger.image.index, True)
 
@@ -196,7 +198,7 @@ def test_the_same_id_with_another_body_is_a_mismatch(ledger: Ledger) -> None:
     leader.commit()
     codes = [answer.error.code for answer in leader.answers]
     assert codes == [0, 2]
-    assert "b" not in ledger.image.keys
+    assert "b" not in ledger.image[KEYS]
 
 
 def test_a_result_is_forgotten_when_the_node_says_that_it_has_it(ledger: Ledger) -> None:
@@ -205,7 +207,7 @@ def test_a_result_is_forgotten_when_the_node_says_that_it_has_it(ledger: Ledger)
     leader.execute(broker, 1, 1, put_key=_put("a"))
     leader.execute(broker, 2, 2, put_key=_put("b"))
     leader.commit()
-    assert [row.request_id for row in ledger.image.operations] == [2]
+    assert [row.request_id for row in ledger.image[OPERATIONS]] == [2]
     leader.execute(broker, 1, 1, put_key=_put("a"))
     assert leader.answers[-1].error.message.startswith("operation 1")
 
@@ -216,7 +218,7 @@ def test_results_die_with_the_epoch_and_a_stale_process_is_told_to_stop(ledger: 
     leader.execute(broker, 1, put_key=_put("a"))
     leader.commit()
     restarted = ledger.register(0)
-    assert len(ledger.image.operations) == 0
+    assert len(ledger.image[OPERATIONS]) == 0
     leader.execute(broker, 1, put_key=_put("a"))
     leader.execute(restarted, 1, put_key=_put("a"))
     stale, fresh = leader.answers[1:]
@@ -340,7 +342,7 @@ def test_a_change_that_one_batch_cannot_hold_is_divided_or_refused(ledger: Ledge
     assert [entry.index for entry in leader.consensus.entries] == [last - 1, last]
     assert all(len(entry.data) <= 64 * 1024 for entry in leader.consensus.entries)
     leader.commit()
-    assert len(ledger.image.keys) == 100
+    assert len(ledger.image[KEYS]) == 100
     assert broker.node_epoch == 1
 
 

@@ -14,9 +14,12 @@ from ponor_controller.kernel.execution_loop import SLICE_NS, SLICES_MAX, drive
 from ponor_controller.kernel.lanes import Lanes
 from ponor_controller.kernel.operation import PendingOperation
 from ponor_controller.kernel.proposer import GROUP_BYTES_MAX, UNDER_WAY_MAX
-from ponor_metadata import snapshot
-from ponor_metadata.apply_cluster import FLOOR_STEP_MAX
-from ponor_metadata.image import MetadataImage
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.counters import COUNTERS
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import FLOOR_STEP_MAX, OPERATIONS
+from ponor_metadata.nouns.topics import PARTITIONS
 from ponor_rpc.errors import OperationError
 
 from services.controller.tests.kernel.test_proposals import HandClock, Leader
@@ -48,7 +51,7 @@ def test_operations_of_one_slice_have_one_index_and_are_answered_together() -> N
     for request_id in (1, 2, 3):
         leader.execute(broker, request_id, put_key=_put(f"k{request_id}"))
     assert leader.consensus.entries == []
-    assert "k2" in ledger.view.keys, "the next operation is decided upon it"
+    assert "k2" in ledger.view[KEYS], "the next operation is decided upon it"
     leader.proposer.seal()
     leader.proposer.seal()  # nothing is left to propose
     (entry,) = leader.consensus.entries
@@ -140,7 +143,7 @@ def test_the_end_of_leadership_drops_a_batch_that_is_being_gathered() -> None:
     leader.proposer.end(refusal)
     (answer,) = leader.answers
     assert answer.error.code == error_pb2.ERROR_CODE_NOT_LEADER
-    assert "a" not in ledger.view.keys
+    assert "a" not in ledger.view[KEYS]
     assert snapshot.encode(ledger.image) == before
     leader.proposer.seal()
     assert leader.consensus.entries == []
@@ -165,7 +168,7 @@ def test_what_was_gathered_when_leadership_is_handed_over_goes_on_when_that_fail
     assert len(leader.consensus.entries) == 1
     leader.commit()
     assert leader.answers[-1].commit_index == ledger.image.index
-    assert "a" in ledger.image.keys
+    assert "a" in ledger.image[KEYS]
 
 
 def test_a_batch_that_waits_for_a_hand_over_stays_within_its_bound() -> None:
@@ -190,14 +193,14 @@ def test_a_commit_and_a_proposal_of_others_beside_a_batch_that_is_being_gathered
     leader.execute(broker, 2, put_key=_put("b"))
     leader.commit()
     assert [answer.request_id for answer in leader.answers] == [1]
-    assert "b" in ledger.view.keys
-    assert "b" not in ledger.image.keys
+    assert "b" in ledger.view[KEYS]
+    assert "b" not in ledger.image[KEYS]
     leader.proposer.propose([records_pb2.Record(key_put=records_pb2.KeyPut(key="c", value=b"v"))])
     leader.execute(broker, 3, put_key=_put("d"))
     leader.proposer.seal()
     leader.commit()
     assert [answer.request_id for answer in leader.answers] == [1, 2, 3]
-    assert [row.key for row in ledger.image.keys] == ["a", "b", "c", "d"]
+    assert [row.key for row in ledger.image[KEYS]] == ["a", "b", "c", "d"]
     assert ledger.view.touched_rows == 0
 
 
@@ -278,10 +281,10 @@ def test_a_floor_that_jumps_far_forgets_the_same_results_as_one_that_rises() -> 
             leader.execute(broker, request_id, put_key=_put(f"k{request_id}"))
         for number, floor in enumerate(floors):
             leader.execute(broker, FLOOR_STEP_MAX * 3 + number, floor, put_key=_put(f"f{floor}"))
-        kept = [row.request_id for row in ledger.view.operations]
+        kept = [row.request_id for row in ledger.view[OPERATIONS]]
         leader.proposer.seal()
         leader.commit()
-        assert [row.request_id for row in ledger.image.operations] == kept
+        assert [row.request_id for row in ledger.image[OPERATIONS]] == kept
         outcomes.append([request_id for request_id in kept if request_id < FLOOR_STEP_MAX * 3])
     assert outcomes == [[], []]
 
@@ -329,6 +332,6 @@ def test_groups_decide_what_single_batches_decide(steps: list[str]) -> None:
             answer.commit_index = 0
         answers = sorted(leader.answers, key=lambda each: each.request_id)
         outcomes.append(
-            (answers, list(ledger.image.keys), list(ledger.image.counters), list(ledger.image.partitions))
+            (answers, list(ledger.image[KEYS]), list(ledger.image[COUNTERS]), list(ledger.image[PARTITIONS]))
         )
     assert outcomes[0] == outcomes[1]

@@ -14,8 +14,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.rows import WalKind
-from ponor_metadata.validate import validate
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.nodes import NODES, WalKind
+from ponor_metadata.nouns.streams import STREAMS
 from ponor_rpc.errors import OperationError
 
 from services.controller.tests.ledger import Ledger
@@ -60,7 +61,7 @@ class World:
         chance, ledger = self.chance, self.ledger
         ledger.now_ms += chance.choice((0, 1, 1_000, 70_000, 700_000))
         kind, caller = chance.choice(KINDS), chance.choice(self.callers)
-        node = ledger.image.nodes.get(caller.node_id)
+        node = ledger.image[NODES].get(caller.node_id)
         if node is None or node.fenced:
             return False
         body = getattr(wire.Operation(), kind)
@@ -89,7 +90,7 @@ class World:
         )
 
     def steer_upload(self, body: wire.CommitUpload) -> None:
-        row = self.ledger.image.streams.get(self.chance.choice(self.streams))  # type: ignore[arg-type]
+        row = self.ledger.image[STREAMS].get(self.chance.choice(self.streams))  # type: ignore[arg-type]
         if row is None or not self.objects:
             return
         body.Clear()
@@ -108,7 +109,7 @@ class World:
             body.stream_set_object.ranges.append(held)
 
     def steer_trim(self, body: wire.TrimStreams) -> None:
-        rows = [row for row in self.ledger.image.streams if row.open]
+        rows = [row for row in self.ledger.image[STREAMS] if row.open]
         del body.streams[:]
         for row in rows[:1]:
             body.streams.add(

@@ -13,11 +13,12 @@ from ponor.controller.v1 import quorum_service_pb2
 from ponor.controller.v1.session_service_pb2 import LoadReport
 from ponor_controller.server.cluster_service import STOP_TTL_MS_MAX
 from ponor_controller.server.rpc_connections import CONNECTIONS_MAX
-from ponor_metadata.cluster_client import ClusterClient
-from ponor_metadata.questions import NoControllerError
-from ponor_metadata.rows import ClusterRow, NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
-from ponor_metadata.view import cluster_of
+from ponor_metadata.client.cluster_client import ClusterClient
+from ponor_metadata.client.leader_calls import NoControllerError
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.nouns.cluster import ClusterRow, cluster_of
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_rpc.errors import OperationError
 from ponor_rpc.methods import CLUSTER, QUORUM
 from ponor_runtime.identity import ClusterOrdinal, compose_node_id

@@ -18,12 +18,16 @@ from ponor_controller.app import run
 from ponor_controller.consensus.errors import DirectoryInUseError, RecordLogCorruptError, WrongDirectoryError
 from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata import snapshot
-from ponor_metadata.errors import NodeFencedError
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
-from ponor_metadata.subscription import SubscriptionClient
-from ponor_metadata.view import cluster_of
+from ponor_metadata.client.errors import NodeFencedError
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.image import snapshot
+from ponor_metadata.nouns.cluster import FEATURES, TENANTS, cluster_of
+from ponor_metadata.nouns.counters import COUNTERS
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import NodeRole
+from ponor_metadata.nouns.topics import PARTITIONS
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_rpc.methods import SESSION, SUBSCRIBE
@@ -146,14 +150,14 @@ async def test_a_broker_registers_works_and_everybody_sees_it(tmp_path: Path) ->
         assert cluster is not None
         assert (cluster.cluster_id, cluster.cluster_ordinal) == (broker.cluster_id, ORDINAL)
         assert cluster.namespace != cluster.cluster_id, "drawn on its own"
-        assert [(row.tenant_id, len(row.cluster_id)) for row in follower.image.tenants] == [("", 22)]
-        assert [(row.name, row.level) for row in follower.image.features] == [("metadata.level", 4)]
+        assert [(row.tenant_id, len(row.cluster_id)) for row in follower.image[TENANTS]] == [("", 22)]
+        assert [(row.name, row.level) for row in follower.image[FEATURES]] == [("metadata.level", 4)]
 
         result = await broker.submit(
             wire.Operation(create_topic=wire.CreateTopic(name="t", partitions=4, replication_factor=-1))
         )
         await follower.wait_for(result.commit_index, LAG_MS_MAX)
-        assert len(follower.image.partitions) == 4
+        assert len(follower.image[PARTITIONS]) == 4
         with pytest.raises(OperationError) as refused:
             await broker.submit(wire.Operation(delete_topic=wire.DeleteTopic(topic_id=bytes(16))))
         assert refused.value.code == error_pb2.ERROR_CODE_TOPIC_NOT_FOUND
@@ -175,7 +179,7 @@ async def test_a_thousand_operations_at_once_and_two_followers_see_the_same(tmp_
             await asyncio.gather(one.wait_for(last, LAG_MS_MAX), two.wait_for(last, LAG_MS_MAX))
             assert one.image.digest == two.image.digest
             assert snapshot.encode(one.image) == snapshot.encode(two.image)
-            assert len(two.image.keys) == 1_000
+            assert len(two.image[KEYS]) == 1_000
 
 
 async def test_a_restart_keeps_everything(tmp_path: Path) -> None:
@@ -187,7 +191,7 @@ async def test_a_restart_keeps_everything(tmp_path: Path) -> None:
         async with running(controller.subscription()) as follower:
             held = await broker.submit(_put("other"))
             await follower.wait_for(held.commit_index, LAG_MS_MAX)
-            assert [row.key for row in follower.image.keys] == ["before", "other"]
+            assert [row.key for row in follower.image[KEYS]] == ["before", "other"]
 
 
 async def test_clients_live_through_a_restart_of_the_controller(tmp_path: Path) -> None:
@@ -290,11 +294,11 @@ async def test_a_snapshot_on_disk_serves_the_restart_and_new_followers(tmp_path:
         async with running(controller.subscription()) as follower:
             last = await broker.submit(_put("last"))
             await follower.wait_for(last.commit_index, LAG_MS_MAX)
-            before = [list(table) for table in (follower.image.keys, follower.image.counters)]
+            before = [list(table) for table in (follower.image[KEYS], follower.image[COUNTERS])]
     assert list((tmp_path / "snapshots").iterdir())
     async with serving(tmp_path, settings) as controller, running(controller.subscription()) as follower:
         await follower.wait_for(last.commit_index, LAG_MS_MAX)
-        assert [list(table) for table in (follower.image.keys, follower.image.counters)] == before
+        assert [list(table) for table in (follower.image[KEYS], follower.image[COUNTERS])] == before
 
 
 async def _converse(controller: Served, method: str, *frames: bytes) -> bytes:

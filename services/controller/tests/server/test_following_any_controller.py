@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import pytest
 from ponor.metadata.v1 import records_pb2 as pb
-from ponor_metadata import snapshot
-from ponor_metadata.errors import MetadataLagError
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.subscription import SubscriptionClient, SubscriptionSettings
+from ponor_metadata.client.errors import MetadataLagError
+from ponor_metadata.client.subscription import SubscriptionClient, SubscriptionSettings
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.image import MetadataImage
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import SimProcess, wait_until
 from ponor_simulation.simulation import Simulation

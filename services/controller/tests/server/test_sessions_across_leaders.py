@@ -11,8 +11,8 @@ import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1.records_pb2 import NODE_ROLE_BROKER
-from ponor_metadata import counters
-from ponor_metadata.errors import NodeFencedError
+from ponor_metadata.client.errors import NodeFencedError
+from ponor_metadata.nouns import counters
 from ponor_rpc.errors import OperationError
 from ponor_rpc.methods import SESSION
 from ponor_runtime.identity import compose_node_id

@@ -11,8 +11,10 @@ from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.nodes.registration import register_node
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.shared_rules.move_records import elected
-from ponor_metadata.epochs import EPOCHS_PER_INCARNATION, INCARNATION_MAX
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.cluster import EPOCHS_PER_INCARNATION, INCARNATION_MAX
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.topics import PARTITIONS
+from ponor_metadata.nouns.wals import WALS
 from ponor_rpc.errors import OperationError
 from s3stream.object_wal.slot_keys import EPOCH_MAX
 
@@ -58,8 +60,8 @@ def test_the_log_and_the_leader_epoch_of_the_lost_tail_are_not_given_again() -> 
             recover_by_force(ledger)
         caller = ledger.register(0, wal=WalKind.OBJECT)
         ledger.do(caller, open_wal=wire.OpenWal())
-        (wal_epoch,) = [row.wal_epoch for row in ledger.image.wals]
-        partition = ledger.image.partitions.get((topic_id, 0))
+        (wal_epoch,) = [row.wal_epoch for row in ledger.image[WALS]]
+        partition = ledger.image[PARTITIONS].get((topic_id, 0))
         assert partition is not None
         given.append((wal_epoch, partition.leader_epoch))
     assert given == [(2, 1), (FLOOR, FLOOR)]
@@ -72,8 +74,8 @@ def test_new_nodes_new_partitions_and_elections_take_epochs_of_the_incarnation(l
     assert [ledger.register(1).node_epoch, ledger.register(1).node_epoch] == [FLOOR, FLOOR + 1]
     more = wire.CreatePartitions(topic_id=topic_id, count=2)
     ledger.do(broker, create_partitions=more)
-    ledger.apply([elected(ledger.view, row, broker.node_id) for row in ledger.image.partitions])
-    assert [row.leader_epoch for row in ledger.image.partitions] == [FLOOR, FLOOR + 1]
+    ledger.apply([elected(ledger.view, row, broker.node_id) for row in ledger.image[PARTITIONS]])
+    assert [row.leader_epoch for row in ledger.image[PARTITIONS]] == [FLOOR, FLOOR + 1]
 
 
 def test_a_stream_is_not_opened_at_an_epoch_from_before_the_recovery(ledger: Ledger) -> None:

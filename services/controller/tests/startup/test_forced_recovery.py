@@ -14,12 +14,15 @@ from ponor.controller.v1 import session_service_pb2 as session_wire
 from ponor_controller.consensus.errors import DirectoryInUseError, QuorumLivesError, WrongDirectoryError
 from ponor_controller.options import ControllerOptions
 from ponor_controller.startup.forced_recovery import ForcedRecovery, force_recovery
-from ponor_metadata.counters import INCARNATION_JUMP
-from ponor_metadata.quorum_client import QuorumClient
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
-from ponor_metadata.subscription import SubscriptionClient
-from ponor_metadata.view import cluster_of
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.quorum_client import QuorumClient
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.counters import INCARNATION_JUMP
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import NodeRole
+from ponor_metadata.nouns.quorum import QUORUM
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.identity import compose_node_id
@@ -132,9 +135,9 @@ async def test_everything_in_the_chosen_log_is_kept_and_the_lost_controllers_are
         async with a_later_node(kept) as (session, subscription):
             new = await session.submit(session_wire.Operation(create_streams=_one_stream()))
             await subscription.wait_for(new.commit_index, LAG_MS_MAX)
-            assert {f"k{n}" for n in range(300)} <= {row.key for row in subscription.image.keys}
+            assert {f"k{n}" for n in range(300)} <= {row.key for row in subscription.image[KEYS]}
             assert new.streams_created.stream_ids[0] > old_stream + INCARNATION_JUMP - 1
-            (row,) = subscription.image.quorum
+            (row,) = subscription.image[QUORUM]
             assert (row.node_id, row.voter) == (kept.member.node_id, True)
             await _the_others_are_not_heard(all_three, subscription)
 
@@ -203,7 +206,7 @@ async def test_an_attempt_may_be_repeated_and_changes_nothing_but_the_incarnatio
         async with a_later_node(kept) as (session, subscription):
             index = (await session.submit(put("after"))).commit_index
             await subscription.wait_for(index, LAG_MS_MAX)
-            assert len(subscription.image.keys) == 51
+            assert len(subscription.image[KEYS]) == 51
         await kept.end()
         kept.start()
         assert (await ask(kept, describe=wire.DescribeQuorum(leader_only=True))).description.incarnation == 2

@@ -10,7 +10,9 @@ import pytest
 from ponor_controller.app import run
 from ponor_controller.consensus.errors import WrongDirectoryError
 from ponor_controller.options import ControllerOptions
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.quorum import QUORUM
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.disk_state import DiskState
 from ponor_simulation.process import wait_until
@@ -37,7 +39,7 @@ def test_two_clusters_with_equal_names_share_no_identity() -> None:
             leader = await rig.until_led()
             await wait_until(lambda: cluster_of(leader.image) is not None)
             clusters.append(cluster_of(leader.image))
-            directories.update(row.directory_id for row in leader.image.quorum)
+            directories.update(row.directory_id for row in leader.image[QUORUM])
 
         with rig.watching():
             rig.simulation.run(story())
@@ -74,7 +76,7 @@ def test_the_first_leader_draws_the_ordinal_unless_it_is_configured() -> None:
             image = rig.lives["c0"].image  # noqa: B023
             cluster = cluster_of(image)
             assert cluster is not None
-            (member,) = image.quorum
+            (member,) = image[QUORUM]
             assert member.node_id >> 16 == cluster.cluster_ordinal
             ordinals.add(cluster.cluster_ordinal)
 
@@ -96,7 +98,7 @@ def test_no_cluster_is_formed_before_every_voter_is_there() -> None:
         third.start()
         leader = await rig.until_led()
         await wait_until(lambda: len(rig.lives) == 3)
-        assert len([row for row in leader.image.quorum if row.voter]) == 3
+        assert len([row for row in leader.image[QUORUM] if row.voter]) == 3
 
     with rig.watching():
         rig.simulation.run(story())
@@ -131,7 +133,7 @@ def test_a_voter_that_lost_its_volume_does_not_format_again(
         witness.start()
         await wait_until(lambda: rig.leader() is not None, timeout_s=30)
         await rig.until_equal([lagging.name, witness.name])
-        keys = {row.key for row in rig.lives[witness.name].image.keys}
+        keys = {row.key for row in rig.lives[witness.name].image[KEYS]}
         assert not set(writer.acknowledged) - keys
 
     with rig.watching(), caplog.at_level(logging.ERROR):

@@ -11,9 +11,10 @@ import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.server.sessions.lost_history import Reign, lost_history
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.seen_history import SeenHistory, Witness, parse_key, read_seen
-from ponor_metadata.session import NodeIdentity, SessionClient
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.seen_history import SeenHistory, Witness, parse_key, read_seen
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_rpc.errors import OperationError
 from ponor_rpc.methods import SESSION
 from ponor_runtime.identity import NodeId, compose_node_id

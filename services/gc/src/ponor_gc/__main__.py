@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from ponor_metadata.errors import WrongClusterError
-from ponor_metadata.session import NodeFencedError
+from ponor_metadata.client.errors import NodeFencedError, WrongClusterError
 from ponor_rpc.errors import OperationError
 from ponor_rpc.grpc_network import GrpcNetwork
 from ponor_runtime.command import announce, run_from_command_line, start_metrics

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_runtime.clock import Clock
 from ponor_runtime.object_store import (
     MultipartStore,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ponor_metadata.joining import Membership
+from ponor_metadata.client.joining import Membership
 from ponor_runtime.identity import NodeId
 from ponor_runtime.lifecycle import StartRefusedError
 from ponor_runtime.settings import load

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ponor_metadata.rows import ClusterRow
-from ponor_metadata.store_marker import ClusterMarker, MarkerDamagedError, read_marker
+from ponor_metadata.client.store_marker import ClusterMarker, MarkerDamagedError, read_marker
+from ponor_metadata.nouns.cluster import ClusterRow
 from ponor_runtime.clock import Clock
 from ponor_runtime.object_store import ObjectStore
 from ponor_runtime.telemetry import Telemetry

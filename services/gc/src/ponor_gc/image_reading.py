@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
-from ponor_metadata.errors import MetadataLagError
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.errors import MetadataLagError
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.image.image import MetadataImage
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.telemetry import Telemetry
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ponor_metadata.rows import ClusterRow
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import ClusterRow, cluster_of
 from ponor_runtime.clock import Clock
 from ponor_runtime.object_store import ObjectInfo, ObjectStore
 from ponor_runtime.telemetry import Telemetry

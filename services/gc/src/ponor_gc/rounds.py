@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ponor_metadata.errors import HistoryReplacedError, MetadataLagError
-from ponor_metadata.view import cluster_of
+from ponor_metadata.client.errors import HistoryReplacedError, MetadataLagError
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
 from ponor_runtime.object_store import ObjectStoreError

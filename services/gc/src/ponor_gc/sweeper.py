@@ -11,9 +11,9 @@ from enum import Enum
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.seen_history import Witness
-from ponor_metadata.session import SessionClient
-from ponor_metadata.store_marker import ClusterMarker
+from ponor_metadata.client.seen_history import Witness
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.store_marker import ClusterMarker
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import ObjectId

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ponor_metadata import counters
-from ponor_metadata.rows import ClusterRow, ObjectState
-from ponor_metadata.view import View
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.cluster import ClusterRow
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import ObjectId, cluster_of_id
 from ponor_runtime.object_store import ObjectInfo, OpenMultipart
 from s3stream.objects.keys import parse_object_key
@@ -38,7 +39,7 @@ def judge_object(info: ObjectInfo, view: View, cluster: ClusterRow, put_before_m
     object_id = _own_id(info.key, cluster)
     if object_id is None:
         return Verdict.STRANGE
-    if object_id in view.objects:
+    if object_id in view[OBJECTS]:
         return Verdict.KNOWN
     if object_id >= counters.next_value(view, counters.OBJECT):
         return Verdict.FUTURE
@@ -50,7 +51,7 @@ def judge_upload(upload: OpenMultipart, view: View, cluster: ClusterRow, begun_b
     object_id = _own_id(upload.key, cluster)
     if object_id is None:
         return Verdict.OTHERS
-    row = view.objects.get(object_id)
+    row = view[OBJECTS].get(object_id)
     if row is not None and row.state is ObjectState.PREPARED:
         return Verdict.KNOWN
     if row is None and object_id >= counters.next_value(view, counters.OBJECT):

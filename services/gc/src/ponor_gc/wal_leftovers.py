@@ -13,10 +13,12 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Final
 
-from ponor_metadata.errors import MetadataLagError
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NodeRole, NodeRow
-from ponor_metadata.view import View, cluster_of
+from ponor_metadata.client.errors import MetadataLagError
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow
+from ponor_metadata.nouns.wals import WALS
+from ponor_metadata.tables.schema import View
 from ponor_runtime.clock import Clock
 from ponor_runtime.object_store import ObjectNotFoundError, ObjectStore, ObjectStoreError
 from ponor_runtime.telemetry import Telemetry
@@ -36,7 +38,7 @@ DELETED_AT_ONCE_MAX: Final = 500
 def is_closed(view: View, node: NodeRow, name: WalName) -> bool:
     """Return whether the log is closed, so that its slots are never read again."""
     is_over = name.epoch < node.node_epoch or (name.epoch == node.node_epoch and node.fenced)
-    return is_over and (name.node_id, name.epoch) not in view.wals
+    return is_over and (name.node_id, name.epoch) not in view[WALS]
 
 
 class WalLeftovers:
@@ -103,7 +105,7 @@ class WalLeftovers:
 
     def _nodes(self, image: MetadataImage) -> list[NodeRow]:
         """Return the brokers, starting where the last pass stopped and wrapping around."""
-        brokers = [row for row in image.nodes if row.role is NodeRole.BROKER]
+        brokers = [row for row in image[NODES] if row.role is NodeRole.BROKER]
         return sorted(brokers, key=lambda row: (row.node_id < self._resume_at, row.node_id))
 
     async def _late_slots(self, image: MetadataImage, node: NodeRow, namespace: str) -> AsyncIterator[str]:

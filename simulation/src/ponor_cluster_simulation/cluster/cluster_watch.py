@@ -15,8 +15,8 @@ from unittest.mock import patch
 
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_controller.controller import Controller
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.image.image import MetadataImage
 from ponor_raft.ready import Leadership
 from ponor_simulation.loop import INCARNATION
 

@@ -23,8 +23,8 @@ from ponor_controller.settings import ControllerSettings
 from ponor_gc.app import GcOptions
 from ponor_gc.app import run as run_gc
 from ponor_gc.settings import GcSettings
-from ponor_metadata.rows import WalKind
-from ponor_metadata.store_marker import PREFIX
+from ponor_metadata.client.store_marker import PREFIX
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
 from ponor_runtime.object_store import MultipartStore, ObjectStore
 from ponor_runtime.ready_file import ServiceAddresses

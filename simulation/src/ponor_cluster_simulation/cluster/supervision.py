@@ -11,7 +11,7 @@ from typing import Final
 
 from ponor_controller.consensus.errors import RecordLogCorruptError, WrongDirectoryError
 from ponor_journal.errors import JournalCorruptError, JournalIdentityError
-from ponor_metadata.session import NodeFencedError
+from ponor_metadata.client.errors import NodeFencedError
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import SimProcess
 from ponor_simulation.simulation import Simulation

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ponor.metadata.v1 import records_pb2 as records
-from ponor_metadata.store_marker import PREFIX
+from ponor_metadata.client.store_marker import PREFIX
 from ponor_simulation.object_store import SimBucket
 
 from ponor_cluster_simulation.invariants.compaction_ledger import CompactionLedger, SnapshotLedger

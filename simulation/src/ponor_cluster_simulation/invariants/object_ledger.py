@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ponor.metadata.v1 import records_pb2 as records
-from ponor_metadata.ranges import PackedRanges
+from ponor_metadata.tables.ranges import PackedRanges
 from ponor_runtime.identity import ObjectId
 from ponor_simulation.object_store import SimBucket
 from s3stream.objects.keys import object_key, parse_object_key

@@ -10,9 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from ponor_metadata.rows import ObjectState
-from ponor_metadata.tables import PARTITION_TAG, TOPIC_TAG
-from ponor_metadata.view import View, is_current
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import is_current
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
+from ponor_metadata.nouns.streams import PARTITION_TAG, STREAMS, TOPIC_TAG
+from ponor_metadata.nouns.topics import PARTITIONS
+from ponor_metadata.tables.schema import View
 
 KEY_PREFIX: Final = "partition/"
 KIND_TAG: Final = "kind"
@@ -28,7 +31,7 @@ def unexplained(view: View) -> list[str]:
 def abandoned_objects(view: View) -> list[str]:
     """Describe rows of objects that will never be committed or used again."""
     found = []
-    for row in view.objects:
+    for row in view[OBJECTS]:
         if row.state is ObjectState.PREPARED:
             if row.expires_at_ms < view.cluster_time_ms:
                 found.append(f"object {row.object_id}is prepared, and its lease has expired")
@@ -43,13 +46,13 @@ def abandoned_objects(view: View) -> list[str]:
 
 def _streams(view: View) -> Iterator[str]:
     kinds: Counter[tuple[bytes, int, str]] = Counter()
-    for row in view.streams:
+    for row in view[STREAMS]:
         tags = row.tags
         if TOPIC_TAG not in tags:
             continue
         key = (bytes.fromhex(tags[TOPIC_TAG]), int(tags[PARTITION_TAG]))
         name = f"stream {row.stream_id} ({tags.get(KIND_TAG)}) of partition {key[1]} of topic {key[0].hex()}"
-        partition = view.partitions.get(key)
+        partition = view[PARTITIONS].get(key)
         if partition is None:
             yield f"{name}, which does not exist"
             continue
@@ -62,8 +65,8 @@ def _streams(view: View) -> Iterator[str]:
 
 
 def _keys(view: View) -> Iterator[str]:
-    for row in view.keys:
+    for row in view[KEYS]:
         if row.key.startswith(KEY_PREFIX):
             topic, _, number = row.key.removeprefix(KEY_PREFIX).partition("/")
-            if (bytes.fromhex(topic), int(number)) not in view.partitions:
+            if (bytes.fromhex(topic), int(number)) not in view[PARTITIONS]:
                 yield f"key {row.key} of a partition that does not exist"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ponor.metadata.v1 import records_pb2 as records
-from ponor_metadata.ranges import PackedRanges
+from ponor_metadata.tables.ranges import PackedRanges
 
 from ponor_cluster_simulation.protocols import objects, partitions, streams, wals
 from ponor_cluster_simulation.protocols.compaction_steps import CompactionSteps

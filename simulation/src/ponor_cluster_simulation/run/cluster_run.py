@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from ponor_metadata.subscription import SubscriptionClient
-from ponor_metadata.validate import validate
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.image.validate import validate
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.simulation import SimulationFailedError
 

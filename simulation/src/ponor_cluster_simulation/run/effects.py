@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from ponor_metadata.rows import CompactionKind, WalKind
+from ponor_metadata.nouns.compactions import CompactionKind
+from ponor_metadata.nouns.nodes import WalKind
 
 from ponor_cluster_simulation.run.run_world import RunWorld
 from ponor_cluster_simulation.workload.consumer import Consumer

@@ -13,11 +13,16 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
-from ponor_metadata import snapshot
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import ObjectState
-from ponor_metadata.validate import validate
-from ponor_metadata.view import is_current
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.compactions import COMPACTIONS
+from ponor_metadata.nouns.nodes import is_current
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
+from ponor_metadata.nouns.snapshot_leases import SNAPSHOTS
+from ponor_metadata.nouns.streams import RECLAIMS, STREAMS
+from ponor_metadata.nouns.topics import DELETIONS, MOVES, PARTITIONS
+from ponor_metadata.nouns.wals import WALS
 from ponor_simulation.process import wait_until
 from s3stream.objects.keys import object_key
 
@@ -166,8 +171,8 @@ class Judgement:
             opened = () if store is None else store.bucket.multiparts.values()
             busy = ", ".join(
                 (
-                    *(f"compaction {row.task_id} of node {row.worker_id}" for row in image.compactions),
-                    *(f"lease {row.lease_id} of {row.holder}" for row in image.snapshots),
+                    *(f"compaction {row.task_id} of node {row.worker_id}" for row in image[COMPACTIONS]),
+                    *(f"lease {row.lease_id} of {row.holder}" for row in image[SNAPSHOTS]),
                     *(
                         f"{each.key} begun in parts by {each.is_forgotten_by or 'no running process'}"
                         for each in opened
@@ -187,7 +192,7 @@ class Judgement:
 
     def _is_reclaimed(self) -> bool:
         image = self._image()
-        return not len(image.reclaims) and not len(image.deletions)
+        return not len(image[RECLAIMS]) and not len(image[DELETIONS])
 
     async def _explained(self, number: int, left: Callable[[MetadataImage], list[str]]) -> None:
         """Wait until a row explains everything; `left` describes what none explains."""
@@ -225,7 +230,7 @@ class Judgement:
             image = self._image()
             return {
                 object_key(row.namespace, row.object_id)
-                for row in image.objects
+                for row in image[OBJECTS]
                 if row.state is ObjectState.COMMITTED
             }
 
@@ -254,12 +259,12 @@ class Judgement:
     def _rules_hold(self) -> None:
         """Check that ledger and image agree on committed objects and stream bounds."""
         image = self._image()
-        committed = {int(row.object_id) for row in image.objects if row.state is ObjectState.COMMITTED}
+        committed = {int(row.object_id) for row in image[OBJECTS] if row.state is ObjectState.COMMITTED}
         ledger = set(self._world.ledger.objects.referred().values())
         self._checks.require(
             23, committed == ledger, f"the image and the records differ on {sorted(committed ^ ledger)}"
         )
-        for row in image.streams:
+        for row in image[STREAMS]:
             page = self._world.ledger.streams.streams[int(row.stream_id)]
             self._checks.require(
                 15,
@@ -275,16 +280,16 @@ class Judgement:
         def unsettled() -> str:
             image = self._image()
             moving = [
-                f"partition {row.partition} from {row.source_id} to {row.target_id}" for row in image.moves
+                f"partition {row.partition} from {row.source_id} to {row.target_id}" for row in image[MOVES]
             ]
             left = [
                 f"log {row.node_id}/{row.wal_epoch}"
-                for row in image.wals
+                for row in image[WALS]
                 if not is_current(image, row.node_id, row.wal_epoch)
             ]
             lost = [
                 f"partition {row.partition} of {row.topic_id.hex()} led by {row.leader_id}"
-                for row in image.partitions
+                for row in image[PARTITIONS]
                 if row.leader_id not in nodes
             ]
             return ", ".join((*moving, *left, *lost))

@@ -15,7 +15,7 @@ from ponor_broker.groups.settings import GroupSettings
 from ponor_broker.settings import BrokerSettings
 from ponor_controller.settings import BalanceSettings, ControllerSettings
 from ponor_gc.settings import GcSettings
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
 from ponor_simulation.object_store import LISTING_PAGE_KEYS
 from s3stream.settings import KIB, MIB, StorageSettings
 from s3stream.stores.retrying import RetrySettings

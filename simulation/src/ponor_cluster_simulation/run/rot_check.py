@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from ponor_metadata import snapshot
+from ponor_metadata.image import snapshot
 
 from ponor_cluster_simulation.invariants.registry import LIVENESS
 from ponor_cluster_simulation.run.run_world import RunWorld

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ponor.metadata.v1.records_pb2 import RecordBatch
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.subscription import SubscriptionClient
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import SimProcess, wait_until
 from ponor_simulation.simulation import Simulation

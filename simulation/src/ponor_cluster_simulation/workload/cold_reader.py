@@ -15,11 +15,12 @@ from typing import Final
 from zlib import crc32
 
 from ponor.common.v1 import error_pb2
-from ponor_metadata.cluster_client import ClusterClient
-from ponor_metadata.errors import MetadataLagError
-from ponor_metadata.questions import NoControllerError
-from ponor_metadata.read_index import Piece, find_pieces
-from ponor_metadata.subscription import SubscriptionClient
+from ponor_metadata.client.cluster_client import ClusterClient
+from ponor_metadata.client.errors import MetadataLagError
+from ponor_metadata.client.leader_calls import NoControllerError
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.image.read_index import Piece, find_pieces
+from ponor_metadata.nouns.streams import STREAMS
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ObjectId, StreamId
 from ponor_runtime.object_store import ObjectNotFoundError, ObjectStoreError
@@ -131,7 +132,7 @@ class ColdReader:
     def _places(self, subscription: SubscriptionClient, lot: int) -> list[tuple[StreamId, int, list[Piece]]]:
         """Select some streams and locate all of [start, end) of each, as the image promises."""
         image = subscription.image
-        rows = [row for row in image.streams if row.end_offset > row.start_offset]
+        rows = [row for row in image[STREAMS] if row.end_offset > row.start_offset]
         first = lot % max(len(rows), 1)
         places = []
         for row in [*rows[first:], *rows[:first]][:STREAMS_MAX]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.session import SessionClient
+from ponor_metadata.client.session import SessionClient
 from ponor_rpc.errors import OperationError
 
 from ponor_cluster_simulation.histories.operation import Operation

@@ -15,8 +15,9 @@ from typing import Final
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.rows import NodeRole
-from ponor_metadata.session import NodeIdentity, SessionClient
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId, ObjectId, StreamEpoch, StreamId
 from ponor_runtime.object_store import ObjectStore, ObjectStoreError

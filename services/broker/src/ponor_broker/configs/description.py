@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS
 from ponor_kafka.configs.definition import ConfigDefinition, ConfigType
-from ponor_metadata.rows import ALL_BROKERS
+from ponor_metadata.nouns.nodes import ALL_BROKERS
 from ponor_runtime.identity import NodeId
 
 from ponor_broker.configs.sources import ConfigSources, Source, SourcedValue

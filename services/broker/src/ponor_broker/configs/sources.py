@@ -11,8 +11,9 @@ from itertools import dropwhile
 from typing import NamedTuple
 
 from ponor_kafka.configs.catalogue import BROKER_CONFIGS, TOPIC_CONFIGS, TOPIC_SYNONYMS, broker_synonyms
-from ponor_metadata.rows import ALL_BROKERS
-from ponor_metadata.view import View
+from ponor_metadata.nouns.nodes import ALL_BROKERS
+from ponor_metadata.nouns.nodes import BROKER_CONFIGS as BROKER_CONFIGS_TABLE
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 
@@ -44,7 +45,7 @@ class ConfigSources:
 
     def dynamic(self, node_id: NodeId) -> Mapping[str, str]:
         """What was set while brokers run, for one of them or for all."""
-        row = self._image().broker_configs.get(node_id)
+        row = self._image()[BROKER_CONFIGS_TABLE].get(node_id)
         return {} if row is None else row.configs
 
     def of_broker(self, name: str) -> list[SourcedValue]:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from ponor.metadata.v1.records_pb2 import RecordBatch
 from ponor_kafka.errors import ErrorCode
-from ponor_metadata.rows import PartitionRow
+from ponor_metadata.nouns.topics import MOVES, TOPICS, PartitionRow
 from ponor_runtime.identity import NodeId
 from ponor_runtime.tasks import BackgroundTasks
 from s3stream.errors import S3StreamError
@@ -162,7 +162,7 @@ class PartitionManager:
             return False
         if key in self.departures or self._wish(key) is not None:
             return True
-        move = self.topics.image.moves.get(key)
+        move = self.topics.image[MOVES].get(key)
         # Elected, as another broker or the controller may have told the client, before this image shows it.
         return move is not None and move.target_id == self._node_id
 
@@ -261,7 +261,7 @@ class PartitionManager:
                 self._apply_config(partition)
 
     def _apply_config(self, partition: Partition) -> None:
-        topic = self.topics.image.topics.get(partition.identity.topic_id)
+        topic = self.topics.image[TOPICS].get(partition.identity.topic_id)
         if topic is not None:
             config = self._configs.of(topic)
             if config is not partition.config:
@@ -304,9 +304,9 @@ class PartitionManager:
         if partition is None:
             self._arrivals.look_again(key)
             return
-        move = self.topics.image.moves.get(key)
+        move = self.topics.image[MOVES].get(key)
         if row is None or row.leader_epoch != partition.leader_epoch:
-            self._begin_close(key, partition, is_deleted=self.topics.image.topics.get(key[0]) is None)
+            self._begin_close(key, partition, is_deleted=self.topics.image[TOPICS].get(key[0]) is None)
         elif key in self.departures:
             if move is None:
                 self.departures.cancelled(key)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ponor_metadata.rows import WalRow
-from ponor_metadata.tables import WALS_RECOVERED_BY
-from ponor_metadata.view import View
+from ponor_metadata.nouns.wals import WALS, WALS_RECOVERED_BY, WalRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeEpoch, NodeId
 
 
@@ -23,19 +22,19 @@ class Assignment(NamedTuple):
 
 def assigned_to(image: View, node_id: NodeId, epoch: NodeEpoch) -> list[Assignment]:
     """What this process is to recover, by owner and epoch. What was given to an earlier process of the node is not this one's yet."""
-    rows = image.wals.find(WALS_RECOVERED_BY, node_id)
+    rows = image[WALS].find(WALS_RECOVERED_BY, node_id)
     return [_assignment(row) for row in rows if row.recoverer_epoch == epoch]
 
 
 def row_of(image: View, assignment: Assignment) -> WalRow | None:
     """The log's row while it is open and the assignment stands; None once it is closed or given to somebody else."""
-    row = image.wals.get((assignment.node_id, assignment.epoch))
+    row = image[WALS].get((assignment.node_id, assignment.epoch))
     return row if row is not None and row.token == assignment.token else None
 
 
 def is_somebody_elses(image: View, assignment: Assignment) -> bool:
     """Whether the log was given to another process, open as it is. Of a closed one the slots may still have to be deleted."""
-    row = image.wals.get((assignment.node_id, assignment.epoch))
+    row = image[WALS].get((assignment.node_id, assignment.epoch))
     return row is not None and row.token != assignment.token
 
 

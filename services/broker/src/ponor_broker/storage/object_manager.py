@@ -11,12 +11,13 @@ from typing import Final
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
-from ponor_metadata.errors import MetadataLagError, SessionClosedError
-from ponor_metadata.read_index import find_pieces
-from ponor_metadata.seen_history import Witness
-from ponor_metadata.session import SessionClient
-from ponor_metadata.subscription import SubscriptionClient
-from ponor_metadata.view import View
+from ponor_metadata.client.errors import MetadataLagError, SessionClosedError
+from ponor_metadata.client.seen_history import Witness
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.image.read_index import find_pieces
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
+from ponor_metadata.tables.schema import View
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ObjectId, StreamId
 from s3stream.errors import (
@@ -131,7 +132,7 @@ class ControllerObjectManager:
 
 def _range_count(image: View, object_id: ObjectId) -> int:
     """Ranges in an object; a stream object has one."""
-    row = image.stream_set_objects.get(object_id)
+    row = image[STREAM_SET_OBJECTS].get(object_id)
     return 1 if row is None else len(row.ranges.decoded)
 
 

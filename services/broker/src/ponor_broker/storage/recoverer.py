@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from ponor.metadata.v1.records_pb2 import RecordBatch
-from ponor_metadata.errors import NodeFencedError
+from ponor_metadata.client.errors import NodeFencedError
 from ponor_runtime.object_store import ObjectStoreError
 from ponor_runtime.runtime import Runtime
 from ponor_runtime.tasks import BackgroundTasks

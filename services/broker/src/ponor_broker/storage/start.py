@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
-from ponor_metadata.seen_history import Witness
-from ponor_metadata.view import cluster_of
+from ponor_metadata.client.seen_history import Witness
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import NodeId
 from ponor_runtime.object_store import ObjectStore

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.controller.v1.session_service_pb2 import Operation, OperationResult
-from ponor_metadata.errors import SessionClosedError
-from ponor_metadata.session import SessionClient
-from ponor_metadata.subscription import SubscriptionClient
-from ponor_metadata.tables import STREAMS_OPEN_AT
+from ponor_metadata.client.errors import SessionClosedError
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId, StreamEpoch, StreamId
 from s3stream.errors import StreamClosedError
@@ -69,13 +69,13 @@ class ControllerStreamManager:
         await self._submit(Operation(delete_streams=wire.DeleteStreams(stream_ids=stream_ids)))
 
     def owned_streams(self) -> list[StreamState]:
-        rows = self._subscription.image.streams.find(STREAMS_OPEN_AT, self._node_id)
+        rows = self._subscription.image[STREAMS].find(STREAMS_OPEN_AT, self._node_id)
         return [
             StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset) for row in rows
         ]
 
     def exists(self, stream_id: StreamId) -> bool:
-        return stream_id in self._subscription.image.streams
+        return stream_id in self._subscription.image[STREAMS]
 
     async def _submit(self, operation: Operation) -> OperationResult:
         try:

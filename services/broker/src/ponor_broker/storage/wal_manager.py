@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.controller.v1.session_service_pb2 import Operation
-from ponor_metadata.errors import NodeFencedError, SessionClosedError
-from ponor_metadata.session import SessionClient
-from ponor_metadata.subscription import SubscriptionClient
-from ponor_metadata.tables import STREAMS_OPEN_AT
-from ponor_metadata.view import cluster_of
+from ponor_metadata.client.errors import NodeFencedError, SessionClosedError
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeEpoch, NodeId
 from s3stream.errors import StorageFailedError, StreamFencedError, WalNotHeldError
@@ -53,7 +53,7 @@ class ControllerWalManager:
             raise StreamFencedError(str(error)) from error
 
     def streams_of(self, name: WalName) -> list[StreamState]:
-        rows = self._subscription.image.streams.find(STREAMS_OPEN_AT, name.node_id)
+        rows = self._subscription.image[STREAMS].find(STREAMS_OPEN_AT, name.node_id)
         return [
             StreamState(row.stream_id, row.stream_epoch, row.start_offset, row.end_offset)
             for row in rows

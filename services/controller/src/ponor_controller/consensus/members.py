@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.rows import QuorumMemberRow
+from ponor_metadata.nouns.quorum import QuorumMemberRow
 from ponor_raft.membership import Membership, ReplicaId
 from ponor_runtime.identity import NodeId
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ponor_journal.segment_files import NO_SPACE
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.snapshot import SnapshotCorruptError, SnapshotReader
-from ponor_metadata.view import cluster_of
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.snapshot import SnapshotCorruptError, SnapshotReader
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_raft.entry import SnapshotMeta
 from ponor_raft.messages import SnapshotChunk
 from ponor_runtime.clock import Clock

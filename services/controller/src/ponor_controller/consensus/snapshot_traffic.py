@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ponor_metadata.image import MetadataImage
+from ponor_metadata.image.image import MetadataImage
 from ponor_raft.membership import ReplicaId
 from ponor_raft.messages import SnapshotChunk
 from ponor_raft.ready import SendSnapshot

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.view import View
+from ponor_metadata.tables.schema import View
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.randomness import Randomness

@@ -14,7 +14,8 @@ from typing import Final, TypeAlias
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.digest import operation_digest
+from ponor_metadata.client.operations import operation_digest
+from ponor_metadata.nouns.nodes import NODES, OPERATIONS
 from ponor_rpc.errors import OperationError, error_name
 from ponor_rpc.joined_messages import number_field
 from ponor_runtime.identity import NodeId
@@ -89,7 +90,7 @@ class Executor:
 
     def _require_rights(self, pending: PendingOperation) -> None:
         caller = pending.caller
-        node = self._proposer.view.nodes.get(caller.node_id)
+        node = self._proposer.view[NODES].get(caller.node_id)
         assert node is not None, "sessions begin after registration"
         if node.node_epoch != caller.node_epoch:
             raise OperationError(
@@ -119,7 +120,7 @@ class Executor:
 
     def _replay(self, pending: PendingOperation, digest: bytes) -> bool:
         """Answer a repeat with what was answered before; False when it is none."""
-        kept = self._proposer.view.operations.get((pending.caller.node_id, pending.operation.request_id))
+        kept = self._proposer.view[OPERATIONS].get((pending.caller.node_id, pending.operation.request_id))
         if kept is None:
             return False
         if kept.digest != digest:

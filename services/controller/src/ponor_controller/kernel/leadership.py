@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from ponor_metadata.seen_history import NONCE_BYTES
+from ponor_metadata.client.seen_history import NONCE_BYTES
 from ponor_raft.errors import NotLeaderError
 from ponor_raft.ready import Leadership
 from ponor_runtime.randomness import Randomness

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NodeRole
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.nodes import NODES, NodeRole
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import NodeId
 
@@ -171,7 +171,7 @@ class NodeActivity:
         while True:
             self.suspected_count = sum(
                 row.role is NodeRole.BROKER and not row.fenced and self.is_suspected(row.node_id)
-                for row in image.nodes
+                for row in image[NODES]
             )
             await self._clock.sleep(self._timeout_ns / LOOKS_PER_TIMEOUT / 1e9)
 

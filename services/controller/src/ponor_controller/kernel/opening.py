@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.image import MetadataImage
+from ponor_metadata.image.image import MetadataImage
 from ponor_raft.entry import Entry
 
 from ponor_controller.kernel.cluster_clock import ClusterClock

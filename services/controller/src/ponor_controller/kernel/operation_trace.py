@@ -6,7 +6,7 @@ What lives here: one span from the execution of an operation to its committed an
 from __future__ import annotations
 
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.operation_trace import operation_attributes
+from ponor_metadata.client.operations import operation_attributes
 from ponor_rpc.errors import error_name
 from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.tracing import SpanKind, TraceContext

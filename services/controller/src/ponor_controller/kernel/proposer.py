@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ponor.common.v1 import error_pb2
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.overlay import Overlay
+from ponor_metadata.image.overlay import Overlay
 from ponor_raft.membership import Membership
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
@@ -171,9 +171,9 @@ class Proposer:
         if self._open is None:
             self.require_leading()
             batch = self._next_batch()
-            self._overlay.open(batch)
+            self._overlay.open_batch(batch)
             self._open, self._open_bytes = batch, BATCH_OVERHEAD_BYTES
-        self._overlay.extend(records, encoded)
+        self._overlay.extend_batch(records, encoded)
         self._open_bytes += size_bytes
         return self._open.index
 
@@ -190,7 +190,7 @@ class Proposer:
         if batch is not None and self._accepts and self._consensus.room_problem(self._open_bytes) is None:
             assert batch.term == self._consensus.term, "the end of a term drops what it gathered"
             self._open = None
-            sealed = self._overlay.seal()
+            sealed = self._overlay.close_batch()
             self._consensus.propose(LogEntry(batch.index, batch.term, sealed.encoded))
             self._took(batch.index, len(sealed.encoded))
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ponor_journal.segment_files import NO_SPACE
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.snapshot import SnapshotEncoding, begin_snapshot
-from ponor_metadata.view import cluster_of
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.snapshot import SnapshotEncoding, begin_snapshot
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_raft.entry import SnapshotMeta
 from ponor_raft.membership import Membership
 from ponor_runtime.clock import Clock

@@ -13,9 +13,7 @@ from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import cluster_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.levels import LEVEL_BROKERS, LEVEL_COMPACTION
-from ponor_metadata.rows import ClusterRow
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import LEVEL_BROKERS, LEVEL_COMPACTION, ClusterRow, cluster_of
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ponor_metadata.batch_contents import KINDS, contents_of
-from ponor_metadata.digest import running_digest
-from ponor_metadata.image import MetadataImage
+from ponor_metadata.image.batches import KINDS, contents_of, running_digest
+from ponor_metadata.image.image import MetadataImage
 from ponor_runtime.telemetry import Counter, Telemetry
 
 from ponor_controller.consensus.ports import LogEntry

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_raft.membership import DIRECTORY_ID_BYTES
 from ponor_rpc.errors import OperationError
 from ponor_runtime.host_port import HOST_CHARACTERS_MAX, split_host_port

@@ -13,14 +13,15 @@ from typing import Final
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.levels import (
+from ponor_metadata.nouns.cluster import (
+    FEATURES,
     LEVEL_COMPACTION,
     LEVEL_ONE_CONTROLLER,
     LEVEL_QUORUM,
     METADATA_LEVEL,
     level_of,
 )
-from ponor_metadata.view import View
+from ponor_metadata.tables.schema import View
 from ponor_rpc.errors import OperationError
 
 UPDATES_MAX: Final = 100
@@ -60,7 +61,7 @@ def require_quorum_level(view: View, what: str) -> None:
 
 def describe_features(view: View) -> list[wire.FeatureState]:
     """Every feature that is known here or finalized."""
-    names = sorted({*SUPPORTED, *(row.name for row in view.features)})
+    names = sorted({*SUPPORTED, *(row.name for row in view[FEATURES])})
     return [
         wire.FeatureState(
             name=name,

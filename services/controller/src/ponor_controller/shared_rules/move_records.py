@@ -8,10 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.epochs import next_leader_epoch
-from ponor_metadata.rows import MoveCause, MoveRow, PartitionRow
-from ponor_metadata.tables import MOVES_FROM
-from ponor_metadata.view import View
+from ponor_metadata.nouns.topics import MOVES, MOVES_FROM, MoveCause, MoveRow, PartitionRow, next_leader_epoch
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.settings import ControllerSettings
@@ -27,7 +25,7 @@ def elect_at_ms(
     A source closes its partitions in waves, so every wave of moves that are under way there (and `also`, which are about to be) has a timeout of its own: a
     source with much to do is not taken for one that is stuck.
     """
-    ahead = len(view.moves.find(MOVES_FROM, source_id)) + also
+    ahead = len(view[MOVES].find(MOVES_FROM, source_id)) + also
     return now_ms + settings.reelection_timeout_ms * (1 + ahead // settings.drain_moves_in_flight_max)
 
 

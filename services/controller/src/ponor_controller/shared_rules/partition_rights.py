@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ponor.common.v1 import error_pb2
-from ponor_metadata.rows import PartitionRow
-from ponor_metadata.tables import PARTITION_TAG, TOPIC_TAG
-from ponor_metadata.topic_tags import parse_topic_id
+from ponor_metadata.nouns.streams import PARTITION_TAG, TOPIC_TAG
+from ponor_metadata.nouns.topics import PARTITIONS, TOPICS, PartitionRow, parse_topic_id
 
 from ponor_controller.kernel.decisions import Situation, refuse
 
@@ -29,7 +28,7 @@ def require_tagged_rights(tags: Mapping[str, str], situation: Situation) -> None
     if topic is None:
         return
     topic_id = _topic_id(topic)
-    if topic_id not in situation.view.topics:
+    if topic_id not in situation.view[TOPICS]:
         raise refuse(
             error_pb2.ERROR_CODE_TOPIC_NOT_FOUND,
             f"there is no topic with id {topic}; no stream is made for it",
@@ -61,7 +60,7 @@ def require_stream_rights(
     if TOPIC_TAG not in tags or PARTITION_TAG not in tags:
         return
     topic_id, number = _topic_id(tags[TOPIC_TAG]), _number(tags[PARTITION_TAG])
-    if stream_epoch is None and (topic_id, number) not in situation.view.partitions:
+    if stream_epoch is None and (topic_id, number) not in situation.view[PARTITIONS]:
         return  # the stream outlived its topic, so nobody uses it
     row = _require_led(topic_id, number, situation)
     if stream_epoch is not None and stream_epoch != row.leader_epoch:
@@ -72,7 +71,7 @@ def require_stream_rights(
 
 
 def _require_led(topic_id: bytes, number: int, situation: Situation) -> PartitionRow:
-    row = situation.view.partitions.get((topic_id, number))
+    row = situation.view[PARTITIONS].get((topic_id, number))
     if row is None:
         raise refuse(
             error_pb2.ERROR_CODE_TOPIC_NOT_FOUND,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 
-from ponor_metadata.rows import NodeRole, NodeRow
-from ponor_metadata.tables import MOVES_FROM, MOVES_TO, PARTITIONS_LED_BY
-from ponor_metadata.view import View
+from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow
+from ponor_metadata.nouns.topics import MOVES, MOVES_FROM, MOVES_TO, PARTITIONS, PARTITIONS_LED_BY
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 
@@ -29,7 +29,7 @@ def candidates(
     """Brokers that may get partitions: live, and not giving theirs away; by node id."""
     return [
         row.node_id
-        for row in view.nodes
+        for row in view[NODES]
         if row.node_id not in without and is_live(row, is_suspected) and not row.draining
     ]
 
@@ -37,9 +37,9 @@ def candidates(
 def led_counts(view: View, brokers: Iterable[NodeId]) -> dict[NodeId, int]:
     """How many partitions each will lead once all that move have arrived."""
     return {
-        node_id: len(view.partitions.find(PARTITIONS_LED_BY, node_id))
-        + len(view.moves.find(MOVES_TO, node_id))
-        - len(view.moves.find(MOVES_FROM, node_id))
+        node_id: len(view[PARTITIONS].find(PARTITIONS_LED_BY, node_id))
+        + len(view[MOVES].find(MOVES_TO, node_id))
+        - len(view[MOVES].find(MOVES_FROM, node_id))
         for node_id in brokers
     }
 

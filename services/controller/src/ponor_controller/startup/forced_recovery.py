@@ -12,9 +12,9 @@ import asyncio
 from dataclasses import dataclass
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.epochs import INCARNATION_MAX
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.view import cluster_of
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.cluster import INCARNATION_MAX, cluster_of
+from ponor_metadata.nouns.quorum import QUORUM
 from ponor_raft.entry import Entry, HardState
 from ponor_raft.stored import StoredState
 from ponor_rpc.errors import OperationError
@@ -124,7 +124,7 @@ async def _append(
     last_term = stored.entries[-1].term if stored.entries else stored.base.term
     term = stored.hard_state.term + 1
     own = Member(identity.node_id, identity.directory_id.bytes, options.peer_listen, options.listen)
-    former = tuple(row.node_id for row in image.quorum if row.voter)
+    former = tuple(row.node_id for row in image[QUORUM] if row.voter)
     entry = _entry(image, term, incarnation, own)
     await _persist(log, HardState(term, identity.replica), entry)
     return ForcedRecovery(
@@ -136,7 +136,7 @@ async def _refuse_living_quorum(
     network: Network, image: MetadataImage, identity: DirectoryIdentity, options: ControllerOptions
 ) -> None:
     """A majority that runs goes on under the former incarnation, beside the new one, in the same object store."""
-    voters = [member for member in members_of_rows(image.quorum) if member.voter]
+    voters = [member for member in members_of_rows(image[QUORUM]) if member.voter]
     addresses = AddressBook(options.voters)
     addresses.learn(voters)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ponor_metadata import snapshot
-from ponor_metadata.digest import EMPTY_DIGEST, running_digest
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.snapshot import SnapshotCorruptError
+from ponor_metadata.image import snapshot
+from ponor_metadata.image.batches import EMPTY_DIGEST, running_digest
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.snapshot import SnapshotCorruptError
 from ponor_raft.stored import StoredState
 
 from ponor_controller.consensus.errors import RESTORE_REMEDY, RecordLogCorruptError

@@ -13,7 +13,8 @@ from ponor_controller.domains.balancing.reasons_to_wait import reason_to_wait
 from ponor_controller.domains.balancing.recent_moves import RecentMoves
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import BalanceSettings
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.topics import PARTITIONS
 from ponor_runtime.identity import NodeId
 
 from services.controller.tests.ledger import Ledger
@@ -73,7 +74,7 @@ class Viewer:
         self.ledger.apply([records_pb2.Record(**kind)])  # type: ignore[arg-type]
 
     def leader(self, number: int) -> NodeId:
-        row = self.ledger.image.partitions.get((self.topic_id, number))
+        row = self.ledger.image[PARTITIONS].get((self.topic_id, number))
         assert row is not None
         return row.leader_id
 

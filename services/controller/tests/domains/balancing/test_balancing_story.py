@@ -11,8 +11,8 @@ from typing import Any
 from ponor.controller.v1 import cluster_service_pb2 as cluster_wire
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.settings import BalanceSettings, ControllerSettings
-from ponor_metadata.cluster_client import ClusterClient
-from ponor_metadata.rows import MoveCause
+from ponor_metadata.client.cluster_client import ClusterClient
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, MoveCause
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import wait_until
 
@@ -56,7 +56,7 @@ class LoadedWorld(MovesWorld):
         while True:
             await clients.runtime.clock.sleep(1.0)
             report = wire.LoadReport(window_ms=1_000, cpu_permille=50)
-            for row in broker.image.partitions:
+            for row in broker.image[PARTITIONS]:
                 rates = self.rates.get(row.partition)
                 if row.leader_id == broker.node_id and row.topic_id == self.topic_id and rates:
                     jitter = 1 + self.noise * clients.runtime.randomness.uniform(-1, 1)
@@ -105,7 +105,7 @@ class LoadedWorld(MovesWorld):
     def carried(self) -> dict[int, int]:
         """Bytes in per second of each broker, as things are."""
         carried: Counter[int] = Counter()
-        for row in self.image.partitions:
+        for row in self.image[PARTITIONS]:
             carried[row.leader_id & 0xFFFF] += self.rates.get(row.partition, (0, 0))[0]
         return dict(carried)
 
@@ -131,7 +131,7 @@ class LoadedWorld(MovesWorld):
         return clients.runtime.clock.monotonic_ns() / 1e9
 
     def _watch(self, _: object) -> None:
-        for move in self.brokers[0].image.moves:
+        for move in self.brokers[0].image[MOVES]:
             begun = (move.partition, move.source_id & 0xFFFF, move.target_id & 0xFFFF)
             if move.cause is MoveCause.BALANCE and (not self.began or begun not in self.began[-64:]):
                 self.began.append(begun)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ponor_controller.domains.compaction.coverage import find_difference, first_outside, live
-from ponor_metadata.ranges import RangesOverlapError
-from ponor_metadata.ranges import join_interpreted as joined
+from ponor_metadata.tables.ranges import RangesOverlapError
+from ponor_metadata.tables.ranges import join_interpreted as joined
 
 Run = tuple[int, int, int]
 runs = st.tuples(st.integers(1, 3), st.integers(0, 12), st.integers(1, 6)).map(

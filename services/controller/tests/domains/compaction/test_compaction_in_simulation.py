@@ -12,13 +12,15 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.compaction.coverage import Run, live
 from ponor_controller.settings import CompactionSettings
-from ponor_metadata.cluster_client import ClusterClient
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.ranges import join_interpreted
-from ponor_metadata.read_index import find_pieces
-from ponor_metadata.rows import NodeRole, ObjectState
-from ponor_metadata.tables import OBJECTS_WAITING
-from ponor_metadata.validate import validate
+from ponor_metadata.client.cluster_client import ClusterClient
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.read_index import find_pieces
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.compactions import COMPACTIONS
+from ponor_metadata.nouns.nodes import NodeRole
+from ponor_metadata.nouns.objects import OBJECTS, OBJECTS_WAITING, STREAM_SET_OBJECTS, ObjectState
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS
+from ponor_metadata.tables.ranges import join_interpreted
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import StreamId
 from ponor_simulation.process import wait_until
@@ -141,8 +143,8 @@ def held_runs(image: MetadataImage, task: wire.CompactionGranted) -> list[Run] |
     starts = {each.stream_id: each.start_offset for each in task.streams}
     pieces: list[Run] = []
     for source in task.sources:
-        single = image.stream_objects.get(source.object_id)  # type: ignore[arg-type]
-        several = image.stream_set_objects.get(source.object_id)  # type: ignore[arg-type]
+        single = image[STREAM_OBJECTS].get(source.object_id)  # type: ignore[arg-type]
+        several = image[STREAM_SET_OBJECTS].get(source.object_id)  # type: ignore[arg-type]
         if single is not None:
             pieces.append((single.stream_id, single.start_offset, single.end_offset))
         elif several is not None:
@@ -156,7 +158,7 @@ def held_runs(image: MetadataImage, task: wire.CompactionGranted) -> list[Run] |
 
 def require_all_found(image: MetadataImage) -> None:
     validate(image)
-    for row in image.streams:
+    for row in image[STREAMS]:
         offset = row.start_offset
         for piece in find_pieces(image, StreamId(row.stream_id), offset, row.end_offset, limit=10_000):
             assert piece.start_offset == offset
@@ -192,7 +194,7 @@ def test_whoever_dies_nothing_is_lost_and_compaction_comes_to_an_end(seed: int) 
             require_all_found(uploader.image)
         image = uploader.image
         await wait_until(
-            lambda: not list(image.stream_set_objects) and not list(image.compactions), timeout_s=300
+            lambda: not list(image[STREAM_SET_OBJECTS]) and not list(image[COMPACTIONS]), timeout_s=300
         )
         require_all_found(image)
 
@@ -219,17 +221,17 @@ def test_what_is_read_under_a_lease_outlives_its_destruction_and_the_leader() ->
 
     async def read(clients: Clients) -> None:
         client = ClusterClient(clients.runtime.network, clients.runtime.clock, ADDRESSES)
-        await wait_until(lambda: uploader.image is not None and len(uploader.image.stream_set_objects) > 3)
+        await wait_until(lambda: uploader.image is not None and len(uploader.image[STREAM_SET_OBJECTS]) > 3)
         opened = await client.open_snapshot("a reader", 60_000, timeout_s=30)
         await clients.subscription.wait_for(opened.index)
         image = clients.subscription.image
-        before = {row.object_id for row in image.objects if row.state is ObjectState.COMMITTED}
+        before = {row.object_id for row in image[OBJECTS] if row.state is ObjectState.COMMITTED}
         await wait_until(lambda: uploader.done, timeout_s=600)
         world.controllers[await world.leader()].crash()
         renewed = await client.renew_snapshot(opened.lease_id, 60_000, timeout_s=60)
         assert renewed.leased_until_ms > opened.leased_until_ms
         assert renewed.index == opened.index
-        gone = {row.object_id for row in image.objects.find(OBJECTS_WAITING, ObjectState.DESTROYED)}
+        gone = {row.object_id for row in image[OBJECTS].find(OBJECTS_WAITING, ObjectState.DESTROYED)}
         assert before & gone, "some were compacted or trimmed"
         assert not before & set(claimed)
         told.append("kept")

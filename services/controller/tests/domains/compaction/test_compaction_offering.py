@@ -19,7 +19,9 @@ from ponor_controller.domains.compaction.selection import (
     score,
 )
 from ponor_controller.settings import CompactionSettings
-from ponor_metadata.rows import NO_EPOCH, NO_NODE, ObjectRow, ObjectState
+from ponor_metadata.nouns.compactions import COMPACTIONS
+from ponor_metadata.nouns.nodes import NO_EPOCH, NO_NODE
+from ponor_metadata.nouns.objects import ObjectRow, ObjectState
 from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId
 
 from services.controller.tests.compacting import DONE, EAGER, Worker, eager_ledger, require_all_found
@@ -189,7 +191,7 @@ def test_compaction_comes_to_an_end_and_every_offset_is_found(
         assert worker.commit(body) == DONE
         require_all_found(ledger)
     assert worker.finds_nothing(), "fixed input, bounded work"
-    assert not list(ledger.image.compactions)
+    assert not list(ledger.image[COMPACTIONS])
 
 
 def test_a_survey_counts_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.levels import METADATA_LEVEL
-from ponor_metadata.rows import FeatureRow
+from ponor_metadata.nouns.cluster import FEATURES, METADATA_LEVEL, FeatureRow
+from ponor_metadata.nouns.compactions import COMPACTIONS
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
 
 from services.controller.tests.compacting import (
     DONE,
@@ -239,10 +240,10 @@ def test_when_every_source_is_gone_the_task_is_to_be_forgotten(cluster: Cluster)
     body = worker.plan(task)
     cluster.delete(cluster.one, cluster.two)
     assert worker.commit(body) == SOURCE_GONE
-    assert task.task_id in cluster.ledger.image.compactions
+    assert task.task_id in cluster.ledger.image[COMPACTIONS]
     cluster.ledger.now_ms += 60_001
     assert worker.finds_nothing()
-    assert task.task_id not in cluster.ledger.image.compactions, "whoever asks next finds it empty"
+    assert task.task_id not in cluster.ledger.image[COMPACTIONS], "whoever asks next finds it empty"
 
 
 def test_an_offer_made_anew_names_what_is_left(cluster: Cluster) -> None:
@@ -302,7 +303,7 @@ def test_old_set_objects_are_split_however_small_their_runs_are() -> None:
     together = cluster.worker.body(task, runs, [])
     assert cluster.ledger.refusal(cluster.worker.caller, commit_compaction=together) == "INVALID_REQUEST"
     assert cluster.worker.commit(cluster.worker.plan(task)) == DONE
-    assert not list(cluster.ledger.image.stream_set_objects)
+    assert not list(cluster.ledger.image[STREAM_SET_OBJECTS])
     require_all_found(cluster.ledger)
 
 
@@ -380,7 +381,7 @@ def test_only_compactors_compact_and_only_at_the_level_that_knows_of_it(cluster:
     assert ledger.refusal(cluster.worker.caller, commit_upload=upload) == "INVALID_REQUEST"
     for senseless in (wire.LeaseCompaction(ttl_ms=1), wire.LeaseCompaction(source_bytes_max=1)):
         assert ledger.refusal(cluster.worker.caller, lease_compaction=senseless) == "INVALID_REQUEST"
-    ledger.image.features.put(FeatureRow(METADATA_LEVEL, 3))
+    ledger.image[FEATURES].put(FeatureRow(METADATA_LEVEL, 3))
     assert ledger.refusal(cluster.worker.caller, lease_compaction=lease) == "INVALID_REQUEST"
 
 
@@ -413,7 +414,7 @@ def test_a_task_too_large_for_every_worker_that_asks_is_ended_and_offered_in_par
     assert small.finds_nothing(ttl_ms=60_000, source_bytes_max=3_000), "another large one may come"
     ledger.now_ms += 1
     assert small.finds_nothing(source_bytes_max=3_000), "it is ended"
-    assert not list(ledger.image.compactions)
+    assert not list(ledger.image[COMPACTIONS])
     part = small.lease(ttl_ms=60_000, source_bytes_max=3_000)
     assert part.task_id != large.task_id
     assert [each.object_id for each in part.sources] == cluster.set_objects[:3]

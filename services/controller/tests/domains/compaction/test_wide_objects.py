@@ -12,8 +12,9 @@ from ponor_controller.domains.compaction import fitting
 from ponor_controller.domains.compaction.fitting import Widths, find_fitting
 from ponor_controller.domains.compaction.selection import SetObject
 from ponor_controller.kernel.operation import Caller
-from ponor_metadata.ranges import PackedRanges, StreamPiece, encode_ranges
-from ponor_metadata.rows import StreamSetObjectRow
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS, StreamSetObjectRow
+from ponor_metadata.nouns.streams import STREAM_OBJECTS
+from ponor_metadata.tables.ranges import PackedRanges, StreamPiece, encode_ranges
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from services.controller.tests.compacting import DONE, EAGER, Worker, eager_ledger, require_all_found
@@ -107,9 +108,9 @@ def test_an_object_wider_than_one_split_becomes_objects_of_one_stream_in_several
         assert (task.kind, len(task.sources)) == (FORCE_SPLIT, 1)
         assert worker.commit(split_some(worker, task, 3)) == DONE
         require_all_found(ledger)
-        lefts.append(sum(len(each.ranges.decoded) for each in ledger.image.stream_set_objects))
+        lefts.append(sum(len(each.ranges.decoded) for each in ledger.image[STREAM_SET_OBJECTS]))
     assert lefts == [4, 1, 0]
-    assert [each.stream_id for each in ledger.image.stream_objects] == ids
+    assert [each.stream_id for each in ledger.image[STREAM_OBJECTS]] == ids
 
 
 def test_beyond_what_a_task_may_hold_at_all_it_is_left_alone() -> None:
@@ -133,9 +134,9 @@ def test_what_was_trimmed_during_a_split_in_part_is_in_neither_output() -> None:
         ),
     )
     assert worker.commit(body) == DONE
-    (left,) = ledger.image.stream_set_objects
+    (left,) = ledger.image[STREAM_SET_OBJECTS]
     assert list(left.ranges.decoded.stream_ids()) == [ids[3], ids[5]]
-    assert [each.stream_id for each in ledger.image.stream_objects] == ids[1:3]
+    assert [each.stream_id for each in ledger.image[STREAM_OBJECTS]] == ids[1:3]
     require_all_found(ledger)
 
 

@@ -9,6 +9,7 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.domains.compaction import garbage_ratio as wear
 from ponor_controller.domains.compaction.garbage_ratio import trimmed_share
 from ponor_controller.kernel.operation import Caller
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
 
 from services.controller.tests.compacting import DONE, EAGER, Worker, eager_ledger, require_all_found
 from services.controller.tests.ledger import Ledger
@@ -48,7 +49,7 @@ def test_an_object_that_is_kept_by_its_meta_streams_alone_is_written_again(parti
     ledger = eager_ledger(WORN)
     broker, data = partitions_of_three_streams(ledger, partitions)
     worker = Worker(ledger)
-    (row,) = ledger.image.stream_set_objects
+    (row,) = ledger.image[STREAM_SET_OBJECTS]
     walk(ledger)
     assert worker.finds_nothing(), "all of it is wanted"
     trim(ledger, broker, data, RECORDS - 1)

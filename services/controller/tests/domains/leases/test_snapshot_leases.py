@@ -16,9 +16,11 @@ from ponor_controller.domains.leases.operations import LeaseDecision, close_leas
 from ponor_controller.kernel.leading import Leading
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import ControllerSettings, SnapshotLeaseSettings
-from ponor_metadata.levels import METADATA_LEVEL
-from ponor_metadata.rows import FeatureRow, ObjectState
-from ponor_metadata.validate import validate
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.cluster import FEATURES, METADATA_LEVEL, FeatureRow
+from ponor_metadata.nouns.compactions import COMPACTIONS
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
+from ponor_metadata.nouns.snapshot_leases import SNAPSHOTS
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ObjectId
 from ponor_runtime.telemetry import Telemetry
@@ -139,7 +141,7 @@ def test_a_lease_that_is_proposed_and_not_committed_keeps_too(
     ledger.hold = True
     opens(ledger)
     new_reclaim_driver(ledger).step()
-    destroyed = ledger.view.objects.get(ObjectId(single))
+    destroyed = ledger.view[OBJECTS].get(ObjectId(single))
     assert destroyed is not None
     assert destroyed.state is ObjectState.DESTROYED
     ledger.now_ms += 5_000
@@ -149,7 +151,7 @@ def test_a_lease_that_is_proposed_and_not_committed_keeps_too(
 def test_a_lease_is_renewed_up_to_the_greatest_age(ledger: Ledger) -> None:
     begun_ms = ledger.now_ms
     lease = opens(ledger, ttl_ms=1 << 40)
-    row = ledger.image.snapshots.get(lease)
+    row = ledger.image[SNAPSHOTS].get(lease)
     assert row is not None
     assert row.leased_until_ms == begun_ms + 100_000
     short = opens(ledger, ttl_ms=10)
@@ -218,7 +220,7 @@ def test_a_lease_that_nobody_renews_ends_when_its_time_is_over(
     with caplog.at_level(logging.INFO):
         assert office.step() == 0
     assert "snapshot 1 of spark-7 was not renewed" in caplog.text
-    assert lease not in ledger.image.snapshots
+    assert lease not in ledger.image[SNAPSHOTS]
     assert office.step() is None
     assert office.broken() == 0
 
@@ -231,7 +233,7 @@ def test_a_lease_of_the_greatest_age_is_broken_by_name(
     office.pass_ms(100_000)
     office.step()
     assert "snapshot 1 of spark-7 is broken: it was read for 100000 ms" in caplog.text
-    assert (len(ledger.image.snapshots), office.broken()) == (0, 1)
+    assert (len(ledger.image[SNAPSHOTS]), office.broken()) == (0, 1)
 
 
 def test_when_leases_keep_too_much_the_oldest_is_broken_by_name(
@@ -257,11 +259,11 @@ def test_when_leases_keep_too_much_the_oldest_is_broken_by_name(
     deletes(ledger, broker, objects[3][0])
     office.step()
     assert "snapshot 1 of spark-1 is broken: since it began 1500 bytes were destroyed" in caplog.text
-    assert oldest not in ledger.image.snapshots
+    assert oldest not in ledger.image[SNAPSHOTS]
     for _ in range(3):
         office.step()
     assert sum(value for _, value in office.telemetry.gauges("ponor_snapshot_pinned_bytes")) == 500
-    assert younger in ledger.image.snapshots
+    assert younger in ledger.image[SNAPSHOTS]
     office.pass_ms(10)
     assert claims(ledger, gc) == [single for _, single in objects[:3]]
     with pytest.raises(OperationError, match="is over"):
@@ -298,11 +300,11 @@ def test_a_task_of_which_nothing_is_left_ends_once_its_worker_is_gone() -> None:
     worker.lease(ttl_ms=1_000)
     deletes(ledger, broker, stream)
     driver.step()
-    assert len(ledger.view.compactions) == 1, "its worker is at it, and hears of it"
+    assert len(ledger.view[COMPACTIONS]) == 1, "its worker is at it, and hears of it"
     ledger.fence(worker.caller)
     driver.step()
     leader.commit()
-    assert not list(ledger.image.compactions)
+    assert not list(ledger.image[COMPACTIONS])
     assert STEP_S < 1
-    ledger.image.features.put(FeatureRow(METADATA_LEVEL, 3))
+    ledger.image[FEATURES].put(FeatureRow(METADATA_LEVEL, 3))
     assert driver.step() is None, "below its level there is nothing to do"

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.cluster_client import ClusterClient
-from ponor_metadata.tables import MOVES_FROM
+from ponor_metadata.client.cluster_client import ClusterClient
+from ponor_metadata.nouns.streams import STREAMS
+from ponor_metadata.nouns.topics import MOVES, MOVES_FROM
 from ponor_runtime.runtime import Runtime
 
 from services.controller.tests.moving_broker import SETTINGS, MovesWorld
@@ -138,14 +139,14 @@ def test_a_thousand_partitions_are_drained_in_waves(fails: bool) -> None:
         if fails:
             await world.until(lambda: world.led()[0] < others[0] - 100)
             await world.crash_leader()
-        await world.until(lambda: world.led()[0] == 0 and not len(world.image.moves), timeout_s=120)
+        await world.until(lambda: world.led()[0] == 0 and not len(world.image[MOVES]), timeout_s=120)
         await world.until(lambda: all(world.is_open(number) for number in range(0, 1_000, 50)))
         after = world.led()
         assert after[1] + after[2] == 1_000
         assert abs(after[1] - after[2]) <= 2
         assert 64 <= source.in_flight_max <= SETTINGS.drain_moves_in_flight_max
         assert not world.is_fenced(source)
-        loose = [row for row in world.image.streams if row.open and row.node_id == source.node_id]
+        loose = [row for row in world.image[STREAMS] if row.open and row.node_id == source.node_id]
         assert loose == []
         await source.do(leave_cluster=wire.LeaveCluster())
         await world.until(lambda: world.is_fenced(source))
@@ -158,12 +159,12 @@ def test_a_drain_takes_back_what_a_lost_target_was_to_get() -> None:
         source, lost, kept = world.brokers
         source.closes = source.asks = False
         await source.do(set_drain=wire.SetDrain(node_id=source.node_id, draining=True))
-        await world.until(lambda: len(world.image.moves.find(MOVES_FROM, source.node_id)) == 4)
+        await world.until(lambda: len(world.image[MOVES].find(MOVES_FROM, source.node_id)) == 4)
         world.processes[lost.number].crash()
         await world.until(
             lambda: (
-                all(row.target_id == kept.node_id for row in world.image.moves)
-                and len(world.image.moves) == 4
+                all(row.target_id == kept.node_id for row in world.image[MOVES])
+                and len(world.image[MOVES]) == 4
             )
         )
         source.closes = source.asks = True
@@ -194,7 +195,7 @@ def test_nobody_drains_while_the_cluster_is_being_stopped() -> None:
         await source.do(set_drain=wire.SetDrain(node_id=source.node_id, draining=True))
         await world.crash_leader()
         await asyncio.sleep(1)
-        assert (world.led()[0], len(world.image.moves)) == (2, 0), "it is about to be stopped, not drained"
+        assert (world.led()[0], len(world.image[MOVES])) == (2, 0), "it is about to be stopped, not drained"
         await world.until(lambda: world.led()[0] == 0)
         assert _now_s(world) - began_s >= ANNOUNCED_MS / 1000 - 0.5, "the announcement was over"
 

@@ -7,9 +7,9 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.moves.operations import MOVES_PER_OPERATION_MAX
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.overlay import Overlay
-from ponor_metadata.rows import MoveCause
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.overlay import Overlay
+from ponor_metadata.nouns.topics import MOVES, MoveCause
 from ponor_runtime.identity import NodeId
 
 from services.controller.tests.ledger import Ledger
@@ -189,7 +189,7 @@ def test_a_topic_takes_its_moves_with_it(moving: Moving) -> None:
     for number in range(3):
         moving.close(number)
     moving.ledger.do(moving.brokers[0], delete_topic=wire.DeleteTopic(topic_id=moving.topic_id))
-    assert len(moving.ledger.image.moves) == 0
+    assert len(moving.ledger.image[MOVES]) == 0
     assert moving.drive() == []
 
 

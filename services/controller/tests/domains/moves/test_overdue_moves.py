@@ -11,8 +11,8 @@ from ponor_controller.domains.moves.overdue import RETRY_MS, Action
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import ControllerSettings
 from ponor_controller.shared_rules import move_records as changes
-from ponor_metadata.rows import PartitionRow
-from ponor_metadata.view import is_current
+from ponor_metadata.nouns.nodes import NODES, is_current
+from ponor_metadata.nouns.topics import PartitionRow
 from ponor_rpc.errors import OperationError
 
 from services.controller.tests.ledger import Ledger
@@ -64,7 +64,7 @@ def test_a_stuck_source_is_fenced_and_its_streams_are_left_alone(moving: Moving)
     assert moving.drive(settled_in_ms=3_000) == [], "a leader that is young gives it time to come"
     assert moving.due(settled_in_ms=3_000).again_at_ms == FENCE_MS + 3_000
     assert moving.drive() == [Action.FENCED]
-    node = moving.ledger.image.nodes.get(source.node_id)
+    node = moving.ledger.image[NODES].get(source.node_id)
     assert node is not None
     assert node.fenced
     assert moving.is_open(), "only the recovery of its log closes them"
@@ -116,7 +116,7 @@ def test_a_source_that_waits_for_the_recovery_of_another_log_is_not_fenced(movin
     assert moving.drive() == []
     moving.ledger.now_ms = begun_ms + 2 * TIMEOUT_MS
     assert moving.drive() == [Action.CANCELLED]
-    node = moving.ledger.image.nodes.get(heir.node_id)
+    node = moving.ledger.image[NODES].get(heir.node_id)
     assert node is not None
     assert not node.fenced
     assert (moving.move(), moving.partition().leader_id) == (None, heir.node_id)
@@ -245,7 +245,7 @@ class _Chaos:
             case "wait":
                 ledger.now_ms += 700
             case "fence" if at == 0:  # the others keep their rights, so that somebody always can lead
-                node = ledger.view.nodes.get(broker.node_id)
+                node = ledger.view[NODES].get(broker.node_id)
                 if node is not None and not node.fenced:
                     moving.fence(broker)
             case "silence":
@@ -282,7 +282,7 @@ class _Chaos:
         for number in range(3):
             move = self.moving.move(number)
             if move is not None:
-                node = self.moving.ledger.view.nodes.get(move.source_id)
+                node = self.moving.ledger.view[NODES].get(move.source_id)
                 waits = node is not None and node.fenced and self.moving.is_open(number)
                 assert waits, "a move waits for nothing but the recovery of its source's log"
             self._serve(number)
@@ -291,7 +291,7 @@ class _Chaos:
         """A leader that has its rights serves in the end, even if it had closed what it was to keep: then it asks to be elected anew."""
         moving = self.moving
         leader = moving.leader(number)
-        node = moving.ledger.view.nodes.get(leader.node_id)
+        node = moving.ledger.view[NODES].get(leader.node_id)
         assert node is not None
         if node.fenced or moving.is_open(number):
             return

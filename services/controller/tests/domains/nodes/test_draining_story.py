@@ -12,7 +12,8 @@ from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.nodes.drain_waves import draining_brokers, next_wave
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.shared_rules.placement import candidates, led_counts, spread
-from ponor_metadata.rows import WalKind
+from ponor_metadata.nouns.nodes import NODES, WalKind
+from ponor_metadata.nouns.topics import PARTITIONS
 from ponor_runtime.identity import NodeId
 
 from services.controller.tests.ledger import Ledger
@@ -76,7 +77,9 @@ def test_nothing_new_goes_to_a_broker_that_drains(moving: Moving) -> None:
     for name in ("__consumer_offsets", "more"):
         body = wire.CreateTopic(name=name, partitions=10, replication_factor=-1)
         topic_id = moving.ledger.do(source, create_topic=body).topic_held.topic_id
-        leaders = Counter(row.leader_id for row in moving.ledger.image.partitions if row.topic_id == topic_id)
+        leaders = Counter(
+            row.leader_id for row in moving.ledger.image[PARTITIONS] if row.topic_id == topic_id
+        )
         assert leaders == {moving.brokers[1].node_id: 5, moving.brokers[2].node_id: 5}
     body_more = wire.CreatePartitions(topic_id=moving.topic_id, count=11)
     moving.ledger.do(source, create_partitions=body_more)
@@ -141,7 +144,7 @@ def test_who_leaves_leaves_nothing_behind() -> None:
     state = wire.StreamState(stream_id=loose, stream_epoch=1)
     ledger.do(source, close_streams=wire.CloseStreams(streams=[state]))
     assert ledger.do(source, leave_cluster=leave).HasField("done")
-    node = ledger.image.nodes.get(source.node_id)
+    node = ledger.image[NODES].get(source.node_id)
     assert node is not None
     assert node.fenced
     collector = ledger.register(5, records_pb2.NODE_ROLE_GC)

@@ -9,7 +9,10 @@ from collections.abc import Callable
 
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.rows import WalRow
+from ponor_metadata.nouns.nodes import NODES
+from ponor_metadata.nouns.streams import STREAMS
+from ponor_metadata.nouns.topics import PARTITIONS
+from ponor_metadata.nouns.wals import WALS, WalRow
 from ponor_runtime.identity import NodeEpoch
 from ponor_simulation.process import wait_until
 
@@ -19,16 +22,16 @@ SEEDS = range(int(os.environ.get("PONOR_SEEDS", "2")))
 
 
 def log_of(witness: Broker, owner: Broker, epoch: int) -> WalRow | None:
-    return witness.image.wals.get((owner.node_id, NodeEpoch(epoch)))
+    return witness.image[WALS].get((owner.node_id, NodeEpoch(epoch)))
 
 
 def is_fenced(witness: Broker, broker: Broker) -> bool:
-    row = witness.image.nodes.get(broker.node_id)
+    row = witness.image[NODES].get(broker.node_id)
     return row is not None and row.fenced
 
 
 def led(witness: Broker) -> Counter[int]:
-    return Counter(row.leader_id for row in witness.image.partitions)
+    return Counter(row.leader_id for row in witness.image[PARTITIONS])
 
 
 def test_a_dead_brokers_partitions_and_log_find_others_even_if_those_die_too() -> None:
@@ -61,7 +64,7 @@ def test_a_dead_brokers_partitions_and_log_find_others_even_if_those_die_too() -
 
         await cluster.until_served([third])
         assert sorted(third.closed) == [(first.node_id, epoch), (second.node_id, second_epoch)]
-        assert [row.node_id for row in third.image.wals] == [third.node_id], "rows go with their logs"
+        assert [row.node_id for row in third.image[WALS]] == [third.node_id], "rows go with their logs"
         cluster.check(third)
 
     cluster.world.simulation.run(story())
@@ -76,7 +79,7 @@ MOMENTS: dict[str, Callable[[Broker, Broker, int], bool]] = {
     "when something of it is recovered": lambda witness, dead, epoch: (
         any(
             row.node_id == dead.node_id and row.node_epoch == epoch and not row.open
-            for row in witness.image.streams
+            for row in witness.image[STREAMS]
         )
         or log_of(witness, dead, epoch) is None
     ),
@@ -134,7 +137,7 @@ def test_the_next_process_is_not_held_to_account_for_the_silence_of_the_one_befo
         first.process.start()
         await wait_until(lambda: first.is_ready and first.epoch > epoch)
         await asyncio.sleep(5)
-        row = second.image.nodes.get(first.node_id)
+        row = second.image[NODES].get(first.node_id)
         assert row is not None
         assert (row.node_epoch, row.fenced) == (epoch + 1, False)
         await cluster.until_served([second, first, third])
@@ -153,7 +156,7 @@ def test_the_only_broker_is_never_fenced_for_being_silent() -> None:
         await asyncio.sleep(10)
         broker.process.resume()
         await cluster.until_served([broker])
-        row = image.nodes.get(broker.node_id)
+        row = image[NODES].get(broker.node_id)
         assert row is not None
         assert not row.fenced
 

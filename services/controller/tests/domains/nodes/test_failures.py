@@ -12,9 +12,10 @@ from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.nodes import failover_rules as failures
 from ponor_controller.domains.nodes.failover_rules import Failures, find_failures
 from ponor_controller.kernel.operation import Caller
-from ponor_metadata.rows import WalKind
-from ponor_metadata.validate import validate
-from ponor_metadata.view import is_current
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.nodes import NODES, WalKind, is_current
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS
+from ponor_metadata.nouns.wals import WALS
 from ponor_runtime.identity import NodeId
 
 from services.controller.tests.ledger import Ledger, wal_name
@@ -47,7 +48,7 @@ class Cluster:
         return found
 
     def leaders(self) -> Counter[NodeId]:
-        return Counter(row.leader_id for row in self.ledger.image.partitions)
+        return Counter(row.leader_id for row in self.ledger.image[PARTITIONS])
 
 
 def test_as_long_as_all_is_well_nothing_is_due() -> None:
@@ -61,8 +62,8 @@ def test_one_look_fences_assigns_and_elects() -> None:
     found = cluster.look()
     assert [node.node_id for node in found.fenced] == [dead.node_id]
     assert cluster.leaders() == {one.node_id: 3, two.node_id: 3}
-    assert {row.leader_epoch for row in cluster.ledger.image.partitions} == {0, 1}
-    row = cluster.ledger.image.wals.get((dead.node_id, dead.node_epoch))
+    assert {row.leader_epoch for row in cluster.ledger.image[PARTITIONS]} == {0, 1}
+    row = cluster.ledger.image[WALS].get((dead.node_id, dead.node_epoch))
     assert row is not None
     assert (row.recoverer_id, row.recoverer_epoch, row.token) == (one.node_id, one.node_epoch, 1)
     assert cluster.find() == Failures(), "and then nothing more"
@@ -136,10 +137,10 @@ def test_a_partition_on_its_way_goes_where_it_was_to_go() -> None:
     )
     cluster.suspect(dead)
     cluster.look()
-    row = cluster.ledger.image.partitions.get((cluster.topic_id, 0))
+    row = cluster.ledger.image[PARTITIONS].get((cluster.topic_id, 0))
     assert row is not None
     assert row.leader_id == target.node_id
-    assert not cluster.ledger.image.moves
+    assert not cluster.ledger.image[MOVES]
 
 
 def test_a_recoverer_that_died_and_came_back_is_told_again() -> None:
@@ -153,7 +154,7 @@ def test_a_recoverer_that_died_and_came_back_is_told_again() -> None:
     found = cluster.look()
     (assigned,) = [each for each in found.assigned if each.wal.node_id == dead.node_id]
     assert assigned.recoverer.node_epoch in (again.node_epoch, 1)
-    row = cluster.ledger.image.wals.get((dead.node_id, dead.node_epoch))
+    row = cluster.ledger.image[WALS].get((dead.node_id, dead.node_epoch))
     assert row is not None
     assert is_current(cluster.ledger.image, row.recoverer_id, row.recoverer_epoch)
 
@@ -186,7 +187,7 @@ def test_whoever_dies_in_whatever_order_everything_finds_a_place(data: st.DataOb
                 ledger.do(present[number], open_wal=wire.OpenWal())
                 ledger.suspected = tuple(set(ledger.suspected) - {present[number].node_id})
             case "recovers":
-                for row in list(ledger.image.wals):
+                for row in list(ledger.image[WALS]):
                     me = (present[number].node_id, present[number].node_epoch)
                     if (row.recoverer_id, row.recoverer_epoch) == me and is_current(ledger.image, *me):
                         owner = Caller(row.node_id, row.wal_epoch, present[number].role)
@@ -195,12 +196,12 @@ def test_whoever_dies_in_whatever_order_everything_finds_a_place(data: st.DataOb
                 cluster.look()
     while cluster.look().records(cluster.ledger.view):
         pass
-    for partition in ledger.image.partitions:
-        node = ledger.image.nodes.get(partition.leader_id)
+    for partition in ledger.image[PARTITIONS]:
+        node = ledger.image[NODES].get(partition.leader_id)
         assert node is not None
         assert not node.fenced
         assert partition.leader_id not in ledger.suspected
-    for row in ledger.image.wals:
+    for row in ledger.image[WALS]:
         if not is_current(ledger.image, row.node_id, row.wal_epoch):
             assert is_current(ledger.image, row.recoverer_id, row.recoverer_epoch)
             assert row.recoverer_id not in ledger.suspected

@@ -10,6 +10,8 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.nodes.descriptions import describe_nodes, unregister_node
 from ponor_controller.domains.nodes.registration import register_node
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.topics import PARTITIONS
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ClusterOrdinal, NodeId, compose_node_id
 
@@ -49,7 +51,7 @@ def test_a_new_process_begins_a_new_leader_epoch_of_every_partition_it_leads(led
     body = wire.CreateTopic(name="t", partitions=4, replication_factor=-1)
     ledger.do(broker, create_topic=body)
     ledger.register(0)
-    epochs = {(row.leader_id, row.leader_epoch) for row in ledger.image.partitions}
+    epochs = {(row.leader_id, row.leader_epoch) for row in ledger.image[PARTITIONS]}
     assert epochs == {(broker.node_id, 1), (other.node_id, 0)}
 
 
@@ -197,4 +199,4 @@ def test_keys_put_at_once_are_put_all_or_none(ledger: Ledger) -> None:
     twice = [wire.PutKey(key="a", value=b"v"), wire.PutKey(key="a", value=b"w")]
     for puts in ([], twice, [wire.PutKey(key="a", value=b"v"), wire.PutKey(key="", value=b"v")]):
         assert ledger.refusal(broker, put_keys=wire.PutKeys(puts=puts)) == "INVALID_REQUEST"
-    assert ledger.image.keys.get("a") is None
+    assert ledger.image[KEYS].get("a") is None

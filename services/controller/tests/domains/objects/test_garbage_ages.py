@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from ponor_controller.domains.objects.garbage_ages import GarbageAges
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NO_EPOCH, NO_NODE, ObjectRow, ObjectState
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.nodes import NO_EPOCH, NO_NODE
+from ponor_metadata.nouns.objects import OBJECTS, ObjectRow, ObjectState
 from ponor_runtime.identity import NodeEpoch, NodeId, ObjectId
 from ponor_runtime.telemetry import Telemetry
 
@@ -38,14 +39,14 @@ def test_ages_are_those_of_the_oldest() -> None:
         return {state: (oldest[(state,)], numbers[(state,)]) for state in ("destroyed", "prepared")}
 
     assert shown() == {"destroyed": (0, 0), "prepared": (0, 0)}
-    image.objects.put(_row(1, ObjectState.PREPARED, 12_000))  # its lease runs still
-    image.objects.put(_row(2, ObjectState.COMMITTED, 1))
-    image.objects.put(_row(3, ObjectState.DESTROYED, 9_000))
+    image[OBJECTS].put(_row(1, ObjectState.PREPARED, 12_000))  # its lease runs still
+    image[OBJECTS].put(_row(2, ObjectState.COMMITTED, 1))
+    image[OBJECTS].put(_row(3, ObjectState.DESTROYED, 9_000))
     assert shown() == {"destroyed": (1, 1), "prepared": (0, 1)}
-    image.objects.put(_row(4, ObjectState.DESTROYED, 4_000))
-    image.objects.put(_row(5, ObjectState.PREPARED, 7_000))
+    image[OBJECTS].put(_row(4, ObjectState.DESTROYED, 4_000))
+    image[OBJECTS].put(_row(5, ObjectState.PREPARED, 7_000))
     assert shown() == {"destroyed": (6, 2), "prepared": (3, 2)}
-    image.objects.delete(ObjectId(4))
+    image[OBJECTS].delete(ObjectId(4))
     assert shown() == {"destroyed": (1, 1), "prepared": (3, 2)}
     proposer.leads = False
     assert shown() == {"destroyed": (0, 0), "prepared": (0, 0)}

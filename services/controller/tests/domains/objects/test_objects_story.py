@@ -8,7 +8,8 @@ from ponor.metadata.v1.records_pb2 import NODE_ROLE_GC as GC
 from ponor.metadata.v1.records_pb2 import IncarnationConfirmed, IncarnationRaised, Record
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.objects import OBJECTS
 from ponor_runtime.identity import cluster_of_id
 from s3stream.settings import COMMIT_OBJECTS_MAX, COMMIT_RANGES_MAX, PREPARED_IDS_MAX, StorageSettings
 
@@ -83,7 +84,7 @@ def test_an_object_whose_writer_died_is_collected_when_no_put_can_be_under_way(
     assert _claim(ledger, gc) == [abandoned]
     assert ledger.object(abandoned).state.name == "DESTROYED"
     ledger.do(gc, confirm_deleted=_confirm([abandoned]))
-    assert abandoned not in ledger.image.objects
+    assert abandoned not in ledger.image[OBJECTS]
 
 
 def test_a_destroyed_object_waits_for_the_delay(ledger: Ledger, broker: Caller, gc: Caller) -> None:

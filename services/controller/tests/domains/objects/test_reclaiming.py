@@ -19,12 +19,15 @@ from ponor_controller.domains.objects.reclaim_duty import (
     VISITS_PER_STEP,
 )
 from ponor_controller.kernel.operation import Caller
-from ponor_metadata.overlay import OverlayTable
-from ponor_metadata.ranges import DecodedRanges
-from ponor_metadata.rows import ObjectState
-from ponor_metadata.set_object_table import StreamSetObjectTable
-from ponor_metadata.stream_object_table import StreamObjectTable
-from ponor_metadata.validate import validate
+from ponor_metadata.image.overlay import OverlayTable
+from ponor_metadata.image.stream_object_table import StreamObjectTable
+from ponor_metadata.image.stream_set_object_table import StreamSetObjectTable
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS, ObjectState
+from ponor_metadata.nouns.streams import RECLAIMS, STREAM_OBJECTS, STREAMS
+from ponor_metadata.nouns.topics import DELETIONS
+from ponor_metadata.tables.ranges import DecodedRanges
 from ponor_runtime.identity import ObjectId
 
 from services.controller.tests.ledger import Ledger, new_reclaim_driver, upload_body
@@ -75,7 +78,7 @@ def delete(ledger: Ledger, broker: Caller, topic: bytes) -> None:
 
 
 def require_all_reclaimed(ledger: Ledger) -> None:
-    assert len(ledger.image.reclaims) == len(ledger.image.deletions) == 0
+    assert len(ledger.image[RECLAIMS]) == len(ledger.image[DELETIONS]) == 0
     validate(ledger.image)
 
 
@@ -122,7 +125,7 @@ def test_streams_and_keys_of_a_topic_go_in_bounded_batches(
     batches = batches_of(ledger, monkeypatch)
     ledger.reclaim()
     assert max(each["stream_deleted"] + each["key_deleted"] for each in batches) == PURGED_PER_STEP
-    assert len(ledger.image.streams) == len(ledger.image.keys) == 0
+    assert len(ledger.image[STREAMS]) == len(ledger.image[KEYS]) == 0
     require_all_reclaimed(ledger)
 
 
@@ -143,7 +146,7 @@ def test_streams_of_a_topic_that_is_being_deleted_are_gone_for_everybody(
     ledger.do(broker, commit_upload=upload_body(late, (), [(opened, 0, 0, 5)]))
     assert ledger.object(late[0]).state is ObjectState.DESTROYED
     ledger.reclaim()
-    assert len(ledger.image.streams) == 0
+    assert len(ledger.image[STREAMS]) == 0
     require_all_reclaimed(ledger)
 
 
@@ -154,14 +157,14 @@ def test_another_leader_continues(ledger: Ledger, broker: Caller) -> None:
         fill(ledger, broker, stream_id, 600)
     delete(ledger, broker, topic)
     leaders = 0
-    while len(ledger.image.reclaims) or len(ledger.image.deletions):
+    while len(ledger.image[RECLAIMS]) or len(ledger.image[DELETIONS]):
         driver = new_reclaim_driver(ledger)  # remembers nothing of what the others did
         driver.step()
         driver.step()
         leaders += 1
         validate(ledger.image)
     assert leaders > 2
-    assert len(ledger.image.stream_objects) == 0
+    assert len(ledger.image[STREAM_OBJECTS]) == 0
     require_all_reclaimed(ledger)
 
 
@@ -206,7 +209,7 @@ def test_a_set_object_is_searched_once_for_all_its_streams(
     trim(ledger, broker, *((each, 60) for each in streams))
     ledger.reclaim()
     assert decoded["pieces_of"] <= 70 + 60, "once each to look, once more for what is destroyed"
-    assert len(ledger.image.stream_set_objects) == 10
+    assert len(ledger.image[STREAM_SET_OBJECTS]) == 10
     require_all_reclaimed(ledger)
 
 
@@ -268,7 +271,7 @@ def test_a_visit_costs_the_same_after_many_batches_of_wide_objects(
             began_with = began_with or driver._pass.found
             assert driver._pass.found is began_with, "the search is not wrapped once more"
     assert began_with is not None
-    assert len(ledger.image.stream_set_objects) == 0
+    assert len(ledger.image[STREAM_SET_OBJECTS]) == 0
     require_all_reclaimed(ledger)
 
 
@@ -309,8 +312,8 @@ def test_topics_that_are_deleted_without_a_pause_keep_no_trim_waiting(ledger: Le
         make_streams(ledger, broker, gone, 1)
         delete(ledger, broker, gone)
         driver.step()
-    assert len(ledger.image.deletions), "topics are still being deleted"
-    assert not any(row.stream_id == stream for row in ledger.image.reclaims)
+    assert len(ledger.image[DELETIONS]), "topics are still being deleted"
+    assert not any(row.stream_id == stream for row in ledger.image[RECLAIMS])
     ledger.reclaim()
     require_all_reclaimed(ledger)
 
@@ -327,8 +330,8 @@ def test_orphans_are_found_and_deleted(ledger: Ledger, broker: Caller) -> None:
     key = records_pb2.KeyPut(key=f"partition/{(b'y' * 16).hex()}/3", value=b"x")
     ledger.apply([records_pb2.Record(stream_created=created), records_pb2.Record(key_put=key)])
     ledger.reclaim()
-    assert [row.stream_id for row in ledger.image.streams] == [living, untagged]
-    assert [row.key for row in ledger.image.keys] == [f"partition/{kept.hex()}/0"]
+    assert [row.stream_id for row in ledger.image[STREAMS]] == [living, untagged]
+    assert [row.key for row in ledger.image[KEYS]] == [f"partition/{kept.hex()}/0"]
     require_all_reclaimed(ledger)
 
 

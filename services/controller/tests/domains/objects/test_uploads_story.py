@@ -11,8 +11,9 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.domains.objects import uploads
 from ponor_controller.domains.streams.operations import find_stream
 from ponor_controller.kernel.operation import Caller
-from ponor_metadata.rows import StreamRow
-from ponor_metadata.view import View
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, StreamRow
+from ponor_metadata.tables.schema import View
 
 from services.controller.tests.ledger import Ledger, UploadRange, upload_body
 
@@ -182,9 +183,9 @@ def test_committed_objects_cover_every_stream_from_zero_to_its_end(
             ends[stream] += count
         ledger.upload(broker, set_ranges=in_set, stream_objects=alone)
     covered: dict[int, list[tuple[int, int]]] = {stream: [] for stream in streams}
-    for single in ledger.image.stream_objects:
+    for single in ledger.image[STREAM_OBJECTS]:
         covered[single.stream_id].append((single.start_offset, single.end_offset))
-    for shared in ledger.image.stream_set_objects:
+    for shared in ledger.image[STREAM_SET_OBJECTS]:
         for piece in shared.ranges.decoded:
             covered[piece.stream_id].append((piece.start_offset, piece.end_offset))
     for stream, end in ends.items():

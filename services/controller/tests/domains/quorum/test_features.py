@@ -13,8 +13,8 @@ from ponor_controller.shared_rules.feature_levels import (
     require_level,
     require_quorum_level,
 )
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.levels import (
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.cluster import (
     LEVEL_BROKERS,
     LEVEL_COMPACTION,
     LEVEL_ONE_CONTROLLER,

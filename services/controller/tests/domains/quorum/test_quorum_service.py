@@ -10,9 +10,8 @@ import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor_controller.server.rpc_connections import CONNECTIONS_MAX
-from ponor_metadata.levels import LEVEL_COMPACTION, METADATA_LEVEL
-from ponor_metadata.quorum_client import QuorumClient
-from ponor_metadata.view import cluster_of
+from ponor_metadata.client.quorum_client import QuorumClient
+from ponor_metadata.nouns.cluster import LEVEL_COMPACTION, METADATA_LEVEL, cluster_of
 from ponor_rpc.errors import OperationError
 from ponor_rpc.methods import QUORUM
 from ponor_runtime.network import Connection, ConnectionClosedError

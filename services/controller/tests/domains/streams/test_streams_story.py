@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1.records_pb2 import NODE_ROLE_GC as GC
+from ponor_metadata.nouns.streams import STREAMS
 
 from services.controller.tests.ledger import Ledger
 
@@ -150,7 +151,7 @@ def test_streams_are_deleted_by_their_owner_or_when_closed(ledger: Ledger) -> No
     assert ledger.refusal(other, delete_streams=wire.DeleteStreams(stream_ids=[opened])) == "STREAM_FENCED"
     ledger.do(other, delete_streams=wire.DeleteStreams(stream_ids=[closed]))
     ledger.do(broker, delete_streams=wire.DeleteStreams(stream_ids=[opened]))
-    assert len(ledger.image.streams) == 0
+    assert len(ledger.image[STREAMS]) == 0
     ledger.reclaim()
     assert ledger.object(single).state.name == "DESTROYED"
     assert ledger.decide(broker, delete_streams=wire.DeleteStreams(stream_ids=[opened, closed])) == []

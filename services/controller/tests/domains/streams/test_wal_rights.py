@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor_controller.kernel.operation import Caller
-from ponor_metadata.rows import StreamRow, WalKind, WalRow
-from ponor_metadata.validate import validate
-from ponor_metadata.view import is_current
+from ponor_metadata.image.validate import validate
+from ponor_metadata.nouns.nodes import WalKind, is_current
+from ponor_metadata.nouns.streams import STREAMS, StreamRow
+from ponor_metadata.nouns.wals import WALS, WalRow
 from ponor_rpc.errors import OperationError
 
 from services.controller.tests.ledger import Ledger, upload_body
@@ -46,11 +47,11 @@ class WalRights(RuleBasedStateMachine):
         return True
 
     def pick_stream(self, pick: int) -> StreamRow:
-        rows = list(self.ledger.image.streams)
+        rows = list(self.ledger.image[STREAMS])
         return rows[pick % len(rows)]
 
     def pick_log(self, pick: int) -> WalRow | None:
-        rows = list(self.ledger.image.wals)
+        rows = list(self.ledger.image[WALS])
         return rows[pick % len(rows)] if rows else None
 
     def name_of(self, row: WalRow | None) -> wire.WalName | None:
@@ -58,7 +59,7 @@ class WalRights(RuleBasedStateMachine):
 
     def has_right(self, caller: Caller, stream: StreamRow, recovered: WalRow | None) -> bool:
         """The rule, said once more: the log of the stream's owner is open, and the caller wrote it or recovers it."""
-        log = self.ledger.image.wals.get((stream.node_id, stream.node_epoch))
+        log = self.ledger.image[WALS].get((stream.node_id, stream.node_epoch))
         me = (caller.node_id, caller.node_epoch)
         if log is None:
             return False
@@ -99,7 +100,7 @@ class WalRights(RuleBasedStateMachine):
         stream, caller = self.pick_stream(pick), self.brokers[number]
         wanted = wire.OpenStream(stream_id=stream.stream_id, stream_epoch=stream.stream_epoch + rise)
         if self.try_to(caller, open_streams=wire.OpenStreams(streams=[wanted])):
-            assert (caller.node_id, caller.node_epoch) in self.ledger.image.wals
+            assert (caller.node_id, caller.node_epoch) in self.ledger.image[WALS]
 
     @rule(number=numbers, pick=picks, log=st.none() | picks, trim=st.integers(0, 5), behind=st.integers(0, 1))
     def commits(self, number: int, pick: int, log: int | None, trim: int, behind: int) -> None:
@@ -157,12 +158,12 @@ class WalRights(RuleBasedStateMachine):
 
     @invariant()
     def an_open_stream_has_a_log_until_it_is_closed(self) -> None:
-        for row in self.ledger.image.streams:
-            assert not row.open or (row.node_id, row.node_epoch) in self.ledger.image.wals
+        for row in self.ledger.image[STREAMS]:
+            assert not row.open or (row.node_id, row.node_epoch) in self.ledger.image[WALS]
 
     @invariant()
     def trim_points_only_rise(self) -> None:
-        for row in self.ledger.image.wals:
+        for row in self.ledger.image[WALS]:
             key = (row.node_id, row.wal_epoch)
             assert row.trim_sequence >= self.trims.get(key, 0)
             self.trims[key] = row.trim_sequence
@@ -170,7 +171,7 @@ class WalRights(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whatever state it is in, whoever is left can bring it to an end."""
         survivor = self.ledger.register(0, wal=WalKind.OBJECT)
-        for row in list(self.ledger.image.wals):
+        for row in list(self.ledger.image[WALS]):
             owner = Caller(row.node_id, row.wal_epoch, survivor.role)
             if is_current(self.ledger.image, row.node_id, row.wal_epoch):
                 self.ledger.fence(owner)
@@ -179,14 +180,14 @@ class WalRights(RuleBasedStateMachine):
                 wire.StreamState(
                     stream_id=each.stream_id, stream_epoch=each.stream_epoch, end_offset=each.end_offset
                 )
-                for each in self.ledger.image.streams
+                for each in self.ledger.image[STREAMS]
                 if each.open and (each.node_id, each.node_epoch) == (row.node_id, row.wal_epoch)
             ]
             if states:
                 self.ledger.do(survivor, close_streams=wire.CloseStreams(streams=states, recovered=name))
             self.ledger.do(survivor, close_wal=wire.CloseWal(wal=name, end_sequence=100))
-        assert not len(self.ledger.image.wals)
-        assert not any(row.open for row in self.ledger.image.streams)
+        assert not len(self.ledger.image[WALS])
+        assert not any(row.open for row in self.ledger.image[STREAMS])
 
 
 TestWalRights = WalRights.TestCase

@@ -10,9 +10,9 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.nodes.registration import register_node
 from ponor_controller.kernel.operation import Caller
-from ponor_metadata.levels import METADATA_LEVEL
-from ponor_metadata.rows import FeatureRow, WalKind, WalRow
-from ponor_metadata.tables import WALS_OF, WALS_RECOVERED_BY
+from ponor_metadata.nouns.cluster import FEATURES, METADATA_LEVEL, FeatureRow
+from ponor_metadata.nouns.nodes import WalKind
+from ponor_metadata.nouns.wals import WALS, WALS_OF, WALS_RECOVERED_BY, WalRow
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeEpoch, NodeId
 
@@ -51,7 +51,7 @@ def with_log(ledger: Ledger, number: int) -> Caller:
 
 
 def log_of(ledger: Ledger, owner: Caller) -> WalRow | None:
-    return ledger.image.wals.get((owner.node_id, owner.node_epoch))
+    return ledger.image[WALS].get((owner.node_id, owner.node_epoch))
 
 
 def commit(
@@ -241,7 +241,7 @@ def test_the_next_process_recovers_the_log_of_the_one_before_and_has_its_own(
     ledger: Ledger, broker: Caller, stream: int
 ) -> None:
     again = ledger.register(0, wal=OBJECT)
-    (row,) = ledger.image.wals.find(WALS_RECOVERED_BY, again.node_id)
+    (row,) = ledger.image[WALS].find(WALS_RECOVERED_BY, again.node_id)
     assert (row.wal_epoch, row.recoverer_epoch, row.token) == (broker.node_epoch, again.node_epoch, 1)
     ledger.do(again, open_wal=wire.OpenWal())
     body = commit(ledger, again, [(stream, 1, 0, 5)])
@@ -251,7 +251,7 @@ def test_the_next_process_recovers_the_log_of_the_one_before_and_has_its_own(
     ledger.do(again, commit_upload=body)
     ledger.do(again, close_streams=closing(stream, 5, recovered=wal_name(broker)))
     ledger.do(again, close_wal=wire.CloseWal(wal=wal_name(broker), end_sequence=3))
-    assert [row.wal_epoch for row in ledger.image.wals.find(WALS_OF, again.node_id)] == [again.node_epoch]
+    assert [row.wal_epoch for row in ledger.image[WALS].find(WALS_OF, again.node_id)] == [again.node_epoch]
 
 
 def test_what_another_broker_recovers_already_stays_with_it_as_long_as_it_has_its_rights(
@@ -260,10 +260,10 @@ def test_what_another_broker_recovers_already_stays_with_it_as_long_as_it_has_it
     ledger.fence(broker)
     ledger.assign(broker, other)
     again = ledger.register(0, wal=OBJECT)
-    assert not ledger.image.wals.find(WALS_RECOVERED_BY, again.node_id)
+    assert not ledger.image[WALS].find(WALS_RECOVERED_BY, again.node_id)
     ledger.fence(other)
     once_more = ledger.register(0, wal=OBJECT)
-    (row,) = ledger.image.wals.find(WALS_RECOVERED_BY, once_more.node_id)
+    (row,) = ledger.image[WALS].find(WALS_RECOVERED_BY, once_more.node_id)
     assert (row.recoverer_epoch, row.token) == (once_more.node_epoch, 2)
 
 
@@ -283,7 +283,7 @@ def test_a_node_changes_the_place_of_its_log_only_when_nothing_is_left_in_the_ol
 
 
 def test_a_cluster_that_is_not_raised_yet_takes_no_logs_into_the_store(ledger: Ledger) -> None:
-    ledger.image.features.put(FeatureRow(METADATA_LEVEL, 2))
+    ledger.image[FEATURES].put(FeatureRow(METADATA_LEVEL, 2))
     with pytest.raises(OperationError, match=r"needs metadata\.level 3"):
         ledger.register(0, wal=OBJECT)
     record = register_node(hello(0), ledger.view, 1).records[0]

@@ -8,7 +8,8 @@ import pytest
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.kernel.operation import Caller
-from ponor_metadata.rows import ALL_BROKERS
+from ponor_metadata.nouns.nodes import ALL_BROKERS, BROKER_CONFIGS
+from ponor_metadata.nouns.topics import TOPICS
 from ponor_runtime.identity import NodeId
 
 from services.controller.tests.ledger import Ledger
@@ -43,13 +44,13 @@ def change(name: str, kind: wire.ConfigChange.Kind.ValueType, value: str = "") -
 
 
 def of_topic(ledger: Ledger, topic_id: bytes) -> Mapping[str, str]:
-    row = ledger.image.topics.get(topic_id)
+    row = ledger.image[TOPICS].get(topic_id)
     assert row is not None
     return row.configs
 
 
 def of_broker(ledger: Ledger, node_id: NodeId) -> Mapping[str, str] | None:
-    row = ledger.image.broker_configs.get(node_id)
+    row = ledger.image[BROKER_CONFIGS].get(node_id)
     return None if row is None else row.configs
 
 

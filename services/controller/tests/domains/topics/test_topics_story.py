@@ -14,8 +14,11 @@ from ponor_controller.domains.topics.names import collides, name_problem
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import ControllerSettings
 from ponor_kafka.configs.changes import checked_topic_configs
-from ponor_metadata.memory_table import MemoryTable
-from ponor_metadata.overlay import OverlayTable
+from ponor_metadata.image.memory_table import MemoryTable
+from ponor_metadata.image.overlay import OverlayTable
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.streams import STREAMS
+from ponor_metadata.nouns.topics import PARTITIONS, TOPICS
 
 from services.controller.tests.ledger import Ledger
 
@@ -38,10 +41,10 @@ def _topic(
 
 def test_a_topic_is_made_with_its_partitions(ledger: Ledger, broker: Caller) -> None:
     held = ledger.do(broker, create_topic=_topic(configs={"retention.ms": "-1"})).topic_held
-    topic = ledger.image.topics.get(held.topic_id)
+    topic = ledger.image[TOPICS].get(held.topic_id)
     assert topic is not None
     assert (topic.name, topic.tenant_id, dict(topic.configs)) == ("orders", "", {"retention.ms": "-1"})
-    rows = list(ledger.image.partitions)
+    rows = list(ledger.image[PARTITIONS])
     assert [(row.partition, row.leader_id, row.leader_epoch, row.replicas) for row in rows] == [
         (number, broker.node_id, 0, (broker.node_id,)) for number in range(3)
     ]
@@ -59,11 +62,11 @@ def test_partitions_are_spread_over_brokers_that_are_heard(ledger: Ledger, broke
     second, third = ledger.register(1), ledger.register(2)
     ledger.suspected = (third.node_id,)
     ledger.do(broker, create_topic=_topic(partitions=4))
-    leaders = [row.leader_id for row in ledger.image.partitions]
+    leaders = [row.leader_id for row in ledger.image[PARTITIONS]]
     assert sorted(leaders) == [broker.node_id] * 2 + [second.node_id] * 2
     ledger.suspected = (broker.node_id, second.node_id, third.node_id)
     ledger.do(broker, create_topic=_topic("b", partitions=3))  # better a silent broker than none
-    assert len(ledger.image.partitions) == 7
+    assert len(ledger.image[PARTITIONS]) == 7
 
 
 def test_bounds_of_a_new_topic() -> None:
@@ -164,10 +167,10 @@ def test_a_deleted_topic_leaves_no_stream_no_key_and_no_object_of_its_own(
 
     ledger.do(broker, delete_topic=wire.DeleteTopic(topic_id=gone))
     ledger.reclaim()
-    assert [row.stream_id for row in ledger.image.streams] == [living]
-    assert [row.topic_id for row in ledger.image.topics] == [kept]
-    assert [row.topic_id for row in ledger.image.partitions] == [kept]
-    assert [row.key for row in ledger.image.keys] == [f"partition/{kept.hex()}/0"]
+    assert [row.stream_id for row in ledger.image[STREAMS]] == [living]
+    assert [row.topic_id for row in ledger.image[TOPICS]] == [kept]
+    assert [row.topic_id for row in ledger.image[PARTITIONS]] == [kept]
+    assert [row.key for row in ledger.image[KEYS]] == [f"partition/{kept.hex()}/0"]
     states = {each: ledger.object(each).state.name for each in (own, single, shared)}
     assert states == {own: "DESTROYED", single: "DESTROYED", shared: "COMMITTED"}
     assert ledger.refusal(broker, delete_topic=wire.DeleteTopic(topic_id=gone)) == "TOPIC_NOT_FOUND"
@@ -187,7 +190,7 @@ def test_a_topic_grows_and_never_shrinks(ledger: Ledger, broker: Caller) -> None
     for count in (-1, 0, 2, 3, 10_001):
         assert ledger.refusal(broker, create_partitions=grow(count)) == "INVALID_PARTITIONS"
     assert ledger.do(broker, create_partitions=grow(7)).topic_held.partitions == 7
-    rows = list(ledger.image.partitions)
+    rows = list(ledger.image[PARTITIONS])
     assert [row.partition for row in rows] == list(range(7))
     assert [row.leader_id for row in rows] == [broker.node_id, second.node_id] * 3 + [broker.node_id]
     missing = wire.CreatePartitions(topic_id=bytes(16), count=9)

@@ -20,6 +20,7 @@ from ponor_kafka.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from ponor_metadata.nouns.cluster import FEATURES
 
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext, WhenFenced
@@ -91,7 +92,7 @@ class ApiVersionsHandler:
         return self._answered[1]
 
     def _build_answer(self) -> ApiVersionsResponse:
-        features = list(self._topics.image.features)
+        features = list(self._topics.image[FEATURES])
         names = [FEATURE_PREFIX + feature.name.removeprefix(FEATURE_PREFIX) for feature in features]
         levels = [feature.level for feature in features]
         rows = list(zip(names, levels, strict=True))

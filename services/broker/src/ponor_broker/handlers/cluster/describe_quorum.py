@@ -22,7 +22,8 @@ from ponor_kafka.messages.describe_quorum import (
     Node,
     ReplicaState,
 )
-from ponor_metadata.quorum_client import NoControllerError, QuorumClient
+from ponor_metadata.client.leader_calls import NoControllerError
+from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_runtime.clock import Clock
 from ponor_runtime.host_port import split_host_port
 

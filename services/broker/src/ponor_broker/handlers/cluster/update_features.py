@@ -19,7 +19,8 @@ from ponor_kafka.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from ponor_metadata.quorum_client import NoControllerError, QuorumClient
+from ponor_metadata.client.leader_calls import NoControllerError
+from ponor_metadata.client.quorum_client import QuorumClient
 from ponor_rpc.errors import OperationError
 
 from ponor_broker.handlers.cluster.api_versions import FEATURE_PREFIX

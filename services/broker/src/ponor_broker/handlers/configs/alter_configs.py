@@ -14,7 +14,7 @@ from ponor_kafka.api import ApiKey
 from ponor_kafka.configs.changes import ChangeKind, ConfigChange
 from ponor_kafka.errors import ErrorCode
 from ponor_kafka.messages import alter_configs, incremental_alter_configs
-from ponor_metadata.rows import ALL_BROKERS
+from ponor_metadata.nouns.nodes import ALL_BROKERS
 
 from ponor_broker.handlers.configs.config_resources import ResourceType, require_broker, require_topic_name
 from ponor_broker.partitions.errors import PartitionError

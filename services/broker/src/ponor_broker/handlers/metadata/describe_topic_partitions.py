@@ -18,7 +18,7 @@ from ponor_kafka.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from ponor_metadata.rows import NO_LEADER, PartitionRow, TopicRow
+from ponor_metadata.nouns.topics import NO_LEADER, PartitionRow, TopicRow
 from ponor_runtime.turns import turn
 
 from ponor_broker.handlers.authorized_operations import TOPIC_OPERATIONS

@@ -24,7 +24,7 @@ from ponor_kafka.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from ponor_metadata.rows import NO_LEADER, PartitionRow, TopicRow
+from ponor_metadata.nouns.topics import NO_LEADER, PartitionRow, TopicRow
 from ponor_runtime.disk import Buffer
 from ponor_runtime.turns import Steps, Turns
 

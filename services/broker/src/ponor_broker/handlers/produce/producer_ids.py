@@ -9,7 +9,7 @@ import asyncio
 
 from ponor.controller.v1.session_service_pb2 import AllocateProducerIds, Operation
 from ponor_kafka.errors import ErrorCode
-from ponor_metadata.errors import OperationTimeoutError, SessionClosedError
+from ponor_metadata.client.errors import OperationTimeoutError, SessionClosedError
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import ProducerId
 

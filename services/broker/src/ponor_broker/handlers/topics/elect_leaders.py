@@ -17,6 +17,7 @@ from ponor_kafka.messages.elect_leaders import (
     PartitionResult,
     ReplicaElectionResult,
 )
+from ponor_metadata.nouns.topics import MOVES
 
 from ponor_broker.partitions.topics.topics import Topics
 from ponor_broker.requests.api_handler import ApiHandler, RequestContext
@@ -72,7 +73,7 @@ class ElectLeadersHandler:
             return PartitionResult(
                 index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {topic}-{index}"
             )
-        move = self._topics.image.moves.get((row.topic_id, index))
+        move = self._topics.image[MOVES].get((row.topic_id, index))
         if move is not None:
             return PartitionResult(
                 index,

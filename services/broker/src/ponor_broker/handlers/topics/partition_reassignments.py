@@ -28,8 +28,8 @@ from ponor_kafka.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from ponor_metadata.errors import MetadataLagError, OperationTimeoutError, SessionClosedError
-from ponor_metadata.rows import MoveCause, MoveRow, PartitionRow
+from ponor_metadata.client.errors import MetadataLagError, OperationTimeoutError, SessionClosedError
+from ponor_metadata.nouns.topics import MOVES, MoveCause, MoveRow, PartitionRow
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 
@@ -129,7 +129,7 @@ class PartitionReassignmentsHandler:
         """Into moves and cancels; neither for what is so already."""
         row = self._partition(topic, wanted.partition_index)
         key = (row.topic_id, row.partition)
-        move = self._topics.image.moves.get(key)
+        move = self._topics.image[MOVES].get(key)
         if wanted.replicas is None:
             if move is None:
                 raise PartitionError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")
@@ -201,7 +201,7 @@ class PartitionReassignmentsHandler:
     def _moves_of(
         self, wanted: Sequence[ListPartitionReassignmentsTopics] | None
     ) -> dict[str, list[MoveRow]]:
-        moves = self._topics.image.moves
+        moves = self._topics.image[MOVES]
         found: dict[str, list[MoveRow]] = {}
         if wanted is None:
             for move in moves:

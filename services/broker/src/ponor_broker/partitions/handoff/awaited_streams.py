@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ponor.metadata.v1.records_pb2 import RecordBatch
-from ponor_metadata.rows import PartitionRow
-from ponor_metadata.tables import PARTITION_TAG, STREAMS_OF_PARTITION, TOPIC_TAG
+from ponor_metadata.nouns.streams import PARTITION_TAG, STREAMS, STREAMS_OF_PARTITION, TOPIC_TAG
+from ponor_metadata.nouns.topics import PartitionRow
 from ponor_runtime.identity import NodeId, StreamId
 
 from ponor_broker.partitions.identity import PartitionKey
@@ -37,7 +37,7 @@ class AwaitedStreams:
     def holds_back(self, row: PartitionRow) -> bool:
         """Whether the partition has to wait; then `closed_by` tells when to ask again. What this process opened for it already is no reason."""
         key = (row.topic_id, row.partition)
-        streams = self._topics.image.streams.find(
+        streams = self._topics.image[STREAMS].find(
             STREAMS_OF_PARTITION, (row.topic_id.hex(), str(row.partition))
         )
         for stream in streams:
@@ -54,7 +54,7 @@ class AwaitedStreams:
 
     def closed_by(self, batch: RecordBatch) -> Iterator[PartitionKey]:
         """Waiting partitions of which the batch, which was applied, closed a stream."""
-        streams = self._topics.image.streams
+        streams = self._topics.image[STREAMS]
         for record in batch.records:
             if not record.HasField("stream_closed"):
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from ponor_metadata.rows import MoveRow
+from ponor_metadata.nouns.topics import MoveRow
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import StreamId
 from ponor_runtime.telemetry import Telemetry

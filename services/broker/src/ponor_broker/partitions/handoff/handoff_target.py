@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ponor.metadata.v1.records_pb2 import PartitionChanged, RecordBatch
-from ponor_metadata.rows import MoveRow, PartitionRow
+from ponor_metadata.nouns.topics import MOVES, TOPICS, MoveRow, PartitionRow
 from ponor_partition.errors import PartitionCorruptError
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import NodeId
@@ -171,7 +171,7 @@ class Arrivals:
             await self._clock.sleep(STOP_LOOK_S)
 
     def _request(self, row: PartitionRow) -> OpenRequest | None:
-        topic = self._topics.image.topics.get(row.topic_id)
+        topic = self._topics.image[TOPICS].get(row.topic_id)
         if topic is None or topic.tenant_id != self._topics.tenant_id:
             return None
         return OpenRequest(
@@ -189,7 +189,7 @@ class Arrivals:
     def _must_leave(self, opening: Opening) -> bool:
         """Whether the partition moves away before it serves, or was refused for good at this epoch."""
         is_refused = isinstance(opening.error, StreamFencedError) and opening.failures >= FENCED_TRIES_MAX
-        return is_refused or opening.key in self._topics.image.moves
+        return is_refused or opening.key in self._topics.image[MOVES]
 
     def _note_settled(self) -> None:
         if not self._awaited and all(_was_refused(opening) for opening in self._openings.values()):
@@ -308,7 +308,7 @@ class Arrivals:
 
     def _watch_move(self, key: PartitionKey) -> None:
         """A partition that waits for its streams is to move again: it leaves as soon as they are closed, and stays if that takes long."""
-        move, watched = self._topics.image.moves.get(key), self._watched_moves.get(key)
+        move, watched = self._topics.image[MOVES].get(key), self._watched_moves.get(key)
         if move is None or (watched is not None and watched.move == move):
             return
         until_ns = self._clock.monotonic_ns() + (move.elect_at_ms - move.begun_at_ms) * 1_000_000
@@ -332,7 +332,7 @@ class Arrivals:
             if now_ns < until_ns:
                 continue
             del self._watched_moves[key]
-            is_same = self._topics.image.moves.get(key) == move and key in self._awaited.partitions
+            is_same = self._topics.image[MOVES].get(key) == move and key in self._awaited.partitions
             row = self._topics.partition(*key)
             if is_same and row is not None:
                 yield LedPartition(key, row.leader_epoch)

@@ -23,7 +23,7 @@ from ponor.controller.v1.session_service_pb2 import (
     TrimStreams,
 )
 from ponor.controller.v1.session_service_pb2 import StreamState as WireState
-from ponor_metadata.rows import MoveCause
+from ponor_metadata.nouns.topics import MoveCause
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from s3stream.ports import StreamState

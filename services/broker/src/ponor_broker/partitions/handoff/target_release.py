@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from ponor.common.v1 import error_pb2
-from ponor_metadata.errors import MetadataLagError, SessionClosedError
-from ponor_metadata.rows import StreamRow
-from ponor_metadata.session import NodeFencedError
+from ponor_metadata.client.errors import MetadataLagError, NodeFencedError, SessionClosedError
+from ponor_metadata.nouns.streams import StreamRow
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
 from s3stream.ports import StreamState

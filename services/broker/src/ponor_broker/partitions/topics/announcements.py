@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Sequence
 
 from ponor.metadata.v1.records_pb2 import PartitionChanged, RecordBatch
-from ponor_metadata.rows import PartitionRow
+from ponor_metadata.nouns.topics import PartitionRow
 
 from ponor_broker.partitions.topics.topics import Topics, topic_of_key
 

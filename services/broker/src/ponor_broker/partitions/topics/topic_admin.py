@@ -26,7 +26,7 @@ from ponor.controller.v1.session_service_pb2 import (
 )
 from ponor_kafka.configs.changes import ChangeKind, ConfigChange
 from ponor_kafka.errors import ErrorCode
-from ponor_metadata.errors import (
+from ponor_metadata.client.errors import (
     MetadataLagError,
     OperationTimeoutError,
     OperationTooLargeError,

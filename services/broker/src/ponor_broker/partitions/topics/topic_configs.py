@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ponor_kafka.configs.catalogue import topic_values
-from ponor_metadata.rows import ALL_BROKERS, BrokerConfigsRow, TopicRow
-from ponor_metadata.view import View
+from ponor_metadata.nouns.nodes import ALL_BROKERS, BROKER_CONFIGS, BrokerConfigsRow
+from ponor_metadata.nouns.topics import TopicRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 from ponor_broker.partitions.topics.topic_config import TopicConfig
@@ -45,7 +46,7 @@ class TopicConfigs:
         return self._shared.setdefault(config, config)
 
     def _present_defaults(self) -> TopicConfig:
-        rows = self._image().broker_configs
+        rows = self._image()[BROKER_CONFIGS]
         dynamic = (rows.get(ALL_BROKERS), rows.get(self._node_id))
         if dynamic != self._dynamic:
             self._dynamic = dynamic

@@ -10,15 +10,23 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from ponor_metadata.rows import NO_LEADER, NodeRole, NodeRow, PartitionRow, StreamRow, TopicRow
-from ponor_metadata.tables import (
+from ponor_metadata.nouns.cluster import TENANTS
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_PARTITION, StreamRow
+from ponor_metadata.nouns.topics import (
+    MOVES,
+    NO_LEADER,
+    PARTITIONS,
     PARTITIONS_LED_BY,
     PARTITIONS_OF,
-    STREAMS_OF_PARTITION,
+    TOPICS,
     TOPICS_NAMED,
     TOPICS_OF_TENANT,
+    PartitionRow,
+    TopicRow,
 )
-from ponor_metadata.view import View
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import DEFAULT_TENANT, NodeId, StreamId, TenantId
 
 from ponor_broker.partitions.identity import PartitionKey
@@ -53,53 +61,53 @@ class Topics:
     @property
     def cluster_id(self) -> str | None:
         """The cluster.id that belongs to the tenant; None before the tenant is in the image."""
-        tenant = self.image.tenants.get(self.tenant_id)
+        tenant = self.image[TENANTS].get(self.tenant_id)
         return None if tenant is None else tenant.cluster_id
 
     def by_name(self, name: str) -> TopicRow | None:
         """The tenant's topic of this name."""
-        rows = self.image.topics.find(TOPICS_NAMED, (self.tenant_id, name))
+        rows = self.image[TOPICS].find(TOPICS_NAMED, (self.tenant_id, name))
         return rows[0] if rows else None
 
     def by_id(self, topic_id: bytes) -> TopicRow | None:
         """The tenant's topic with this id."""
-        row = self.image.topics.get(topic_id)
+        row = self.image[TOPICS].get(topic_id)
         return row if row is not None and row.tenant_id == self.tenant_id else None
 
     def all(self) -> Sequence[TopicRow]:
         """The tenant's topics by name."""
-        return self.image.topics.find(TOPICS_OF_TENANT, self.tenant_id)
+        return self.image[TOPICS].find(TOPICS_OF_TENANT, self.tenant_id)
 
     def partitions(self, topic_id: bytes) -> Sequence[PartitionRow]:
         """A topic's partitions by number."""
-        return self.image.partitions.find(PARTITIONS_OF, topic_id)
+        return self.image[PARTITIONS].find(PARTITIONS_OF, topic_id)
 
     def partition(self, topic_id: bytes, index: int) -> PartitionRow | None:
         """One partition."""
-        return self.image.partitions.get((topic_id, index))
+        return self.image[PARTITIONS].get((topic_id, index))
 
     def led_by(self, node_id: NodeId) -> Sequence[PartitionRow]:
         """Partitions that a broker leads, of all tenants."""
-        return self.image.partitions.find(PARTITIONS_LED_BY, node_id)
+        return self.image[PARTITIONS].find(PARTITIONS_LED_BY, node_id)
 
     def brokers(self) -> list[Broker]:
         """Registered brokers that are not fenced, by node id."""
-        return [_address(row) for row in self.image.nodes if row.role is NodeRole.BROKER and not row.fenced]
+        return [_address(row) for row in self.image[NODES] if row.role is NodeRole.BROKER and not row.fenced]
 
     def fenced_brokers(self) -> list[Broker]:
         """Brokers that lost their rights and did not come back, by node id."""
-        return [_address(row) for row in self.image.nodes if row.role is NodeRole.BROKER and row.fenced]
+        return [_address(row) for row in self.image[NODES] if row.role is NodeRole.BROKER and row.fenced]
 
     def broker(self, node_id: int) -> Broker | None:
         """One broker, if it is registered and not fenced."""
-        row = self.image.nodes.get(NodeId(node_id))
+        row = self.image[NODES].get(NodeId(node_id))
         if row is None or row.role is not NodeRole.BROKER or row.fenced:
             return None
         return _address(row)
 
     def meta_stream_id(self, topic_id: bytes, index: int) -> StreamId | None:
         """The Meta stream of a partition; None before its first open."""
-        row = self.image.keys.get(meta_stream_key(topic_id, index))
+        row = self.image[KEYS].get(meta_stream_key(topic_id, index))
         return None if row is None else decode_stream_id(row.value)
 
     def is_announced(self, row: PartitionRow) -> bool:
@@ -107,7 +115,7 @@ class Topics:
         stream_id = self.meta_stream_id(row.topic_id, row.partition)
         if stream_id is None:
             return False
-        stream = self.image.streams.get(stream_id)
+        stream = self.image[STREAMS].get(stream_id)
         if stream is None or not stream.open:
             return True
         return (stream.node_id, stream.stream_epoch) == (row.leader_id, row.leader_epoch)
@@ -118,7 +126,7 @@ class Topics:
 
     def streams(self, key: PartitionKey) -> Sequence[StreamRow]:
         """All streams that carry a partition's tags, by id."""
-        return self.image.streams.find(STREAMS_OF_PARTITION, (key[0].hex(), str(key[1])))
+        return self.image[STREAMS].find(STREAMS_OF_PARTITION, (key[0].hex(), str(key[1])))
 
     def streams_to_open(self, key: PartitionKey, leader_epoch: int) -> list[StreamId]:
         """Streams of a partition that were open at some time and may be opened, or are open, at an epoch, by id.
@@ -181,7 +189,7 @@ class Topics:
     def is_moving_to(self, topic: str, index: int, node_id: int) -> bool:
         """Whether a broker is the target of a partition's move."""
         row = self.by_name(topic)
-        move = None if row is None else self.image.moves.get((row.topic_id, index))
+        move = None if row is None else self.image[MOVES].get((row.topic_id, index))
         return move is not None and move.target_id == node_id
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ponor.controller.v1 import cluster_service_pb2 as wire
+from ponor_metadata.nouns.nodes import NODES
 
 from ponor_controller.domains.balancing.brokers_wanted import load_of
 from ponor_controller.domains.balancing.drawing import Sources
@@ -44,13 +45,13 @@ def described(
 
 def _starting(picture: Picture, sources: Sources) -> Iterator[str]:
     for broker in picture.others:
-        node = sources.view.nodes.get(broker.node_id)
+        node = sources.view[NODES].get(broker.node_id)
         if node is not None and not node.draining:
             yield f"broker {broker.node_id} is still starting"
 
 
 def _broker(broker: BrokerStanding, goals: Sequence[Goal], sources: Sources) -> wire.BrokerBalance:
-    node = sources.view.nodes.get(broker.node_id)
+    node = sources.view[NODES].get(broker.node_id)
     return wire.BrokerBalance(
         node_id=broker.node_id,
         partitions=broker.partitions,

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ponor_metadata.rows import MoveCause, NodeRow, PartitionRow, WalKind
-from ponor_metadata.tables import PARTITIONS_LED_BY
-from ponor_metadata.view import View
+from ponor_metadata.nouns.nodes import NODES, NodeRow, WalKind
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, PARTITIONS_LED_BY, TOPICS, MoveCause, PartitionRow
+from ponor_metadata.nouns.wals import WALS
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.domains.balancing.loads import NO_TRAFFIC, LoadBook, PartitionKey, Traffic
@@ -44,20 +45,20 @@ class Sources:
 
     def leader_of(self, key: PartitionKey) -> NodeId | None:
         """See `loads.LeaderOf`."""
-        row = self.view.partitions.get(key)
+        row = self.view[PARTITIONS].get(key)
         return None if row is None else row.leader_id
 
 
 def draw(sources: Sources, is_uneven: Callable[[Sequence[BrokerStanding]], bool]) -> Picture:
     """The picture as of now; without partitions when nothing is uneven, for looking at each of them is most of the work."""
     view = sources.view
-    live = [row for row in view.nodes if is_live(row, sources.is_suspected)]
+    live = [row for row in view[NODES] if is_live(row, sources.is_suspected)]
     taking_part = {row.node_id for row in live if _takes_part(row, sources)}
     traffic = {row.node_id: _rest(sources, row.node_id) for row in live}
     busy: list[tuple[PartitionRow, Traffic]] = []
     """Partitions with traffic that stay where they are for now."""
     for key, carried in sources.loads.partitions():
-        row, move = view.partitions.get(key), view.moves.get(key)
+        row, move = view[PARTITIONS].get(key), view[MOVES].get(key)
         at = None if row is None else row.leader_id if move is None else move.target_id
         if row is not None and at in traffic:
             traffic[at] = traffic[at].plus(carried)
@@ -68,7 +69,7 @@ def draw(sources: Sources, is_uneven: Callable[[Sequence[BrokerStanding]], bool]
     brokers = tuple(each for each in standings if each.node_id in taking_part)
     picture = Picture(
         brokers=brokers,
-        moves_in_flight=sum(move.cause is MoveCause.BALANCE for move in view.moves),
+        moves_in_flight=sum(move.cause is MoveCause.BALANCE for move in view[MOVES]),
         others=tuple(each for each in standings if each.node_id not in taking_part),
         unknown=sources.unknown or _silent(brokers, sources),
     )
@@ -92,7 +93,7 @@ def _with_partitions(picture: Picture, busy: list[tuple[PartitionRow, Traffic]],
 def _takes_part(row: NodeRow, sources: Sources) -> bool:
     if row.draining or sources.now_ms - row.registered_at_ms < JOIN_MS:
         return False
-    return row.wal is not WalKind.OBJECT or (row.node_id, row.node_epoch) in sources.view.wals
+    return row.wal is not WalKind.OBJECT or (row.node_id, row.node_epoch) in sources.view[WALS]
 
 
 def _rest(sources: Sources, node_id: NodeId) -> Traffic:
@@ -116,9 +117,9 @@ def _idle(node_id: NodeId, known: set[PartitionKey], sources: Sources) -> Iterat
     """Partitions of a broker without traffic, of ordinary topics first; no more than may move at once."""
     left = sources.settings.balance_moves_in_flight_max
     internal: list[MovablePartition] = []
-    for row in sources.view.partitions.find(PARTITIONS_LED_BY, node_id):
+    for row in sources.view[PARTITIONS].find(PARTITIONS_LED_BY, node_id):
         key = (row.topic_id, row.partition)
-        if key in known or key in sources.view.moves or sources.recent.is_cooling(key, sources.now_ns):
+        if key in known or key in sources.view[MOVES] or sources.recent.is_cooling(key, sources.now_ns):
             continue
         partition = _movable(row, sources.view, NO_TRAFFIC)
         if partition.internal:
@@ -132,7 +133,7 @@ def _idle(node_id: NodeId, known: set[PartitionKey], sources: Sources) -> Iterat
 
 
 def _movable(row: PartitionRow, view: View, traffic: Traffic) -> MovablePartition:
-    topic = view.topics.get(row.topic_id)
+    topic = view[TOPICS].get(row.topic_id)
     assert topic is not None, "a partition has a topic"
     return MovablePartition(
         key=(row.topic_id, row.partition),

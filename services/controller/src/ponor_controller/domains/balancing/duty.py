@@ -14,8 +14,9 @@ from typing import Final
 from ponor.controller.v1 import cluster_service_pb2 as cluster_wire
 from ponor.controller.v1 import session_service_pb2 as session_wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.rows import MoveCause, NodeRole
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.nodes import NODES, NodeRole
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, MoveCause
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import NodeId
 from ponor_runtime.telemetry import Telemetry
@@ -111,7 +112,7 @@ class Balancer:
         self._gauges.clear()
         if leads:
             self._began_ns = self._clock.monotonic_ns()
-            nodes = self._proposer.view.nodes  # silence says nothing yet: nobody has been heard in this term
+            nodes = self._proposer.view[NODES]  # silence says nothing yet: nobody has been heard in this term
             brokers = sum(row.role is NodeRole.BROKER and not row.fenced for row in nodes)
             self._wanted.begin(brokers, self._began_ns)
 
@@ -173,7 +174,7 @@ class Balancer:
         planned = plan(picture, self._goals, self._limits)
         if planned.moves:
             self._begin(planned, sources)
-        return bool(planned.moves or planned.holding_back or len(sources.view.moves))
+        return bool(planned.moves or planned.holding_back or len(sources.view[MOVES]))
 
     def _begin(self, planned: Plan, sources: Sources) -> None:
         LOG.info("%d partitions begin to move, to balance the brokers", len(planned.moves))
@@ -197,10 +198,10 @@ class Balancer:
         view, now_ms, partition = (
             sources.view,
             sources.now_ms,
-            sources.view.partitions.get(move.partition.key),
+            sources.view[PARTITIONS].get(move.partition.key),
         )
         assert partition is not None
-        assert move.partition.key not in view.moves
+        assert move.partition.key not in view[MOVES]
         return changes.begun(
             partition,
             move.target_id,
@@ -212,10 +213,10 @@ class Balancer:
         )
 
     def _let_time_pass(self, sources: Sources) -> None:
-        live = frozenset(row.node_id for row in sources.view.nodes if not row.fenced)
+        live = frozenset(row.node_id for row in sources.view[NODES] if not row.fenced)
         self._loads.settle(live, sources.leader_of, sources.now_ns)
         self._recent.forget_cooled(sources.now_ns)
-        for move in sources.view.moves:
+        for move in sources.view[MOVES]:
             if move.cause is MoveCause.BALANCE:
                 self._recent.touch((move.source_id, move.target_id), sources.now_ns)
 

@@ -5,10 +5,10 @@ What lives here: the questions, and their answers in words for `ponor cluster ba
 
 from __future__ import annotations
 
-from ponor_metadata.levels import LEVEL_BROKERS, METADATA_LEVEL, level_of
-from ponor_metadata.rows import NO_NODE, NodeRole, WalKind
-from ponor_metadata.tables import PARTITIONS_LED_BY
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import LEVEL_BROKERS, METADATA_LEVEL, cluster_of, level_of
+from ponor_metadata.nouns.nodes import NO_NODE, NODES, NodeRole, WalKind
+from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY
+from ponor_metadata.nouns.wals import WALS
 
 from ponor_controller.domains.balancing.drawing import Sources
 
@@ -31,13 +31,13 @@ def reason_to_wait(sources: Sources) -> str:
 def _failover(sources: Sources) -> str:
     """A broker that failed, or is about to be declared so: its partitions come first, and after them everything looks different."""
     view = sources.view
-    for wal in view.wals:
+    for wal in view[WALS]:
         if wal.recoverer_id != NO_NODE:
             return f"a write-ahead log of broker {wal.node_id} is being recovered"
-    for node in view.nodes:
+    for node in view[NODES]:
         if node.role is not NodeRole.BROKER or node.wal is not WalKind.OBJECT:
             continue
         is_gone = node.fenced or sources.is_suspected(node.node_id)
-        if is_gone and len(view.partitions.find(PARTITIONS_LED_BY, node.node_id)):
+        if is_gone and len(view[PARTITIONS].find(PARTITIONS_LED_BY, node.node_id)):
             return f"broker {node.node_id} is gone, its partitions go to others first"
     return ""

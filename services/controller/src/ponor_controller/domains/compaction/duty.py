@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ponor_metadata.levels import LEVEL_COMPACTION, level_of
-from ponor_metadata.view import View
+from ponor_metadata.nouns.cluster import LEVEL_COMPACTION, level_of
+from ponor_metadata.nouns.compactions import COMPACTIONS
+from ponor_metadata.tables.schema import View
 from ponor_runtime.telemetry import Telemetry
 
 from ponor_controller.domains.compaction.garbage_ratio import Wear
@@ -63,7 +64,7 @@ class CompactionDriver:
         """A worker that is at it hears SOURCE_GONE when it commits; one that is gone hears nothing any more."""
         now_ms = self._proposer.now_ms()
         over = [
-            row for row in view.compactions if is_vacant(row, view, now_ms) and not sources_left(view, row)
+            row for row in view[COMPACTIONS] if is_vacant(row, view, now_ms) and not sources_left(view, row)
         ]
         for row in over:
             LOG.info("compaction %d is over: everything that it would replace is gone", row.task_id)
@@ -78,7 +79,7 @@ class CompactionDriver:
 
     def _show(self, telemetry: Telemetry) -> None:
         survey, image = self._survey, self._proposer.view.image
-        telemetry.gauge("ponor_compaction_tasks", lambda: len(image.compactions))
+        telemetry.gauge("ponor_compaction_tasks", lambda: len(image[COMPACTIONS]))
         telemetry.gauge(
             "ponor_compaction_backlog_objects", lambda: self._led(survey.findings.backlog_objects)
         )

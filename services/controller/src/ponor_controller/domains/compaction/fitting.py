@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ponor_metadata.ranges import decode_ranges
-from ponor_metadata.rows import StreamSetObjectRow
+from ponor_metadata.nouns.objects import StreamSetObjectRow
+from ponor_metadata.tables.ranges import decode_ranges
 from ponor_runtime.identity import ObjectId
 
 from ponor_controller.domains.compaction.selection import SetObject

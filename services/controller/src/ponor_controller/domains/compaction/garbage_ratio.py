@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from math import gcd
 from typing import Final
 
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.ranges import decode_ranges
-from ponor_metadata.rows import StreamSetObjectRow
-from ponor_metadata.view import View
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS, StreamSetObjectRow
+from ponor_metadata.nouns.streams import STREAMS
+from ponor_metadata.tables.ranges import decode_ranges
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import ObjectId, StreamId
 
 from ponor_controller.settings import CompactionSettings
@@ -51,7 +52,7 @@ class Wear:
 
     def step(self) -> bool:
         """Look at a few more objects; whether this finished a walk."""
-        rows = self._image.stream_set_objects.after(self._last, OBJECTS_PER_STEP)
+        rows = self._image[STREAM_SET_OBJECTS].after(self._last, OBJECTS_PER_STEP)
         for several in rows:
             self._last = several.object_id
             share = trimmed_share(self._image, several, PIECES_AT_FIRST)
@@ -74,7 +75,7 @@ def trimmed_share(view: View, several: StreamSetObjectRow, pieces_max: int) -> f
     pieces = pieces_gone = offsets = offsets_gone = 0
     for at in _sample(len(starts), pieces_max):
         start, end = starts[at], ends[at]
-        stream = view.streams.get(StreamId(stream_ids[at]))
+        stream = view[STREAMS].get(StreamId(stream_ids[at]))
         if stream is not None and stream.tags.get("kind") in LIGHT_KINDS:
             continue
         kept_from = end if stream is None else min(max(stream.start_offset, start), end)

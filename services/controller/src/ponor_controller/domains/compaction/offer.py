@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from ponor_metadata.rows import CompactionKind, CompactionRow, ObjectRow
-from ponor_metadata.view import View
+from ponor_metadata.nouns.compactions import CompactionKind, CompactionRow
+from ponor_metadata.nouns.objects import ObjectRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId, StreamId
 
 

@@ -13,18 +13,19 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Final
 
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import (
-    NO_NODE,
-    NO_STREAM,
-    CompactionKind,
-    CompactionRow,
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.compactions import COMPACTIONS, COMPACTIONS_OF_SOURCE, CompactionKind, CompactionRow
+from ponor_metadata.nouns.nodes import NO_NODE, NODES
+from ponor_metadata.nouns.objects import (
+    OBJECTS,
+    STREAM_SET_OBJECTS,
+    STREAM_SET_OBJECTS_AT,
     ObjectRow,
     ObjectState,
     StreamSetObjectRow,
 )
-from ponor_metadata.tables import COMPACTIONS_OF_SOURCE, STREAM_OBJECTS_OF, STREAM_SET_OBJECTS_AT
-from ponor_metadata.view import View
+from ponor_metadata.nouns.streams import NO_STREAM, STREAM_OBJECTS, STREAM_OBJECTS_OF
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from ponor_controller.domains.compaction.fitting import Widths, find_fitting
@@ -104,7 +105,7 @@ class Offering:
 
     def _of_nodes(self, view: View, bounds: Bounds) -> list[Offer]:
         """One of each node that the look reaches; the next look begins behind the last of them."""
-        nodes = [row.node_id for row in self._image.nodes]
+        nodes = [row.node_id for row in self._image[NODES]]
         begin = next((i for i, each in enumerate(nodes) if each == self._next_node), 0)
         found: list[Offer] = []
         rows_left = SET_OBJECTS_PER_LOOK
@@ -123,7 +124,7 @@ class Offering:
         return found
 
     def _window(self, node_id: NodeId, rows_max: int) -> Sequence[StreamSetObjectRow]:
-        rows = self._image.stream_set_objects.find(STREAM_SET_OBJECTS_AT, node_id)
+        rows = self._image[STREAM_SET_OBJECTS].find(STREAM_SET_OBJECTS_AT, node_id)
         begin = self._windows.get(node_id, 0)
         if begin >= len(rows):
             begin = 0
@@ -193,7 +194,7 @@ class Offering:
         return found
 
     def _of_stream(self, stream_id: StreamId, start: int, view: View, bounds: Bounds) -> Offer | None:
-        singles = self._image.stream_objects.find(STREAM_OBJECTS_OF, stream_id)
+        singles = self._image[STREAM_OBJECTS].find(STREAM_OBJECTS_OF, stream_id)
         begin = bisect_left(singles, start, key=attrgetter("start_offset"))
         objects: list[StreamObject] = []
         for single in singles[begin : begin + STREAM_OBJECTS_PER_LOOK]:
@@ -224,7 +225,7 @@ class Offering:
         return found
 
     def _of_worn_one(self, object_id: ObjectId, view: View, bounds: Bounds) -> Offer | None:
-        several, row = view.stream_set_objects.get(object_id), self._free(object_id, view, bounds)
+        several, row = view[STREAM_SET_OBJECTS].get(object_id), self._free(object_id, view, bounds)
         if several is None or row is None or row.size_bytes > bounds.source_bytes_max:
             return None
         share = trimmed_share(view, several, PIECES_BEFORE_OFFER)
@@ -235,10 +236,10 @@ class Offering:
 
     def _free(self, object_id: ObjectId, view: View, bounds: Bounds) -> ObjectRow | None:
         """The row, if it may be a source now: what is proposed and not committed yet counts."""
-        row = view.objects.get(object_id)
+        row = view[OBJECTS].get(object_id)
         if row is None or row.state is not ObjectState.COMMITTED:
             return None
-        if view.compactions.find(COMPACTIONS_OF_SOURCE, object_id):
+        if view[COMPACTIONS].find(COMPACTIONS_OF_SOURCE, object_id):
             return None
         until_ms, sources_max = self._given_up.get(object_id, (0, 0))
         return None if sources_max == 1 and until_ms > bounds.now_ms else row

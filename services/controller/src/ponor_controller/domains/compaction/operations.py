@@ -14,11 +14,20 @@ from dataclasses import dataclass, field
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata import counters
-from ponor_metadata.levels import LEVEL_COMPACTION
-from ponor_metadata.ranges import DecodedRanges, RangesOverlapError, decode_ranges, encode_runs, join_runs
-from ponor_metadata.rows import CompactionKind, CompactionRow, ObjectRow, ObjectState
-from ponor_metadata.view import View, is_current
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.cluster import LEVEL_COMPACTION
+from ponor_metadata.nouns.compactions import COMPACTIONS, CompactionKind, CompactionRow
+from ponor_metadata.nouns.nodes import is_current
+from ponor_metadata.nouns.objects import OBJECTS, STREAM_SET_OBJECTS, ObjectRow, ObjectState
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS
+from ponor_metadata.tables.ranges import (
+    DecodedRanges,
+    RangesOverlapError,
+    decode_ranges,
+    encode_runs,
+    join_runs,
+)
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from ponor_controller.domains.compaction.coverage import Run, StartOf, find_difference
@@ -50,7 +59,7 @@ def lease_compaction(body: wire.LeaseCompaction, situation: Situation) -> Decisi
             f"a lease of {body.ttl_ms} ms for {body.source_bytes_max} bytes; ask for at least 1 of each",
         )
     decision = Decision()
-    for row in situation.view.compactions:
+    for row in situation.view[COMPACTIONS]:
         if not is_vacant(row, situation.view, situation.now_ms):
             continue
         left = sources_left(situation.view, row)
@@ -63,7 +72,7 @@ def lease_compaction(body: wire.LeaseCompaction, situation: Situation) -> Decisi
             situation.compactions.given_up(row, situation.now_ms)
         elif fits:
             return _grant(body, situation, decision, _Lease.anew(row, left))
-    if len(situation.view.compactions) >= situation.settings.compaction.compaction_tasks_max:
+    if len(situation.view[COMPACTIONS]) >= situation.settings.compaction.compaction_tasks_max:
         return decision
     offer = situation.compactions.next(situation.view, situation.now_ms, body.source_bytes_max)
     return decision if offer is None else _grant(body, situation, decision, _Lease.first(offer, situation))
@@ -137,7 +146,7 @@ def is_vacant(row: CompactionRow, view: View, now_ms: int) -> bool:
 
 def sources_left(view: View, row: CompactionRow) -> list[ObjectRow]:
     """The sources that are still there. The others held nothing that is wanted: a source goes with its last live offset."""
-    rows = map(view.objects.get, row.source_ids)
+    rows = map(view[OBJECTS].get, row.source_ids)
     return [each for each in rows if each is not None and each.state is ObjectState.COMMITTED]
 
 
@@ -197,7 +206,7 @@ def _grant(body: wire.LeaseCompaction, situation: Situation, decision: Decision,
             size_bytes=each.size_bytes,
         )
     for stream_id in _streams_in(lease, situation.view):
-        stream = situation.view.streams.get(stream_id)
+        stream = situation.view[STREAMS].get(stream_id)
         if stream is not None:
             granted.streams.add(
                 stream_id=stream_id,
@@ -215,7 +224,7 @@ def _streams_in(lease: _Lease, view: View) -> list[StreamId]:
         return [StreamId(lease.stream_id)]
     found: set[StreamId] = set()
     for each in lease.sources:
-        held = view.stream_set_objects.get(each.object_id)
+        held = view[STREAM_SET_OBJECTS].get(each.object_id)
         assert held is not None
         found.update(held.ranges.decoded.stream_ids())
     return sorted(found)
@@ -260,7 +269,7 @@ def _starts(view: View) -> StartOf:
 
     def start_of(stream_id: StreamId) -> int | None:
         if stream_id not in found:
-            stream = view.streams.get(stream_id)
+            stream = view[STREAMS].get(stream_id)
             found[stream_id] = None if stream is None else stream.start_offset
         return found[stream_id]
 
@@ -270,12 +279,12 @@ def _starts(view: View) -> StartOf:
 def _held_by(sources: Sequence[ObjectRow], view: View) -> list[DecodedRanges]:
     parts: list[DecodedRanges] = []
     for each in sources:
-        single = view.stream_objects.get(each.object_id)
+        single = view[STREAM_OBJECTS].get(each.object_id)
         if single is not None:
             run = single.stream_id, single.start_offset, single.end_offset
             parts.append(DecodedRanges(*(array("q", [number]) for number in run)))
             continue
-        several = view.stream_set_objects.get(each.object_id)
+        several = view[STREAM_SET_OBJECTS].get(each.object_id)
         assert several is not None, f"object {each.object_id} is COMMITTED and belongs to nobody"
         parts.append(several.ranges.decoded)
     return parts
@@ -346,7 +355,7 @@ def _was_committed(body: wire.CommitCompaction, situation: Situation) -> bool:
     ids = [each.object_id for each in body.stream_objects]
     if body.HasField("stream_set_object"):
         ids.append(body.stream_set_object.object_id)
-    rows = [situation.view.objects.get(ObjectId(each)) for each in ids]
+    rows = [situation.view[OBJECTS].get(ObjectId(each)) for each in ids]
     return any(each is not None and each.size_bytes > 0 for each in rows) and all(
         each is not None
         and each.state is not ObjectState.PREPARED
@@ -356,7 +365,7 @@ def _was_committed(body: wire.CommitCompaction, situation: Situation) -> bool:
 
 
 def _held(task_id: int, token: int, situation: Situation) -> CompactionRow | None:
-    row, caller = situation.view.compactions.get(task_id), situation.caller
+    row, caller = situation.view[COMPACTIONS].get(task_id), situation.caller
     if row is None:
         return None
     held = (row.worker_id, row.worker_epoch, row.token) == (caller.node_id, caller.node_epoch, token)

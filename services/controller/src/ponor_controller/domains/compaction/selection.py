@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ponor_metadata.rows import ObjectRow
+from ponor_metadata.nouns.objects import ObjectRow
 
 from ponor_controller.settings import CompactionSettings
 

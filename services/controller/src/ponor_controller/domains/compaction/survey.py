@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import Final
 
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import NodeRole, ObjectRow, StreamObjectRow, StreamSetObjectRow
-from ponor_metadata.view import View
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.nodes import NODES, NodeRole
+from ponor_metadata.nouns.objects import OBJECTS, STREAM_SET_OBJECTS, ObjectRow, StreamSetObjectRow
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, StreamObjectRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId, ObjectId, StreamId
 
 from ponor_controller.domains.compaction.selection import STREAM_OBJECT_METADATA_BYTES
@@ -73,14 +75,14 @@ class Survey:
 
     def step(self) -> bool:
         """Look at a few more rows; whether this finished a survey."""
-        set_objects = self._image.stream_set_objects.after(self._last_set_object, ROWS_PER_STEP)
+        set_objects = self._image[STREAM_SET_OBJECTS].after(self._last_set_object, ROWS_PER_STEP)
         for several in set_objects:
             self._see_set_object(several)
             self._last_set_object = several.object_id
         left = ROWS_PER_STEP - len(set_objects)
         if left == 0:
             return False
-        singles = self._image.stream_objects.after(self._last_stream_object, left)
+        singles = self._image[STREAM_OBJECTS].after(self._last_stream_object, left)
         for single in singles:
             self._see_stream_object(single)
             self._last_stream_object = single.object_id
@@ -90,7 +92,7 @@ class Survey:
         return True
 
     def _see_set_object(self, several: StreamSetObjectRow) -> None:
-        walked, row = self._walked, self._image.objects.get(several.object_id)
+        walked, row = self._walked, self._image[OBJECTS].get(several.object_id)
         assert row is not None
         walked.data_bytes += row.size_bytes
         # About three bytes and a half of packed ranges and more per stream: counted without decoding.
@@ -106,7 +108,7 @@ class Survey:
             walked.oldest_at_ms = row.committed_at_ms
 
     def _see_stream_object(self, single: StreamObjectRow) -> None:
-        walked, row = self._walked, self._image.objects.get(single.object_id)
+        walked, row = self._walked, self._image[OBJECTS].get(single.object_id)
         assert row is not None
         walked.data_bytes += row.size_bytes
         walked.metadata_bytes += STREAM_OBJECT_METADATA_BYTES
@@ -126,5 +128,5 @@ class Survey:
 
 def is_compacted(view: View, row: ObjectRow) -> bool:
     """Whether a compactor made the object: whoever prepared it is in its row."""
-    node = view.nodes.get(NodeId(row.node_id))
+    node = view[NODES].get(NodeId(row.node_id))
     return node is not None and node.role is NodeRole.COMPACTOR

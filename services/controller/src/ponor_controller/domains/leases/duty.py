@@ -10,9 +10,9 @@ import logging
 from typing import Final
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.rows import SnapshotRow
-from ponor_metadata.view import View
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.snapshot_leases import SNAPSHOTS, SnapshotRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import ObjectId
 from ponor_runtime.telemetry import Telemetry
 
@@ -51,7 +51,7 @@ class PinnedBytes:
         if oldest.begun_at_ms != self._since_ms:
             self._since_ms, self.size_bytes = oldest.begun_at_ms, 0
             self._counted = (oldest.begun_at_ms - 1, ObjectId((1 << 63) - 1))
-        rows = self._image.objects.destroyed_after(self._counted, ROWS_PER_STEP)
+        rows = self._image.packed_objects.destroyed_after(self._counted, ROWS_PER_STEP)
         for row in rows:
             self.size_bytes += row.size_bytes
             self._counted = (row.destroyed_at_ms, row.object_id)
@@ -73,15 +73,15 @@ class LeaseDriver:
         self._pinned = PinnedBytes(proposer.view.image)
         self._broken = telemetry.counter("ponor_snapshot_leases_broken_total")
         leading.on_change(self._pinned.restart)
-        telemetry.gauge("ponor_snapshot_leases", lambda: len(proposer.view.image.snapshots))
+        telemetry.gauge("ponor_snapshot_leases", lambda: len(proposer.view.image[SNAPSHOTS]))
         telemetry.gauge("ponor_snapshot_pinned_bytes", lambda: self._pinned.size_bytes)
 
     def step(self) -> float | None:
         """End what is due. Seconds until the next look, while there are leases."""
         view, now_ms = self._proposer.view, self._proposer.now_ms()
-        due = [row for row in view.snapshots if row.leased_until_ms <= now_ms]
+        due = [row for row in view[SNAPSHOTS] if row.leased_until_ms <= now_ms]
         records = [self._expire(row) for row in due]
-        left = [row for row in view.snapshots if row.leased_until_ms > now_ms]
+        left = [row for row in view[SNAPSHOTS] if row.leased_until_ms > now_ms]
         oldest = min(left, key=lambda row: (row.begun_at_ms, row.lease_id), default=None)
         more = self._pinned.count(None if due else _committed(oldest, view, self._proposer.view.image))
         if (
@@ -128,6 +128,6 @@ def _committed(row: SnapshotRow | None, view: View, image: MetadataImage) -> Sna
     """The row, once it is committed: what is counted is."""
     return (
         row
-        if row is not None and row.lease_id in image.snapshots and row.lease_id in view.snapshots
+        if row is not None and row.lease_id in image[SNAPSHOTS] and row.lease_id in view[SNAPSHOTS]
         else None
     )

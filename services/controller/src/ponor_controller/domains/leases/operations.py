@@ -10,9 +10,9 @@ from typing import NamedTuple
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import cluster_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata import counters
-from ponor_metadata.rows import SnapshotRow
-from ponor_metadata.view import View
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.snapshot_leases import SNAPSHOTS, SnapshotRow
+from ponor_metadata.tables.schema import View
 from ponor_rpc.errors import OperationError
 
 from ponor_controller.settings import SnapshotLeaseSettings
@@ -41,10 +41,10 @@ def open_lease(
             f"a snapshot's holder has {len(request.holder)} characters; give 1 to {HOLDER_CHARACTERS_MAX}",
         )
     _require_ttl(request.ttl_ms)
-    if len(view.snapshots) >= settings.snapshot_leases_max:
+    if len(view[SNAPSHOTS]) >= settings.snapshot_leases_max:
         raise _refuse(
             error_pb2.ERROR_CODE_OVERLOADED,
-            f"{len(view.snapshots)} snapshots are being read, as many as there may be; close some, or try later",
+            f"{len(view[SNAPSHOTS])} snapshots are being read, as many as there may be; close some, or try later",
         )
     row = SnapshotRow(
         lease_id=counters.next_value(view, counters.SNAPSHOT),
@@ -72,7 +72,7 @@ def renew_lease(
         OperationError: SNAPSHOT_EXPIRED, or INVALID_REQUEST.
     """
     _require_ttl(request.ttl_ms)
-    row = view.snapshots.get(request.lease_id)
+    row = view[SNAPSHOTS].get(request.lease_id)
     if row is None or row.leased_until_ms <= now_ms:
         raise _refuse(
             error_pb2.ERROR_CODE_SNAPSHOT_EXPIRED,
@@ -89,7 +89,7 @@ def renew_lease(
 
 def close_lease(request: wire.CloseSnapshot, view: View) -> list[records_pb2.Record]:
     """The record that ends the lease; none when it is over."""
-    row = view.snapshots.get(request.lease_id)
+    row = view[SNAPSHOTS].get(request.lease_id)
     return [] if row is None else [released(row)]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from ponor_metadata.nouns.topics import MOVES
 from ponor_runtime.telemetry import Telemetry
 from ponor_runtime.tracing import TraceContext
 
@@ -42,7 +43,7 @@ class MoveDriver:
     def step(self) -> float | None:
         """Do what is due. Seconds until the next look, while anything moves."""
         view, now_ms = self._proposer.view, self._proposer.now_ms()
-        if not len(view.moves):
+        if not len(view[MOVES]):
             return None
         settled_in_s = self._activity.settled_in_s()
         due = find_due(view, now_ms, self._activity.is_suspected, settled_in_ms=round(settled_in_s * 1000))
@@ -51,7 +52,7 @@ class MoveDriver:
             for deed in due.deeds:
                 self._tell(deed)
         waits = [] if due.again_at_ms is None else [(due.again_at_ms - now_ms) / 1000]
-        nodes = (node_id for move in view.moves for node_id in (move.source_id, move.target_id))
+        nodes = (node_id for move in view[MOVES] for node_id in (move.source_id, move.target_id))
         for node_id in dict.fromkeys(nodes):
             suspected_in_s = self._activity.suspected_in_s(node_id)
             if suspected_in_s is not None:

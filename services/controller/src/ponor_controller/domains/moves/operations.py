@@ -12,8 +12,9 @@ from typing import Final
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.levels import LEVEL_BROKERS
-from ponor_metadata.rows import MoveCause, MoveRow, NodeRole, PartitionRow
+from ponor_metadata.nouns.cluster import LEVEL_BROKERS
+from ponor_metadata.nouns.nodes import NODES, NodeRole
+from ponor_metadata.nouns.topics import MOVES, PARTITIONS, MoveCause, MoveRow, PartitionRow
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 
@@ -36,7 +37,7 @@ def move_partitions(body: wire.MovePartitions, situation: Situation) -> Decision
     def begin(move: wire.PartitionMove) -> records_pb2.Record | None:
         partition = _require_partition(move.topic_id, move.partition, situation)
         target_id = NodeId(move.target_id)
-        present = situation.view.moves.get((partition.topic_id, partition.partition))
+        present = situation.view[MOVES].get((partition.topic_id, partition.partition))
         if target_id == partition.leader_id:
             return None if present is None else _keep(present, "asked to stay", situation)
         if present is not None:
@@ -74,7 +75,7 @@ def cancel_moves(body: wire.CancelMoves, situation: Situation) -> Decision:
 
     def cancel(wanted: wire.PartitionName) -> records_pb2.Record:
         partition = _require_partition(wanted.topic_id, wanted.partition, situation)
-        move = situation.view.moves.get((partition.topic_id, partition.partition))
+        move = situation.view[MOVES].get((partition.topic_id, partition.partition))
         if move is None or wanted.leader_epoch not in (0, partition.leader_epoch):
             raise refuse(
                 error_pb2.ERROR_CODE_NO_MOVE,
@@ -105,7 +106,7 @@ def elect_moved(body: wire.ElectMoved, situation: Situation) -> Decision:
                 f"{_name(partition)} is led by broker {partition.leader_id} at epoch {partition.leader_epoch}; "
                 f"broker {caller_id} cannot give it up at epoch {wanted.leader_epoch}",
             )
-        move = situation.view.moves.get((partition.topic_id, partition.partition))
+        move = situation.view[MOVES].get((partition.topic_id, partition.partition))
         _require_closed(partition, move, situation)
         if move is None:
             return changes.elected(situation.view, partition, caller_id, situation.traceparent)
@@ -166,7 +167,7 @@ def _cause(cause: int) -> MoveCause:
 
 
 def _require_partition(topic_id: bytes, number: int, situation: Situation) -> PartitionRow:
-    partition = situation.view.partitions.get((topic_id, number))
+    partition = situation.view[PARTITIONS].get((topic_id, number))
     if partition is None:
         raise refuse(
             error_pb2.ERROR_CODE_TOPIC_NOT_FOUND,
@@ -178,7 +179,7 @@ def _require_partition(topic_id: bytes, number: int, situation: Situation) -> Pa
 def _require_leader(partition: PartitionRow, situation: Situation) -> None:
     """Only a source that lives can close what it has."""
     leader_id = partition.leader_id
-    if not is_live(situation.view.nodes.get(leader_id), situation.is_suspected):
+    if not is_live(situation.view[NODES].get(leader_id), situation.is_suspected):
         raise refuse(
             error_pb2.ERROR_CODE_NO_BROKER,
             f"{_name(partition)} is led by broker {leader_id}, which is fenced or silent; it moves by failover, or once that broker is back",
@@ -186,7 +187,7 @@ def _require_leader(partition: PartitionRow, situation: Situation) -> None:
 
 
 def _require_target(target_id: NodeId, situation: Situation) -> None:
-    node = situation.view.nodes.get(target_id)
+    node = situation.view[NODES].get(target_id)
     if node is None or node.role is not NodeRole.BROKER:
         raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"no broker {target_id} is registered")
     if not is_live(node, situation.is_suspected) or node.draining:

@@ -20,8 +20,10 @@ from enum import Enum
 from typing import Final
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.rows import MoveRow
-from ponor_metadata.view import View, cluster_of
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.nodes import NODES
+from ponor_metadata.nouns.topics import MOVES, MoveRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.domains.moves import rules
@@ -80,11 +82,11 @@ def find_due(
     """
     cluster = cluster_of(view)
     if cluster is not None and cluster.stop_until_ms > now_ms:
-        return Due(again_at_ms=cluster.stop_until_ms if len(view.moves) else None)
+        return Due(again_at_ms=cluster.stop_until_ms if len(view[MOVES]) else None)
     due = Due()
     fenced = _fence_stuck(view, now_ms, settled_in_ms, due)
     nodes = _Nodes(view, is_suspected, fenced)
-    for move in view.moves:
+    for move in view[MOVES]:
         source_lost, target_lost = nodes.is_lost(move.source_id), nodes.is_lost(move.target_id)
         if now_ms < move.elect_at_ms and not source_lost and not target_lost:
             due.again(move.elect_at_ms)
@@ -120,24 +122,24 @@ class _Nodes:
 
     def has_no_rights(self, node_id: NodeId) -> bool:
         """Fenced, or about to be."""
-        node = self._view.nodes.get(node_id)
+        node = self._view[NODES].get(node_id)
         return node is None or node.fenced or node_id in self.fenced
 
     def is_lost(self, node_id: NodeId) -> bool:
         """Fenced or silent: it opens nothing that is moved to it, and asks for nothing."""
         lost = self._lost.get(node_id)
         if lost is None:
-            lost = self._lost[node_id] = not is_live(self._view.nodes.get(node_id), self.is_suspected)
+            lost = self._lost[node_id] = not is_live(self._view[NODES].get(node_id), self.is_suspected)
         return lost
 
 
 def _fence_stuck(view: View, now_ms: int, settled_in_ms: int, due: Due) -> dict[NodeId, None]:
     """Fence sources that hold streams of a move that should long be over."""
     fenced: dict[NodeId, None] = {}
-    for move in view.moves:
+    for move in view[MOVES]:
         if now_ms < move.elect_at_ms or move.source_id in fenced:
             continue
-        node = view.nodes.get(move.source_id)
+        node = view[NODES].get(move.source_id)
         if node is None or node.fenced or not _holds(view, move):
             continue
         at_ms = max(fence_at_ms(move), now_ms + settled_in_ms)
@@ -152,7 +154,7 @@ def _fence_stuck(view: View, now_ms: int, settled_in_ms: int, due: Due) -> dict[
 
 
 def _holds(view: View, move: MoveRow) -> bool:
-    node = view.nodes.get(move.source_id)
+    node = view[NODES].get(move.source_id)
     return node is not None and rules.holds_stream(view, node, move)
 
 

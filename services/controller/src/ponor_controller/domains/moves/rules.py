@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.rows import MoveRow, NodeRow, PartitionRow, StreamRow
-from ponor_metadata.tables import STREAMS_OF_PARTITION
-from ponor_metadata.view import View
+from ponor_metadata.nouns.nodes import NODES, NodeRow
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_PARTITION, StreamRow
+from ponor_metadata.nouns.topics import PARTITIONS, MoveRow, PartitionRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.shared_rules import move_records as changes
@@ -19,13 +20,13 @@ from ponor_controller.shared_rules.placement import candidates, is_live, led_cou
 
 def open_stream(view: View, topic_id: bytes, partition: int) -> StreamRow | None:
     """A stream of the partition that somebody holds open; None when all are closed, and nobody can append."""
-    streams = view.streams.find(STREAMS_OF_PARTITION, (topic_id.hex(), str(partition)))
+    streams = view[STREAMS].find(STREAMS_OF_PARTITION, (topic_id.hex(), str(partition)))
     return next((row for row in streams if row.open), None)
 
 
 def holds_stream(view: View, node: NodeRow, move: MoveRow) -> bool:
     """Whether this life of a node holds a stream of the partition open. A leader that still waits for the recovery of the log before holds none."""
-    streams = view.streams.find(STREAMS_OF_PARTITION, (move.topic_id.hex(), str(move.partition)))
+    streams = view[STREAMS].find(STREAMS_OF_PARTITION, (move.topic_id.hex(), str(move.partition)))
     return any(
         row.open and (row.node_id, row.node_epoch) == (node.node_id, node.node_epoch) for row in streams
     )
@@ -33,7 +34,7 @@ def holds_stream(view: View, node: NodeRow, move: MoveRow) -> bool:
 
 def moving_partition(view: View, move: MoveRow) -> PartitionRow:
     """The partition of a move."""
-    partition = view.partitions.get((move.topic_id, move.partition))
+    partition = view[PARTITIONS].get((move.topic_id, move.partition))
     assert partition is not None, "a move ends with its topic"
     assert partition.leader_id == move.source_id, "a move ends with its source's leadership"
     return partition
@@ -54,7 +55,7 @@ def electee(
     living = [
         node_id
         for node_id in preferred
-        if node_id not in without and is_live(view.nodes.get(node_id), is_suspected)
+        if node_id not in without and is_live(view[NODES].get(node_id), is_suspected)
     ]
     if living and living[0] == preferred[0]:
         return living[0]

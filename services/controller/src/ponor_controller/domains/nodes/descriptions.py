@@ -5,16 +5,11 @@ from __future__ import annotations
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import cluster_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.rows import NodeRole, NodeRow
-from ponor_metadata.tables import (
-    MOVES_FROM,
-    MOVES_TO,
-    PARTITIONS_LED_BY,
-    STREAMS_OPEN_AT,
-    WALS_OF,
-    WALS_RECOVERED_BY,
-)
-from ponor_metadata.view import View
+from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
+from ponor_metadata.nouns.topics import MOVES, MOVES_FROM, MOVES_TO, PARTITIONS, PARTITIONS_LED_BY
+from ponor_metadata.nouns.wals import WALS, WALS_OF, WALS_RECOVERED_BY
+from ponor_metadata.tables.schema import View
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 
@@ -23,7 +18,7 @@ from ponor_controller.server.cluster_ports import Heard
 
 def describe_nodes(view: View, heard: Heard) -> wire.NodesDescription:
     """Every node that has a role, by node id."""
-    rows = sorted((row for row in view.nodes if row.role is not NodeRole.NONE), key=lambda row: row.node_id)
+    rows = sorted((row for row in view[NODES] if row.role is not NodeRole.NONE), key=lambda row: row.node_id)
     return wire.NodesDescription(nodes=[_describe(row, heard) for row in rows])
 
 
@@ -33,7 +28,7 @@ def unregister_node(node_id: NodeId, view: View, heard: Heard) -> list[records_p
     Raises:
         OperationError: NODE_NOT_FOUND; INVALID_REQUEST for a node that lives or holds something.
     """
-    row = view.nodes.get(node_id)
+    row = view[NODES].get(node_id)
     if row is None:
         raise OperationError(
             error_pb2.ERROR_CODE_NODE_NOT_FOUND,
@@ -76,10 +71,11 @@ def _describe(row: NodeRow, heard: Heard) -> wire.NodeDescription:
 
 def _held(row: NodeRow, view: View) -> str:
     counts = {
-        "partitions": len(view.partitions.find(PARTITIONS_LED_BY, row.node_id)),
-        "open streams": len(view.streams.find(STREAMS_OPEN_AT, row.node_id)),
-        "write-ahead logs": len(view.wals.find(WALS_OF, row.node_id)),
-        "logs to recover": len(view.wals.find(WALS_RECOVERED_BY, row.node_id)),
-        "moves": len(view.moves.find(MOVES_FROM, row.node_id)) + len(view.moves.find(MOVES_TO, row.node_id)),
+        "partitions": len(view[PARTITIONS].find(PARTITIONS_LED_BY, row.node_id)),
+        "open streams": len(view[STREAMS].find(STREAMS_OPEN_AT, row.node_id)),
+        "write-ahead logs": len(view[WALS].find(WALS_OF, row.node_id)),
+        "logs to recover": len(view[WALS].find(WALS_RECOVERED_BY, row.node_id)),
+        "moves": len(view[MOVES].find(MOVES_FROM, row.node_id))
+        + len(view[MOVES].find(MOVES_TO, row.node_id)),
     }
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)

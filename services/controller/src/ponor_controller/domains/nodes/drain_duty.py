@@ -9,8 +9,8 @@ import logging
 from typing import Final
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.rows import MoveCause, PartitionRow
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.topics import MoveCause, PartitionRow
 from ponor_runtime.identity import NodeId
 from ponor_runtime.telemetry import Telemetry
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ponor_metadata.rows import NodeRow, PartitionRow
-from ponor_metadata.tables import MOVES_FROM, PARTITIONS_LED_BY
-from ponor_metadata.view import View
+from ponor_metadata.nouns.nodes import NODES, NodeRow
+from ponor_metadata.nouns.topics import MOVES, MOVES_FROM, PARTITIONS, PARTITIONS_LED_BY, PartitionRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.shared_rules.placement import spread
@@ -20,8 +20,8 @@ def draining_brokers(view: View) -> list[NodeRow]:
     """Brokers that drain and still lead something, by node id."""
     return [
         row
-        for row in view.nodes
-        if row.draining and not row.fenced and view.partitions.find(PARTITIONS_LED_BY, row.node_id)
+        for row in view[NODES]
+        if row.draining and not row.fenced and view[PARTITIONS].find(PARTITIONS_LED_BY, row.node_id)
     ]
 
 
@@ -41,14 +41,14 @@ def next_wave(
         in_flight_max: moves that may be under way from one source.
         may_move: whether a partition may be tried now; one whose move has just been cancelled waits a little.
     """
-    under_way = len(view.moves.find(MOVES_FROM, source_id))
+    under_way = len(view[MOVES].find(MOVES_FROM, source_id))
     if 2 * under_way > in_flight_max:
         return []
     chosen: list[PartitionRow] = []
-    for partition in view.partitions.find(PARTITIONS_LED_BY, source_id):
+    for partition in view[PARTITIONS].find(PARTITIONS_LED_BY, source_id):
         if len(chosen) == in_flight_max - under_way:
             break
-        if (partition.topic_id, partition.partition) not in view.moves and may_move(partition):
+        if (partition.topic_id, partition.partition) not in view[MOVES] and may_move(partition):
             chosen.append(partition)
     targets: Sequence[NodeId] = spread(counts, len(chosen))
     for target_id in targets:

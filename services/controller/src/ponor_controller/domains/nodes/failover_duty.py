@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from ponor_metadata.rows import NodeRole, NodeRow, WalKind, WalRow
-from ponor_metadata.view import View, cluster_of, is_current
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow, WalKind, is_current
+from ponor_metadata.nouns.wals import WALS, WalRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import NodeEpoch, NodeId
 from ponor_runtime.telemetry import Telemetry
@@ -77,14 +79,14 @@ class FailoverDriver:
 
     def _forget_fenced(self, view: View) -> None:
         """Those that are gone for certain count no more when it comes to whether too many are gone at once."""
-        for node in view.nodes:
+        for node in view[NODES]:
             if node.fenced:
                 self._activity.forget(node.node_id)
 
     def _waits(self, view: View, failures: Failures) -> list[float]:
         """When each broker that may be fenced could be suspected."""
         waits = [LOOK_S] if failures.blocked else []
-        for node in view.nodes:
+        for node in view[NODES]:
             if node.role is not NodeRole.BROKER or node.fenced or node.wal is not WalKind.OBJECT:
                 continue
             suspected_in_s = self._activity.suspected_in_s(node.node_id)
@@ -118,7 +120,7 @@ class FailoverDriver:
 
 def orphans(view: View) -> list[WalRow]:
     """Logs in the store whose owner is gone and that are not closed yet: each is being recovered, or waits for it."""
-    return [row for row in view.wals if not is_current(view, row.node_id, row.wal_epoch)]
+    return [row for row in view[WALS] if not is_current(view, row.node_id, row.wal_epoch)]
 
 
 def _elections_by_source(elected: Sequence[Election]) -> list[str]:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.rows import NO_LEADER, NodeRole, NodeRow, PartitionRow, WalKind, WalRow
-from ponor_metadata.tables import PARTITIONS_LED_BY, WALS_RECOVERED_BY
-from ponor_metadata.view import View, is_current
+from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow, WalKind, is_current
+from ponor_metadata.nouns.topics import MOVES, NO_LEADER, PARTITIONS, PARTITIONS_LED_BY, PartitionRow
+from ponor_metadata.nouns.wals import WALS, WALS_RECOVERED_BY, WalRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.domains.nodes.registration import assign_recovery
@@ -96,7 +97,7 @@ class _Look:
     def __init__(self, view: View, is_suspected: Callable[[NodeId], bool]) -> None:
         self._view = view
         self._suspects = is_suspected
-        self._brokers = [row for row in view.nodes if row.role is NodeRole.BROKER]
+        self._brokers = [row for row in view[NODES] if row.role is NodeRole.BROKER]
         self._targets = candidates(view, is_suspected)
         self._found = Failures()
 
@@ -119,10 +120,10 @@ class _Look:
     def _assign(self) -> None:
         fenced = {(node.node_id, node.node_epoch) for node in self._found.fenced}  # for look-ups only
         recoveries = {
-            node.node_id: len(self._view.wals.find(WALS_RECOVERED_BY, node.node_id))
+            node.node_id: len(self._view[WALS].find(WALS_RECOVERED_BY, node.node_id))
             for node in self._recoverers()
         }
-        for wal in self._view.wals:
+        for wal in self._view[WALS]:
             owner = (wal.node_id, wal.wal_epoch)
             if (is_current(self._view, *owner) and owner not in fenced) or self._is_recovered(wal):
                 continue
@@ -134,7 +135,7 @@ class _Look:
                 return
             recoverer_id = min(recoveries, key=lambda node_id: (recoveries[node_id], node_id))
             recoveries[recoverer_id] += 1
-            recoverer = self._view.nodes.get(recoverer_id)
+            recoverer = self._view[NODES].get(recoverer_id)
             assert recoverer is not None
             self._found.assigned.append(Assignment(wal, recoverer))
 
@@ -146,7 +147,7 @@ class _Look:
         return [node for node in live if ranks[node.node_id] == best]
 
     def _is_recovered(self, wal: WalRow) -> bool:
-        recoverer = self._view.nodes.get(wal.recoverer_id)
+        recoverer = self._view[NODES].get(wal.recoverer_id)
         is_there = is_live(recoverer, self._suspects)
         return is_there and recoverer is not None and recoverer.node_epoch == wal.recoverer_epoch
 
@@ -160,7 +161,7 @@ class _Look:
             if len(self._found.elected) + len(spreading) == PARTITIONS_PER_STEP_MAX:
                 self._found.more = True
                 break
-            move = self._view.moves.get((partition.topic_id, partition.partition))
+            move = self._view[MOVES].get((partition.topic_id, partition.partition))
             if move is not None and move.target_id in counts:
                 self._found.elected.append(Election(partition, move.target_id))
             else:
@@ -171,7 +172,7 @@ class _Look:
 
     def _leaderless(self) -> Iterator[PartitionRow]:
         """Partitions whose leader is gone for good: it has no rights, and others can recover its log."""
-        partitions = self._view.partitions
+        partitions = self._view[PARTITIONS]
         yield from partitions.find(PARTITIONS_LED_BY, NO_LEADER)
         fenced = {node.node_id for node in self._found.fenced}  # for look-ups only
         for node in self._brokers:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.levels import LEVEL_BROKERS
-from ponor_metadata.rows import NodeRole, NodeRow
-from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT, WALS_OF
+from ponor_metadata.nouns.cluster import LEVEL_BROKERS
+from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
+from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY
+from ponor_metadata.nouns.wals import WALS, WALS_OF
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_role
@@ -41,19 +43,19 @@ def leave_cluster(_: wire.LeaveCluster, situation: Situation) -> Decision:
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_level(situation.view, LEVEL_BROKERS, "leaving the cluster")
     caller, view = situation.caller, situation.view
-    leads = len(view.partitions.find(PARTITIONS_LED_BY, caller.node_id))
+    leads = len(view[PARTITIONS].find(PARTITIONS_LED_BY, caller.node_id))
     if leads:
         raise refuse(
             error_pb2.ERROR_CODE_MOVE_UNDER_WAY,
             f"broker {caller.node_id} leads {leads} partitions; drain it and wait until it leads none",
         )
-    stream = next(iter(view.streams.find(STREAMS_OPEN_AT, caller.node_id)), None)
+    stream = next(iter(view[STREAMS].find(STREAMS_OPEN_AT, caller.node_id)), None)
     if stream is not None:
         raise refuse(
             error_pb2.ERROR_CODE_STREAM_NOT_CLOSED,
             f"broker {caller.node_id} holds stream {stream.stream_id} open at epoch {stream.stream_epoch}; close its streams first",
         )
-    wal = next((row for row in view.wals.find(WALS_OF, caller.node_id)), None)
+    wal = next((row for row in view[WALS].find(WALS_OF, caller.node_id)), None)
     if wal is not None:
         raise refuse(
             error_pb2.ERROR_CODE_WAL_NOT_HELD,
@@ -64,7 +66,7 @@ def leave_cluster(_: wire.LeaveCluster, situation: Situation) -> Decision:
 
 
 def _require_broker(node_id: NodeId, situation: Situation) -> NodeRow:
-    node = situation.view.nodes.get(node_id)
+    node = situation.view[NODES].get(node_id)
     if node is None or node.role is not NodeRole.BROKER or node.fenced:
         raise refuse(error_pb2.ERROR_CODE_NODE_NOT_FOUND, f"no broker {node_id} is registered and alive")
     return node
@@ -72,7 +74,7 @@ def _require_broker(node_id: NodeId, situation: Situation) -> NodeRow:
 
 def _require_place(node: NodeRow, situation: Situation) -> None:
     """Somebody must be there to take what the broker has; otherwise it had better stop as the last one does."""
-    if not situation.view.partitions.find(PARTITIONS_LED_BY, node.node_id):
+    if not situation.view[PARTITIONS].find(PARTITIONS_LED_BY, node.node_id):
         return
     if not candidates(situation.view, situation.is_suspected, without=(node.node_id,)):
         raise refuse(

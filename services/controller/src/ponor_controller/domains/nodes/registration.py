@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.epochs import epoch_floor, next_leader_epoch, next_node_epoch
-from ponor_metadata.levels import LEVEL_BROKERS
-from ponor_metadata.rows import NodeRole, NodeRow, PartitionRow, WalKind, WalRow
-from ponor_metadata.tables import PARTITIONS_LED_BY, STREAMS_OPEN_AT, WALS_OF
-from ponor_metadata.view import View, cluster_of, is_current
+from ponor_metadata.nouns.cluster import LEVEL_BROKERS, cluster_of, epoch_floor
+from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow, WalKind, is_current, next_node_epoch
+from ponor_metadata.nouns.quorum import QUORUM
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
+from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY, PartitionRow, next_leader_epoch
+from ponor_metadata.nouns.wals import WALS, WALS_OF, WalRow
+from ponor_metadata.tables.schema import View
 from ponor_runtime.host_port import HOST_CHARACTERS_MAX, PORT_MAX
 from ponor_runtime.identity import NODE_ID_BOUND, NodeEpoch, NodeId, cluster_of_node
 
@@ -47,7 +49,7 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
     _check_hello(hello, view)
     _check_quorum_incarnation(hello, view)
     node_id = NodeId(hello.node_id)
-    row = view.nodes.get(node_id)
+    row = view[NODES].get(node_id)
     if row is not None and row.incarnation == hello.incarnation and row.node_epoch >= epoch_floor(view):
         if row.fenced:
             raise refuse(
@@ -66,9 +68,9 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
     node_epoch = next_node_epoch(view, row)
     records = _fence(row)
     records.append(_registered(hello, node_epoch, now_ms))
-    for partition in view.partitions.find(PARTITIONS_LED_BY, node_id):
+    for partition in view[PARTITIONS].find(PARTITIONS_LED_BY, node_id):
         records.append(raise_leader_epoch(view, partition))
-    for wal in view.wals.find(WALS_OF, node_id):
+    for wal in view[WALS].find(WALS_OF, node_id):
         if not _is_recovered_elsewhere(wal, view):
             records.append(assign_recovery(wal, node_id, node_epoch))
     return Registration(node_epoch, records)
@@ -83,7 +85,7 @@ def _check_role(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
             f"node {hello.node_id} is registered as a {row.role.name.lower()}: give this {role} another node id, or, if that node is gone for good, "
             f"free its id with `ponor cluster unregister {hello.node_id}`",
         )
-    if any(member.node_id == hello.node_id for member in view.quorum):
+    if any(member.node_id == hello.node_id for member in view[QUORUM]):
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
             f"node {hello.node_id} is a controller: give this {role} another node id",
@@ -146,7 +148,7 @@ def _check_wal_kind(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
         require_level(view, LEVEL_BROKERS, "a write-ahead log in the object store")
     if row is None or row.wal is kind:
         return
-    if view.streams.find(STREAMS_OPEN_AT, row.node_id) or view.wals.find(WALS_OF, row.node_id):
+    if view[STREAMS].find(STREAMS_OPEN_AT, row.node_id) or view[WALS].find(WALS_OF, row.node_id):
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
             f"node {row.node_id} has its write-ahead log in {_PLACES[row.wal]} and may have acknowledged records there: "

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ponor_metadata.image import MetadataImage
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAMS
 from ponor_runtime.identity import ObjectId, StreamId
 
 IDS_PER_VISIT: Final = 16
@@ -31,13 +32,13 @@ def dead_objects(image: MetadataImage, stream_ids: Sequence[StreamId]) -> Iterat
 
 def start_of(image: MetadataImage, stream_id: StreamId) -> int | None:
     """The stream's first live offset; None if the stream was deleted."""
-    stream = image.streams.get(stream_id)
+    stream = image[STREAMS].get(stream_id)
     return None if stream is None else stream.start_offset
 
 
 def _dead_stream_objects(image: MetadataImage, stream_id: StreamId) -> Iterator[ObjectId | None]:
-    for object_id in map(ObjectId, image.stream_objects.ids_of(stream_id)):
-        row, start = image.stream_objects.get(object_id), start_of(image, stream_id)
+    for object_id in map(ObjectId, image.packed_stream_objects.ids_of(stream_id)):
+        row, start = image[STREAM_OBJECTS].get(object_id), start_of(image, stream_id)
         if row is None:
             yield None
         elif start is None or row.end_offset <= start:
@@ -51,12 +52,12 @@ def _dead_set_objects(image: MetadataImage, stream_ids: Sequence[StreamId]) -> I
     """Visit each stream set object once, however many of the streams it holds."""
     candidates: dict[ObjectId, None] = {}
     for stream_id in stream_ids:
-        found = image.stream_set_objects.ids_with(stream_id)
+        found = image.packed_stream_set_objects.ids_with(stream_id)
         candidates.update(dict.fromkeys(map(ObjectId, found)))
         for _ in range(len(found) // IDS_PER_VISIT + 1):
             yield None
     for object_id in candidates:
-        pieces = image.stream_set_objects.pieces_of(object_id)
+        pieces = image.packed_stream_set_objects.pieces_of(object_id)
         if pieces is None:
             yield None
             continue

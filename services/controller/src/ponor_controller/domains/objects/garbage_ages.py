@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ponor_metadata.rows import ObjectRow, ObjectState
-from ponor_metadata.tables import OBJECTS_WAITING
+from ponor_metadata.nouns.objects import OBJECTS, OBJECTS_WAITING, ObjectRow, ObjectState
 from ponor_runtime.telemetry import Telemetry
 
 from ponor_controller.kernel.proposer import Proposer
@@ -33,7 +32,7 @@ class GarbageAges:
 
     def step(self) -> float:
         """Look at the front of what waits."""
-        objects, now_ms = self._proposer.view.image.objects, self._proposer.now_ms()
+        objects, now_ms = self._proposer.view.image[OBJECTS], self._proposer.now_ms()
         for state in STATES:
             waiting = objects.find(OBJECTS_WAITING, state)
             oldest = next(iter(waiting), None)

@@ -11,11 +11,10 @@ from itertools import islice
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata import counters
-from ponor_metadata.apply_snapshots import pinned_since_ms
-from ponor_metadata.rows import ObjectRow, ObjectState
-from ponor_metadata.tables import OBJECTS_WAITING
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.objects import OBJECTS, OBJECTS_WAITING, ObjectRow, ObjectState
+from ponor_metadata.nouns.snapshot_leases import pinned_since_ms
 from ponor_runtime.identity import ObjectId
 
 from ponor_controller.kernel.decisions import (
@@ -100,7 +99,9 @@ def confirm_deleted(body: wire.ConfirmDeleted, situation: Situation) -> Decision
     require_role(situation, records_pb2.NODE_ROLE_GC)
     require_count(len(body.object_ids), situation.settings.claim_count_max, "objects")
     require_distinct(body.object_ids, "object")
-    rows = [row for row in map(situation.view.objects.get, map(ObjectId, body.object_ids)) if row is not None]
+    rows = [
+        row for row in map(situation.view[OBJECTS].get, map(ObjectId, body.object_ids)) if row is not None
+    ]
     for row in rows:
         _check_claim(row, situation)
     if not rows:
@@ -115,7 +116,7 @@ def _due_objects(situation: Situation) -> Iterator[ObjectRow]:
 
     A lease that ran out has the delay too: a put that its writer gave up may be under way still, and what arrives after the deletion is nobody's for ever.
     """
-    objects, delay_ms = situation.view.objects, situation.settings.destroy_delay_ms
+    objects, delay_ms = situation.view[OBJECTS], situation.settings.destroy_delay_ms
     now_ms = situation.now_ms
     pinned_ms = pinned_since_ms(situation.view)
     for row in objects.find(OBJECTS_WAITING, ObjectState.DESTROYED):

@@ -12,7 +12,9 @@ from itertools import chain, islice
 from typing import Final
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.rows import ObjectState
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
+from ponor_metadata.nouns.streams import RECLAIMS, STREAMS
+from ponor_metadata.nouns.topics import DELETIONS
 from ponor_rpc.errors import OperationError
 from ponor_runtime.clock import Clock
 from ponor_runtime.identity import ObjectId, StreamId
@@ -65,8 +67,8 @@ class ReclaimDriver:
         self._turn = 0
         self._destroyed = telemetry.counter("ponor_controller_objects_reclaimed_total")
         image = proposer.view.image
-        telemetry.gauge("ponor_controller_streams_to_reclaim", lambda: len(image.reclaims))
-        telemetry.gauge("ponor_controller_topic_deletions", lambda: len(image.deletions))
+        telemetry.gauge("ponor_controller_streams_to_reclaim", lambda: len(image[RECLAIMS]))
+        telemetry.gauge("ponor_controller_topic_deletions", lambda: len(image[DELETIONS]))
         leading.on_change(self._restart)
 
     def step(self) -> float | None:
@@ -81,15 +83,15 @@ class ReclaimDriver:
                 self._pass = None
                 raise
         image = self._proposer.view.image
-        if records or len(image.deletions) or len(image.reclaims) or self._orphans is not None:
+        if records or len(image[DELETIONS]) or len(image[RECLAIMS]) or self._orphans is not None:
             return PAUSE_S
         return max(0.0, (self._orphans_due_ns - self._clock.monotonic_ns()) / 1e9)
 
     def _next_duty(self) -> Callable[[], list[records_pb2.Record]]:
         """What this step works at: by turns, because topics that are deleted without a pause must not keep trims waiting."""
         image = self._proposer.view.image
-        duties = [self._purge] if len(image.deletions) else []
-        if len(image.reclaims):
+        duties = [self._purge] if len(image[DELETIONS]) else []
+        if len(image[RECLAIMS]):
             duties.append(self._reclaim)
         if self._orphans is not None or self._clock.monotonic_ns() >= self._orphans_due_ns:
             duties.append(self._adopt_orphans)
@@ -102,13 +104,13 @@ class ReclaimDriver:
 
     def _purge(self) -> list[records_pb2.Record]:
         view = self._proposer.view
-        (row,) = view.image.deletions.after(None, 1)
+        (row,) = view.image[DELETIONS].after(None, 1)
         return purge(view, row.topic_id, PURGED_PER_STEP)
 
     def _reclaim(self) -> list[records_pb2.Record]:
         view = self._proposer.view
         if self._pass is None:
-            ids = [row.stream_id for row in view.image.reclaims.after(None, STREAMS_PER_PASS)]
+            ids = [row.stream_id for row in view.image[RECLAIMS].after(None, STREAMS_PER_PASS)]
             starts = {stream_id: start_of(view.image, stream_id) for stream_id in ids}
             self._pass = _Pass(dead_objects(view.image, ids), starts)
         dead, is_over = self._search(self._pass)
@@ -124,13 +126,13 @@ class ReclaimDriver:
 
     def _search(self, search: _Pass) -> tuple[list[ObjectId], bool]:
         """Go on for one step; the dead objects that one batch may destroy, and whether the search is over."""
-        objects, dead, pieces = self._proposer.view.objects, list[ObjectId](), 0
+        objects, dead, pieces = self._proposer.view[OBJECTS], list[ObjectId](), 0
         left_over, search.left_over = search.left_over, ()
         for visits, found in enumerate(chain(left_over, search.found), 1):
             # A compaction may have destroyed the object meanwhile.
             row = None if found is None else objects.get(found)
             if found is not None and row is not None and row.state is ObjectState.COMMITTED:
-                several = self._proposer.view.image.stream_set_objects.pieces_of(found)
+                several = self._proposer.view.image.packed_stream_set_objects.pieces_of(found)
                 pieces += 0 if several is None else len(several)
                 if dead and pieces > PIECES_DESTROYED_PER_STEP:
                     search.left_over = (found,)
@@ -145,7 +147,7 @@ class ReclaimDriver:
         view = self._proposer.view
         done = []
         for stream_id, start in search.starts.items():
-            stream = view.streams.get(stream_id)
+            stream = view[STREAMS].get(stream_id)
             if (None if stream is None else stream.start_offset) == start:
                 done.append(stream_id)
         if not done:

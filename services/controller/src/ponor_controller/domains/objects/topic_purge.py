@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.overlay import Overlay
-from ponor_metadata.tables import STREAMS_OF_TOPIC
-from ponor_metadata.topic_tags import parse_topic_id
-from ponor_metadata.view import View
+from ponor_metadata.image.memory_table import index_keys
+from ponor_metadata.image.overlay import Overlay
+from ponor_metadata.nouns.keys import KEYS
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_TOPIC
+from ponor_metadata.nouns.topics import DELETIONS, TOPICS, parse_topic_id
+from ponor_metadata.tables.schema import View
 
 KEYS_OF_PARTITIONS: Final = "partition/"
 KEYS_PER_LOOK: Final = 256
@@ -23,18 +25,18 @@ def purge(view: Overlay, topic_id: bytes, limit: int) -> list[records_pb2.Record
     """Records that delete at most `limit` streams and keys of a deleted topic; the record that ends its deletion when there are none left."""
     records: list[records_pb2.Record] = []
     named = topic_id.hex()
-    for stream in view.image.streams.find(STREAMS_OF_TOPIC, named)[:limit]:
-        if stream.stream_id in view.streams:
+    for stream in view.image[STREAMS].find(STREAMS_OF_TOPIC, named)[:limit]:
+        if stream.stream_id in view[STREAMS]:
             deleted = records_pb2.StreamDeleted(stream_id=stream.stream_id)
             records.append(records_pb2.Record(stream_deleted=deleted))
     prefix = f"{KEYS_OF_PARTITIONS}{named}/"
-    for row in view.image.keys.after(prefix, max(0, limit - len(records))):
+    for row in view.image[KEYS].after(prefix, max(0, limit - len(records))):
         if not row.key.startswith(prefix):
             break
-        if row.key in view.keys:
+        if row.key in view[KEYS]:
             records.append(records_pb2.Record(key_deleted=records_pb2.KeyDeleted(key=row.key)))
     # Streams are looked for among those in flight too. Keys need not be: none is put for a topic that does not exist.
-    if not records and not len(view.streams.find(STREAMS_OF_TOPIC, named)):
+    if not records and not len(view[STREAMS].find(STREAMS_OF_TOPIC, named)):
         purged = records_pb2.TopicPurged(topic_id=topic_id)
         records.append(records_pb2.Record(topic_purged=purged))
     return records
@@ -47,10 +49,10 @@ def find_orphans(view: Overlay) -> Iterator[bytes | None]:
         Once for each index key or row that is visited: the id of such a topic, or None.
     """
     image = view.image
-    for named in image.streams.index_keys(STREAMS_OF_TOPIC):
+    for named in index_keys(image[STREAMS], STREAMS_OF_TOPIC):
         yield _orphaned(view, named)
     after = KEYS_OF_PARTITIONS
-    while some := image.keys.after(after, KEYS_PER_LOOK):
+    while some := image[KEYS].after(after, KEYS_PER_LOOK):
         for row in some:
             if not row.key.startswith(KEYS_OF_PARTITIONS):
                 return
@@ -60,6 +62,6 @@ def find_orphans(view: Overlay) -> Iterator[bytes | None]:
 
 def _orphaned(view: View, named: str) -> bytes | None:
     topic_id = parse_topic_id(named)
-    if topic_id is None or topic_id in view.topics or topic_id in view.deletions:
+    if topic_id is None or topic_id in view[TOPICS] or topic_id in view[DELETIONS]:
         return None
     return topic_id

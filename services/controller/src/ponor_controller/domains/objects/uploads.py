@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.ranges import encode_runs
-from ponor_metadata.rows import ObjectState, StreamRow
+from ponor_metadata.nouns.objects import OBJECTS, ObjectState
+from ponor_metadata.nouns.streams import StreamRow
+from ponor_metadata.tables.ranges import encode_runs
 from ponor_runtime.identity import NodeId, ObjectId
 
 from ponor_controller.domains.streams.operations import destructions, require_owner, stream_finder
@@ -130,7 +131,7 @@ def require_prepared(object_id: int, size_bytes: int, situation: Situation) -> N
         OperationError: OBJECT_NOT_PREPARED, OBJECT_EXPIRED, or INVALID_REQUEST for an empty object.
     """
     caller = situation.caller
-    row = situation.view.objects.get(ObjectId(object_id))
+    row = situation.view[OBJECTS].get(ObjectId(object_id))
     if (
         row is None
         or row.state is not ObjectState.PREPARED

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ponor_metadata.levels import LEVEL_QUORUM, level_of
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import LEVEL_QUORUM, cluster_of, level_of
+from ponor_metadata.nouns.quorum import QUORUM
 from ponor_runtime.runtime import Runtime
 
 from ponor_controller.consensus.address_book import AddressBook
@@ -47,9 +47,9 @@ class QuorumRecords:
         view = self._proposer.view
         if level_of(view) < LEVEL_QUORUM:
             return
-        logged = members_of_rows(view.quorum) or self._identity.initial_voters
+        logged = members_of_rows(view[QUORUM]) or self._identity.initial_voters
         present = tuple(self._with_addresses(member) for member in logged)
-        if present != members_of_rows(view.quorum):
+        if present != members_of_rows(view[QUORUM]):
             self._proposer.propose([voters_set(present)])
 
     def _with_addresses(self, member: Member) -> Member:

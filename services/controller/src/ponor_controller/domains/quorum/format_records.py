@@ -9,7 +9,7 @@ import base64
 from collections.abc import Sequence
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.levels import LEVEL_COMPACTION, METADATA_LEVEL
+from ponor_metadata.nouns.cluster import LEVEL_COMPACTION, METADATA_LEVEL
 from ponor_runtime.identity import DEFAULT_TENANT, ClusterOrdinal
 from ponor_runtime.randomness import Randomness
 

@@ -13,8 +13,9 @@ from typing import Final
 
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.view import cluster_of
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.quorum import QUORUM
 from ponor_raft.errors import MembershipChangeError, NotLeaderError, TransferError
 from ponor_raft.follower_progress import FollowerProgress
 from ponor_raft.membership import LEARNERS_MAX, VOTERS_MAX
@@ -128,7 +129,7 @@ class RaftQuorum:
         return self._proposer.view.image
 
     def _members(self) -> tuple[Member, ...]:
-        return members_of_rows(self._proposer.view.quorum)
+        return members_of_rows(self._proposer.view[QUORUM])
 
     def _state(self, member: Member, progress: FollowerProgress | None) -> wire.MemberState:
         node = self._driver.node

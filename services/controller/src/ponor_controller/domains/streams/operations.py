@@ -12,12 +12,11 @@ from functools import partial
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata import counters
-from ponor_metadata.epochs import epoch_floor
-from ponor_metadata.rows import StreamRow
-from ponor_metadata.tables import STREAMS_OF_TOPIC
-from ponor_metadata.topic_tags import parse_topic_id
-from ponor_metadata.view import View
+from ponor_metadata.nouns import counters
+from ponor_metadata.nouns.cluster import epoch_floor
+from ponor_metadata.nouns.streams import STREAMS, STREAMS_OF_TOPIC, StreamRow
+from ponor_metadata.nouns.topics import DELETIONS, parse_topic_id
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import StreamId
 
 from ponor_controller.domains.streams.wals import Writer, writer
@@ -147,7 +146,9 @@ def delete_streams(body: wire.DeleteStreams, situation: Situation) -> Decision:
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     require_count(len(body.stream_ids), situation.settings.streams_per_operation_max, "streams")
     require_distinct(body.stream_ids, "stream")
-    rows = [row for row in map(situation.view.streams.get, map(StreamId, body.stream_ids)) if row is not None]
+    rows = [
+        row for row in map(situation.view[STREAMS].get, map(StreamId, body.stream_ids)) if row is not None
+    ]
     for row in rows:
         if row.open and row.node_id != situation.caller.node_id:
             raise refuse(
@@ -171,20 +172,20 @@ def destructions(object_ids: Sequence[int], now_ms: int) -> list[records_pb2.Rec
 
 def find_stream(view: View, stream_id: int) -> StreamRow | None:
     """The stream's row; None if there is none, or if its topic is being deleted: a deleted topic's streams are gone for everybody before their rows are."""
-    row = view.streams.get(StreamId(stream_id))
-    if row is None or not len(view.deletions):
+    row = view[STREAMS].get(StreamId(stream_id))
+    if row is None or not len(view[DELETIONS]):
         return row
     return None if any(_is_deleted(view, named) for named in STREAMS_OF_TOPIC.keys(row)) else row
 
 
 def stream_finder(view: View) -> Callable[[int], StreamRow | None]:
     """`find_stream` for an operation on many streams: whether any topic is being deleted is asked once."""
-    return partial(find_stream, view) if len(view.deletions) else view.streams.get  # type: ignore[return-value]  # ids are ints
+    return partial(find_stream, view) if len(view[DELETIONS]) else view[STREAMS].get  # type: ignore[return-value]  # ids are ints
 
 
 def _is_deleted(view: View, named: str) -> bool:
     topic_id = parse_topic_id(named)
-    return topic_id is not None and topic_id in view.deletions
+    return topic_id is not None and topic_id in view[DELETIONS]
 
 
 def require_stream(situation: Situation, stream_id: int) -> StreamRow:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.apply_wals import open_stream_of
-from ponor_metadata.levels import LEVEL_BROKERS
-from ponor_metadata.rows import StreamRow, WalKind, WalRow
+from ponor_metadata.nouns.cluster import LEVEL_BROKERS
+from ponor_metadata.nouns.nodes import NODES, WalKind
+from ponor_metadata.nouns.streams import StreamRow
+from ponor_metadata.nouns.wals import WALS, WalRow, open_stream_of
 from ponor_runtime.identity import NodeEpoch, NodeId
 
 from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_role
@@ -54,7 +55,7 @@ def open_wal(_: wire.OpenWal, situation: Situation) -> Decision:
             error_pb2.ERROR_CODE_INVALID_REQUEST,
             f"node {caller.node_id} registered with its write-ahead log in a file; register it with one in the object store",
         )
-    if (caller.node_id, caller.node_epoch) in situation.view.wals:
+    if (caller.node_id, caller.node_epoch) in situation.view[WALS]:
         return Decision()
     opened = records_pb2.WalOpened(node_id=caller.node_id, wal_epoch=caller.node_epoch)
     return Decision([records_pb2.Record(wal_opened=opened)])
@@ -110,7 +111,7 @@ def writer(situation: Situation, recovered: wire.WalName | None = None) -> Write
         return Writer(row.node_id, row.wal_epoch, row)
     if _kind(situation) is WalKind.FILE:
         return Writer(caller.node_id, None, None)
-    own = situation.view.wals.get((caller.node_id, caller.node_epoch))
+    own = situation.view[WALS].get((caller.node_id, caller.node_epoch))
     if own is None:
         raise refuse(
             error_pb2.ERROR_CODE_WAL_NOT_HELD,
@@ -141,13 +142,13 @@ def trims(acting: Writer, trim_sequence: int) -> list[records_pb2.Record]:
 
 
 def _kind(situation: Situation) -> WalKind:
-    node = situation.view.nodes.get(situation.caller.node_id)
+    node = situation.view[NODES].get(situation.caller.node_id)
     assert node is not None, "sessions begin after registration"
     return node.wal
 
 
 def _row(name: wire.WalName, situation: Situation) -> WalRow | None:
-    return situation.view.wals.get((NodeId(name.node_id), NodeEpoch(name.wal_epoch)))
+    return situation.view[WALS].get((NodeId(name.node_id), NodeEpoch(name.wal_epoch)))
 
 
 def _require_recoverer(row: WalRow, situation: Situation) -> None:

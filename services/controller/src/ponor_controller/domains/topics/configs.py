@@ -21,7 +21,8 @@ from ponor_kafka.configs.changes import (
     changed_topic_configs,
 )
 from ponor_kafka.configs.definition import ConfigError
-from ponor_metadata.rows import ALL_BROKERS, NodeRole
+from ponor_metadata.nouns.nodes import ALL_BROKERS, BROKER_CONFIGS, NODES, NodeRole
+from ponor_metadata.nouns.topics import TOPICS
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_role
@@ -42,7 +43,7 @@ _KINDS: Final = MappingProxyType(
 def alter_topic_configs(body: wire.AlterTopicConfigs, situation: Situation) -> Decision:
     """A topic's own settings, all or none of the changes."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
-    topic = situation.view.topics.get(body.topic_id)
+    topic = situation.view[TOPICS].get(body.topic_id)
     if topic is None:
         raise refuse(error_pb2.ERROR_CODE_TOPIC_NOT_FOUND, f"there is no topic with id {body.topic_id.hex()}")
     try:
@@ -61,10 +62,10 @@ def alter_broker_configs(body: wire.AlterBrokerConfigs, situation: Situation) ->
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     node_id = NodeId(body.node_id)
     if node_id != ALL_BROKERS:
-        node = situation.view.nodes.get(node_id)
+        node = situation.view[NODES].get(node_id)
         if node is None or node.role is not NodeRole.BROKER:
             raise refuse(error_pb2.ERROR_CODE_INVALID_REQUEST, f"no broker {node_id} is registered")
-    row = situation.view.broker_configs.get(node_id)
+    row = situation.view[BROKER_CONFIGS].get(node_id)
     present = {} if row is None else row.configs
     try:
         after = changed_broker_configs(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
+from ponor_metadata.nouns.keys import KEYS
 
 from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_count
 from ponor_controller.shared_rules.partition_rights import require_key_rights
@@ -50,7 +51,7 @@ def _put(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
             f"the value of key {key!r} has {len(value)} bytes; at most {settings.value_bytes_max} are kept",
         )
-    held = situation.view.keys.get(key)
+    held = situation.view[KEYS].get(key)
     if held is not None:
         answer.value, answer.created = held.value, False
         return

@@ -13,10 +13,18 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_kafka.configs.changes import checked_topic_configs
 from ponor_kafka.configs.definition import ConfigError
-from ponor_metadata.epochs import next_leader_epoch
-from ponor_metadata.rows import NodeRole, TopicRow
-from ponor_metadata.tables import PARTITIONS_OF, TOPICS_NAMED, TOPICS_OF_TENANT
-from ponor_metadata.view import View
+from ponor_metadata.nouns.cluster import TENANTS
+from ponor_metadata.nouns.nodes import NODES, NodeRole
+from ponor_metadata.nouns.topics import (
+    PARTITIONS,
+    PARTITIONS_OF,
+    TOPICS,
+    TOPICS_NAMED,
+    TOPICS_OF_TENANT,
+    TopicRow,
+    next_leader_epoch,
+)
+from ponor_metadata.tables.schema import View
 from ponor_runtime.identity import NodeId, TenantId
 
 from ponor_controller.domains.topics.configs import check_sizes
@@ -66,7 +74,7 @@ def create_partitions(body: wire.CreatePartitions, situation: Situation) -> Deci
     """More partitions for a topic; those it has stay where they are."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
     topic = _require_topic(body.topic_id, situation)
-    present = len(situation.view.partitions.find(PARTITIONS_OF, topic.topic_id))
+    present = len(situation.view[PARTITIONS].find(PARTITIONS_OF, topic.topic_id))
     if body.count <= present:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_PARTITIONS,
@@ -94,7 +102,7 @@ def delete_topic(body: wire.DeleteTopic, situation: Situation) -> Decision:
 
 
 def _require_topic(topic_id: bytes, situation: Situation) -> TopicRow:
-    topic = situation.view.topics.get(topic_id)
+    topic = situation.view[TOPICS].get(topic_id)
     if topic is None:
         raise refuse(
             error_pb2.ERROR_CODE_TOPIC_NOT_FOUND,
@@ -105,7 +113,7 @@ def _require_topic(topic_id: bytes, situation: Situation) -> TopicRow:
 
 def _require_tenant(body: wire.CreateTopic, situation: Situation) -> TenantId:
     tenant_id = TenantId(body.tenant_id)
-    if tenant_id not in situation.view.tenants:
+    if tenant_id not in situation.view[TENANTS]:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST, f"there is no tenant {body.tenant_id!r}; create it first"
         )
@@ -116,7 +124,7 @@ def _check_name(name: str, tenant_id: TenantId, situation: Situation) -> None:
     problem = name_problem(name)
     if problem is not None:
         raise refuse(error_pb2.ERROR_CODE_INVALID_TOPIC, problem)
-    topics = situation.view.topics
+    topics = situation.view[TOPICS]
     if topics.find(TOPICS_NAMED, (tenant_id, name)):
         raise refuse(error_pb2.ERROR_CODE_TOPIC_EXISTS, f"Topic '{name}' already exists.")
     if not has_collision_characters(name):
@@ -150,7 +158,7 @@ def _check_partitions(name: str, partitions: int, new: int, situation: Situation
             error_pb2.ERROR_CODE_INVALID_PARTITIONS,
             f"{partitions} partitions for topic {name!r}; a topic has at most {settings.partitions_per_topic_max}",
         )
-    present = len(situation.view.partitions)
+    present = len(situation.view[PARTITIONS])
     if present + new > settings.partitions_max:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_PARTITIONS,
@@ -171,7 +179,7 @@ def _checked_configs(configs: Mapping[str, str]) -> dict[str, str]:
 def _require_brokers(situation: Situation) -> dict[NodeId, int]:
     """Brokers for new partitions, with what they have: those that may get some; else those that live and drain; else better silent ones than none."""
     view, is_suspected = situation.view, situation.is_suspected
-    known = [row for row in view.nodes if row.role is NodeRole.BROKER and not row.fenced]
+    known = [row for row in view[NODES] if row.role is NodeRole.BROKER and not row.fenced]
     if not known:
         raise refuse(error_pb2.ERROR_CODE_NO_BROKER, "no broker is registered; start one and try again")
     brokers = (
@@ -185,7 +193,7 @@ def _require_brokers(situation: Situation) -> dict[NodeId, int]:
 def _new_topic_id(situation: Situation) -> bytes:
     while True:
         topic_id = situation.randomness.uuid().bytes
-        if topic_id not in RESERVED_TOPIC_IDS and topic_id not in situation.view.topics:
+        if topic_id not in RESERVED_TOPIC_IDS and topic_id not in situation.view[TOPICS]:
             return topic_id
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata import counters
+from ponor_metadata.nouns import counters
 
 from ponor_controller.kernel.decisions import Decision, Situation, require_count, require_role
 

@@ -14,7 +14,9 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
-from ponor_metadata.view import cluster_of
+from ponor_metadata.nouns.cluster import cluster_of
+from ponor_metadata.nouns.nodes import NODES
+from ponor_metadata.nouns.quorum import QUORUM
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection, ConnectionClosedError
@@ -122,7 +124,7 @@ class SessionService:
     def _leadership_changed(self) -> None:
         leads = self._leading.is_leading
         if leads and not self._leads:
-            self._activity.restart(row.node_id for row in self._proposer.view.nodes if not row.fenced)
+            self._activity.restart(row.node_id for row in self._proposer.view[NODES] if not row.fenced)
         if self._leads and not leads:
             self._losses += 1
             for session in tuple(self._sessions.values()):
@@ -191,7 +193,7 @@ class SessionService:
         if not registration.records:
             # A welcome says that the epoch still holds. A leader that was deposed while it did not run must not say so.
             await self._leading.read_index()
-        node = view.nodes.get(NodeId(hello.node_id))
+        node = view[NODES].get(NodeId(hello.node_id))
         assert node is not None
         if node.node_epoch != registration.node_epoch:
             raise OperationError(
@@ -265,7 +267,7 @@ class SessionService:
             registered_index=registered_index,
             cluster_time_ms=self._proposer.now_ms(),
             session_timeout_ms=self._settings.session_timeout_ms,
-            controller_addresses=[row.service_address for row in self._proposer.view.image.quorum],
+            controller_addresses=[row.service_address for row in self._proposer.view.image[QUORUM]],
             quorum_incarnation=cluster.incarnation,
             leader_term=reign.term,
             leader_nonce=reign.nonce,

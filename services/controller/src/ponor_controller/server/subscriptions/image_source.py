@@ -10,9 +10,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from ponor_metadata.image import MetadataImage
-from ponor_metadata.snapshot import begin_snapshot
-from ponor_metadata.view import cluster_of
+from ponor_metadata.image.image import MetadataImage
+from ponor_metadata.image.snapshot import begin_snapshot
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_runtime.clock import Clock
 
 SLICE_NS: Final = 5_000_000

@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from ponor.controller.v1 import subscription_service_pb2 as wire
-from ponor_metadata.untracking import untrack
+from ponor_metadata.image.storage_native import untrack
 
 FRAME_TARGET_BYTES = 1024 * 1024
 """A frame takes batches until it has this many bytes; a larger single batch goes alone."""

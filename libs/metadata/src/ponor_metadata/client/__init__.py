@@ -1,0 +1,1 @@
+"""Sessions, subscriptions and the other connections from a node to the controllers."""

@@ -1,0 +1,258 @@
+"""Before a node registers: which cluster do the controllers serve, does this node belong to it, and does its object store?
+
+Registration changes the cluster, and a node that works in the wrong one writes where nobody looks for its data. A cluster whose controllers lost their directories would otherwise
+come back as a new, empty one, which everybody joins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Final, TypeVar
+
+from ponor_runtime.disk import Disk
+from ponor_runtime.identity import ClusterOrdinal, NodeId, node_id_in
+from ponor_runtime.object_store import ObjectStore, ObjectStoreError
+from ponor_runtime.runtime import Runtime
+
+from ponor_metadata.client.cluster_client import ClusterClient
+from ponor_metadata.client.controllers import KnownControllers
+from ponor_metadata.client.errors import WrongClusterError
+from ponor_metadata.client.leader_calls import NoControllerError
+from ponor_metadata.client.seen_history import SeenHistory, read_seen
+from ponor_metadata.client.store_marker import (
+    PREFIX,
+    ClusterMarker,
+    MarkerDamagedError,
+    other_clusters,
+    put_marker,
+    read_copy,
+    read_marker,
+    write_copy,
+)
+
+LOG: Final = logging.getLogger("ponor.joining")
+ASK_SECONDS_MAX: Final = 10.0
+"""How long the controllers are asked before a line says that they do not answer; then they are asked again."""
+STORE_SECONDS_MAX: Final = 5.0
+"""How long the store may take until a line says that it is waited for, or until a node begins without it that may."""
+RETRY_SECONDS: Final = 0.5
+WAITS: Final = (
+    "waiting for the object store: the marker of %s must be checked in it before this node begins (%s)"
+)
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a node is told or remembers about its cluster.
+
+    Attributes:
+        cluster_id: the cluster that the node expects; empty: whichever the controllers serve, unless the store holds another.
+        share_store: whether the store may hold other clusters too.
+        has_marked: whether the cluster has marked its store, by what the controllers say: then a store without its marker is not its store.
+    """
+
+    cluster_id: str = ""
+    share_store: bool = False
+    has_marked: bool = False
+
+
+ANY_CLUSTER: Final = Membership()
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Where a node belongs. `node_id`: whole, also where only a number was configured."""
+
+    marker: ClusterMarker
+    node_id: NodeId
+    seen: tuple[SeenHistory, ...] = ()
+    """How far nodes of the cluster saw the controllers' log, as they wrote it down in the store."""
+    is_checked: bool = True
+    """Whether the store answered; otherwise the node calls `check_later`."""
+
+
+async def join(
+    runtime: Runtime,
+    controllers: Sequence[str] | KnownControllers,
+    node_id: NodeId,
+    membership: Membership,
+    store: ObjectStore,
+    stop: asyncio.Event,
+    *,
+    copy: PurePath | None = None,
+) -> Joined | None:
+    """Find the cluster and check that node, controllers and store belong together. Waits until they answer; None when told to stop before.
+
+    Args:
+        runtime: network and clock.
+        controllers: whom to ask.
+        node_id: as configured; a number below 2^16 is completed by the cluster's ordinal.
+        membership: what the node expects.
+        store: the object store, which gets the cluster's marker if no cluster has written to it.
+        stop: ends the wait.
+        copy: where a node that can work without the store keeps a copy of the marker. Where this file is, a store that does not answer is not waited for.
+
+    Raises:
+        WrongClusterError: they do not belong together.
+    """
+    loop = asyncio.get_running_loop()
+    joining = loop.create_task(_join(runtime, controllers, node_id, membership, store, copy), name="joining")
+    stopping = loop.create_task(stop.wait(), name="joining-stop")
+    try:
+        await asyncio.wait((joining, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return joining.result() if joining.done() else None
+    finally:
+        joining.cancel()
+        stopping.cancel()
+        await asyncio.gather(joining, stopping, return_exceptions=True)
+
+
+async def _join(
+    runtime: Runtime,
+    controllers: Sequence[str] | KnownControllers,
+    node_id: NodeId,
+    membership: Membership,
+    store: ObjectStore,
+    copy: PurePath | None,
+) -> Joined:
+    client = ClusterClient(runtime.network, runtime.clock, controllers)
+    identity = await _answer(lambda: client.describe_identity(timeout_s=ASK_SECONDS_MAX))
+    if membership.cluster_id not in ("", identity.cluster_id):
+        raise WrongClusterError(
+            f"this node belongs to cluster {membership.cluster_id}, the controllers serve cluster {identity.cluster_id}. If the controllers lost their directories, "
+            "stop them and mount the directories again; if this node is to join the new cluster, remove its data and correct cluster_id"
+        )
+    ordinal = ClusterOrdinal(identity.cluster_ordinal)
+    own = ClusterMarker(identity.cluster_id, ordinal, identity.namespace)
+    # Every node registers only after it found or put the marker.
+    nodes = await _answer(lambda: client.describe_nodes(timeout_s=ASK_SECONDS_MAX))
+    membership = replace(membership, has_marked=bool(nodes))
+    seen = await verify_store(runtime, store, own, membership, copy)
+    return Joined(own, node_id_in(ordinal, node_id), seen or (), is_checked=seen is not None)
+
+
+async def verify_store(
+    runtime: Runtime, store: ObjectStore, own: ClusterMarker, membership: Membership, copy: PurePath | None
+) -> tuple[SeenHistory, ...] | None:
+    """Check that a store is this cluster's; returns what nodes wrote down in it, None if the node begins without an answer. `copy` as in `join`.
+
+    Raises:
+        WrongClusterError: the store or the copy is of another cluster.
+        OSError: the copy cannot be read.
+    """
+    if copy is not None and await _is_proven(runtime.disk, copy, own):
+        return await _checked_soon(store, own, replace(membership, has_marked=True))
+    seen = await _until_checked(runtime, store, own, membership)
+    if copy is not None:
+        try:
+            await write_copy(runtime.disk, copy, own)
+        except OSError as error:  # a full disk: the broker can start all the same
+            LOG.warning(
+                "%s is not written (%s): the next start waits for the object store again", copy, error
+            )
+    return seen
+
+
+async def check_later(runtime: Runtime, store: ObjectStore, own: ClusterMarker) -> tuple[SeenHistory, ...]:
+    """Check the store of a node that began without it, as soon as it answers; returns what nodes recorded in it.
+
+    Raises:
+        WrongClusterError: the store is of another cluster, or not the one in which an earlier start found the marker.
+    """
+    return await _until_checked(runtime, store, own, Membership(share_store=True, has_marked=True))
+
+
+async def check_store(store: ObjectStore, own: ClusterMarker, membership: Membership) -> None:
+    """Check that a store is this cluster's, and mark it.
+
+    Raises:
+        WrongClusterError: the store holds another cluster.
+        ObjectStoreError: the store cannot be asked.
+    """
+    present = await read_marker(store, own.key)
+    others = ", ".join(await other_clusters(store, own))
+    if present is None and others and not membership.share_store:
+        raise WrongClusterError(
+            f"the object store holds {others}; the controllers serve {own}, which has no marker in it. If the controllers lost their directories, this is a new and empty cluster: "
+            "stop it and mount the directories again. If two clusters are to share this store, set share_store (`ponor up --share-store`, `objectStore.shareStore` of the chart); otherwise give this cluster another prefix"
+        )
+    if present is None and membership.has_marked and not await read_seen(store, own.namespace):
+        raise WrongClusterError(
+            f"the object store has no marker {own.key}, which {own} put into its store: this is another store, or another prefix. Correct object_store. "
+            f"If the objects were copied here, copy everything below {PREFIX} too"
+        )
+    if present is None:
+        present = await put_marker(store, own)
+    if present != own:
+        raise WrongClusterError(
+            f"the object store says that namespace {own.namespace} belongs to {present}, the controllers serve {own}; "
+            "give one of the two clusters another store"
+        )
+    if others:
+        LOG.warning("the object store holds other clusters beside %s: %s", own, others)
+
+
+async def _answer(ask: Callable[[], Awaitable[A]]) -> A:
+    while True:
+        try:
+            return await ask()
+        except NoControllerError as error:
+            LOG.warning("%s; asking again", error)
+
+
+async def _is_proven(disk: Disk, copy: PurePath, own: ClusterMarker) -> bool:
+    """Whether an earlier process of this directory found the marker in the store."""
+    try:
+        found = await read_copy(disk, copy)
+    except MarkerDamagedError as error:
+        LOG.warning("%s; the marker in the object store is checked instead", error)
+        return False
+    if found not in (None, own):
+        raise WrongClusterError(
+            f"{copy}: this directory belongs to {found}, the controllers serve {own}. If the controllers lost their directories, stop them and mount the directories again; "
+            "if this node is to join the other cluster, give it an empty directory"
+        )
+    return found is not None
+
+
+async def _checked_soon(
+    store: ObjectStore, own: ClusterMarker, membership: Membership
+) -> tuple[SeenHistory, ...] | None:
+    try:
+        async with asyncio.timeout(STORE_SECONDS_MAX):
+            return await _checked(store, own, membership)
+    except (ObjectStoreError, TimeoutError) as error:
+        LOG.warning(
+            "the marker of %s could not be checked (%s); this node begins without it, because an earlier start found it",
+            own,
+            str(error) or "no answer",
+        )
+        return None
+
+
+async def _until_checked(
+    runtime: Runtime, store: ObjectStore, own: ClusterMarker, membership: Membership
+) -> tuple[SeenHistory, ...]:
+    told = ""
+    patience = asyncio.get_running_loop().call_later(STORE_SECONDS_MAX, LOG.warning, WAITS, own, "no answer")
+    try:
+        while True:
+            try:
+                return await _checked(store, own, membership)
+            except ObjectStoreError as error:
+                if str(error) != told:
+                    told = str(error)
+                    LOG.warning(WAITS, own, error)
+                await runtime.clock.sleep(RETRY_SECONDS)
+    finally:
+        patience.cancel()
+
+
+async def _checked(store: ObjectStore, own: ClusterMarker, membership: Membership) -> tuple[SeenHistory, ...]:
+    await check_store(store, own, membership)
+    return await read_seen(store, own.namespace)

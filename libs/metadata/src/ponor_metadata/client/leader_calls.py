@@ -1,0 +1,108 @@
+"""One question to the controllers, one answer, whoever leads.
+
+What lives here: finding a controller that answers, for every service at which tools ask. Whatever changes something is idempotent at the controller, so a question whose answer
+was lost is simply asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+from ponor.common.v1 import error_pb2
+from ponor_rpc.errors import RETRY_SAME_OPERATION, OperationError
+from ponor_runtime.clock import Clock
+from ponor_runtime.network import ConnectionClosedError, Network
+
+from ponor_metadata.client.controllers import KnownControllers
+
+RETRY_S: Final = 0.1
+
+
+class Response(Protocol):
+    """An answer with the oneof `outcome`, of which `error` is one."""
+
+    @property
+    def error(self) -> error_pb2.Error: ...
+
+    def SerializeToString(self) -> bytes: ...  # noqa: N802 -- protobuf's name
+
+
+R = TypeVar("R", bound=Response)
+
+
+class NoControllerError(Exception):
+    """No controller gave an answer in time."""
+
+
+class LeaderCalls(Generic[R]):
+    """Asks at `addresses` (HOST:PORT of controllers' services) and wherever their answers point.
+
+    `KnownControllers` that a subscription shares outlive the replacement of every controller that was configured.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        addresses: Sequence[str] | KnownControllers,
+        method: str,
+        decode: Callable[[bytes], R],
+    ) -> None:
+        self._network = network
+        self._clock = clock
+        self._known = addresses if isinstance(addresses, KnownControllers) else KnownControllers(addresses)
+        self._method = method
+        self._decode = decode
+
+    async def ask(self, frame: bytes, *, answer_s_max: float, timeout_s: float) -> R:
+        """The answer of the leader, or of any controller where the service says that any will do.
+
+        Args:
+            frame: the request.
+            answer_s_max: how long one controller may take: one that is cut off does not refuse, it is silent, and others know the answer too.
+            timeout_s: how long to go on.
+
+        Raises:
+            OperationError: the request was refused for good.
+            NoControllerError: nobody answered within the time; the message has the last reason.
+        """
+        hint: str | None = None
+        reason = "none was reached"
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    addresses = self._known.all
+                    for address in (hint, *addresses) if hint else addresses:
+                        response, reason = await self._ask_at(address, frame, answer_s_max)
+                        if response is None:
+                            continue
+                        error = response.error
+                        if error.code == error_pb2.ERROR_CODE_UNSPECIFIED:
+                            return response
+                        if error.code not in RETRY_SAME_OPERATION:
+                            raise OperationError.from_proto(error)
+                        hint, reason = error.leader_address or None, error.message
+                        if hint is not None and hint != address:
+                            break
+                    await self._clock.sleep(RETRY_S)
+        except TimeoutError as error:
+            where = ", ".join(self._known.all)
+            raise NoControllerError(f"no answer from the controllers at {where}: {reason}") from error
+
+    async def _ask_at(self, address: str, frame: bytes, answer_s_max: float) -> tuple[R | None, str]:
+        try:
+            connection = await self._network.connect(address, self._method)
+        except ConnectionClosedError as error:
+            return None, str(error) or f"{address} cannot be reached"
+        try:
+            async with asyncio.timeout(answer_s_max):
+                await connection.send(frame)
+                return self._decode(await connection.receive()), ""
+        except ConnectionClosedError as error:
+            return None, str(error) or f"{address} closed the connection"
+        except TimeoutError:
+            return None, f"{address} is silent"
+        finally:
+            await connection.close()

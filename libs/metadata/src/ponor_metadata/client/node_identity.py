@@ -1,0 +1,48 @@
+"""Who a node process is, and how it says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponor.controller.v1.session_service_pb2 import Hello, Welcome
+from ponor.metadata.v1 import records_pb2
+from ponor_runtime.identity import NodeId
+
+from ponor_metadata.client.seen_history import SeenHistory
+from ponor_metadata.nouns.nodes import NodeRole, WalKind
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who says Hello. `incarnation`: 16 random bytes, drawn once at process start; `wal`: where a broker's write-ahead log lies."""
+
+    node_id: NodeId
+    role: NodeRole
+    incarnation: bytes
+    cluster_id: str = ""
+    kafka_host: str = ""
+    kafka_port: int = 0
+    wal: WalKind | None = None
+    seen: tuple[SeenHistory, ...] = ()
+    """What nodes of this cluster wrote down in the store before this process began."""
+
+    def hello(self, welcome: Welcome | None, seen: SeenHistory | None = None) -> Hello:
+        """The first frame of a session.
+
+        Args:
+            welcome: what the process was given before, whichever controller gave it.
+            seen: how far this process itself saw the log.
+        """
+        known = self.seen if seen is None else (*self.seen, seen)
+        return Hello(
+            cluster_id=self.cluster_id if welcome is None else welcome.cluster_id,
+            node_id=self.node_id,
+            role=records_pb2.NodeRole.ValueType(self.role),
+            incarnation=self.incarnation,
+            kafka_host=self.kafka_host,
+            kafka_port=self.kafka_port,
+            node_epoch=0 if welcome is None else welcome.node_epoch,
+            seen=[each.message() for each in known],
+            quorum_incarnation=0 if welcome is None else welcome.quorum_incarnation,
+            wal=records_pb2.WalKind.ValueType(0 if self.wal is None else self.wal),
+        )

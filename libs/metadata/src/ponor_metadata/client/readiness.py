@@ -1,0 +1,42 @@
+"""When a node is ready, as far as its conversations with the controllers say: its session is alive, and its image is current."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ponor_runtime.health import Health
+
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+
+STALENESS_MS_MAX: Final = 3_000
+"""A current subscription asks every 400 ms; an election takes a second or two."""
+
+
+def require_session(health: Health, session: SessionClient) -> None:
+    """Ready only while the leading controller is heard."""
+
+    def check() -> str:
+        silence_ms = session.silence_ms
+        if silence_ms is None:
+            return "this node is not registered with a controller yet"
+        if session.fenced.is_set():
+            return "the controllers fenced this process"
+        # The leader says something at least every third of the timeout; after the whole timeout it suspects this node.
+        if silence_ms > session.session_timeout_ms // 2:
+            return f"the leading controller has not been heard for {silence_ms} ms"
+        return ""
+
+    health.require("session", check)
+
+
+def require_current_image(health: Health, subscription: SubscriptionClient) -> None:
+    """Ready only while the image shows what is committed."""
+
+    def check() -> str:
+        staleness_ms = subscription.staleness_ms
+        if staleness_ms is None:
+            return "no controller has said yet what is committed"
+        return f"metadata are {staleness_ms} ms old" if staleness_ms > STALENESS_MS_MAX else ""
+
+    health.require("metadata", check)

@@ -1,0 +1,135 @@
+"""How far a node saw the controllers' log, and the copy of that in the object store.
+
+A controllers' directory that is copied and put back later lacks what was committed after the copy. Nobody can tell from the directory alone. Nodes can: before they do something in the
+store that cannot be undone (put an object under an id, trim a log, delete), they write down the index up to which they saw the log. A leader compares this with its own
+log when a node registers (docs/formats/cluster-marker.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from ponor.controller.v1.session_service_pb2 import SeenHistory as SeenHistoryMessage
+from ponor_runtime.clock import Clock
+from ponor_runtime.identity import NodeId
+from ponor_runtime.object_store import ObjectAlreadyExistsError, ObjectStore, ObjectStoreError
+
+from ponor_metadata.client.store_marker import PREFIX
+
+LOG: Final = logging.getLogger("ponor.joining")
+NONCE_BYTES: Final = 8
+RETRY_SECONDS: Final = 0.5
+_KEY: Final = re.compile(r"clusters/[^/]+/seen/\d+/(\d{10})-(\d{20})-(\d{20})-([0-9a-f]{16})")
+SEEN_MAX: Final = 64
+"""Entries that a node tells the leader; the newest ones."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SeenHistory:
+    """A committed index, and who led when it was seen. `incarnation` is that of the quorum."""
+
+    incarnation: int
+    term: int
+    index: int
+    nonce: bytes
+
+    def message(self) -> SeenHistoryMessage:
+        """As it is sent to a leader."""
+        return SeenHistoryMessage(
+            quorum_incarnation=self.incarnation,
+            leader_term=self.term,
+            leader_nonce=self.nonce,
+            index=self.index,
+        )
+
+    def key(self, namespace: str, node_id: NodeId) -> str:
+        """Where a node writes it down. The key holds everything, so that one listing reads all."""
+        numbers = f"{self.incarnation:010d}-{self.term:020d}-{self.index:020d}"
+        return f"{_prefix(namespace, node_id)}{numbers}-{self.nonce.hex()}"
+
+
+def _prefix(namespace: str, node_id: NodeId) -> str:
+    return f"{PREFIX}{namespace}/seen/{node_id}/"
+
+
+def parse_key(key: str) -> SeenHistory | None:
+    """What a key says; None for a key of another kind."""
+    match = _KEY.fullmatch(key)
+    if match is None:
+        return None
+    return SeenHistory(int(match[1]), int(match[2]), int(match[3]), bytes.fromhex(match[4]))
+
+
+async def read_seen(store: ObjectStore, namespace: str) -> tuple[SeenHistory, ...]:
+    """What the nodes of a cluster wrote down, the newest `SEEN_MAX`.
+
+    Raises:
+        ObjectStoreError: the store cannot be asked.
+    """
+    prefix = f"{PREFIX}{namespace}/seen/"
+    found = [seen async for info in store.list(prefix) if (seen := parse_key(info.key)) is not None]
+    return tuple(sorted(found)[-SEEN_MAX:])
+
+
+class Witness:
+    """Writes down in the store how far a node saw the log: one object for the node, replaced by a newer one."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, namespace: str, node_id: NodeId) -> None:
+        self._store = store
+        self._clock = clock
+        self._namespace = namespace
+        self._node_id = node_id
+        self._written: SeenHistory | None = None
+        self._writing = asyncio.Lock()
+        self._permitted = asyncio.Event()
+        self._permitted.set()
+
+    def hold(self) -> None:
+        """Let every write wait for `permit`: the store is not known to be the cluster's yet."""
+        self._permitted.clear()
+
+    def permit(self) -> None:
+        """Let writes go on: the store is the cluster's."""
+        self._permitted.set()
+
+    async def write(self, seen: SeenHistory | None) -> None:
+        """Durable when it returns; waits as long as the store does not answer. What was seen before is covered by it."""
+        if seen is None or self._covers(seen):
+            return
+        await self._permitted.wait()
+        async with self._writing:
+            if self._covers(seen):
+                return
+            while not await self._put(seen):
+                await self._clock.sleep(RETRY_SECONDS)
+            before, self._written = self._written, seen
+            with suppress(ObjectStoreError):  # an older one that stays is true as well
+                if older := await self._older_keys(before, seen):
+                    await self._store.delete(older)
+
+    async def _older_keys(self, before: SeenHistory | None, seen: SeenHistory) -> list[str]:
+        """What the entry that was just written replaces. The first one of a process replaces those of the node's earlier processes."""
+        if before is not None:
+            return [before.key(self._namespace, self._node_id)]
+        listed = self._store.list(_prefix(self._namespace, self._node_id))
+        keys = [info.key async for info in listed]
+        return [key for key in keys if (found := parse_key(key)) is not None and found < seen]
+
+    async def _put(self, seen: SeenHistory) -> bool:
+        key = seen.key(self._namespace, self._node_id)
+        try:
+            await self._store.put(key, [key.encode()])
+        except ObjectAlreadyExistsError:
+            return True  # its own put, repeated
+        except ObjectStoreError as error:
+            LOG.warning("what this node saw of the controllers' log is not written down yet: %s", error)
+            return False
+        return True
+
+    def _covers(self, seen: SeenHistory) -> bool:
+        return self._written is not None and self._written >= seen

@@ -1,0 +1,131 @@
+"""The read index: where the data of a stream lies, answered from the view alone.
+
+The walk of docs/architecture.md ("Read path"): follow the stream's own objects in order; where they stop short, the ranges say through which
+node the offset went, and that node's stream set objects are scanned for it; then back to the stream objects; until the request is
+covered or the metadata ends. Nothing here does I/O, and nothing is cached between calls.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+from ponor_runtime.identity import NodeId, ObjectId, StreamId
+
+from ponor_metadata.nouns.objects import (
+    OBJECTS,
+    STREAM_SET_OBJECTS,
+    STREAM_SET_OBJECTS_WITH,
+    StreamSetObjectRow,
+)
+from ponor_metadata.nouns.streams import STREAM_OBJECTS, STREAM_OBJECTS_OF, STREAMS, StreamObjectRow
+from ponor_metadata.tables.schema import View
+
+PIECES_MAX: Final = 64
+"""Pieces in one answer: enough for the largest read-ahead, little enough not to hold up the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """This object holds [start_offset, end_offset) of the stream asked for."""
+
+    object_id: ObjectId
+    namespace: str
+    bucket_index: int
+    size_bytes: int
+    start_offset: int
+    end_offset: int
+
+
+def find_pieces(
+    view: View, stream_id: StreamId, start_offset: int, end_offset: int, *, limit: int = PIECES_MAX
+) -> list[Piece]:
+    """Contiguous pieces from `start_offset` on, clipped to the request, in offset order; at most `limit`.
+
+    Short when the limit is reached or the metadata ends (it may lag: ask again). Empty when the stream is unknown or the offset is
+    below its start or not committed yet.
+    """
+    stream = view[STREAMS].get(stream_id)
+    if stream is None or start_offset < stream.start_offset:
+        return []
+    walk = _Walk(view, stream_id, start_offset, min(end_offset, stream.end_offset), limit)
+    while walk.unfinished:
+        if walk.follow_stream_objects():
+            continue
+        written = stream.range_at(walk.offset)
+        if written is None or not walk.find_in_stream_set_objects(written.node_id):
+            break
+    return walk.pieces
+
+
+class _Walk:
+    """The state of one walk: how far it is, and where the next look begins."""
+
+    def __init__(self, view: View, stream_id: StreamId, offset: int, end: int, limit: int) -> None:
+        self.pieces: list[Piece] = []
+        self.offset = offset
+        self._view = view
+        self._stream_id = stream_id
+        self._end = end
+        self._limit = limit
+        self._stream_objects: Sequence[StreamObjectRow] = view[STREAM_OBJECTS].find(
+            STREAM_OBJECTS_OF, stream_id
+        )
+        self._set_objects: Sequence[StreamSetObjectRow] = view[STREAM_SET_OBJECTS].find(
+            STREAM_SET_OBJECTS_WITH, stream_id
+        )
+        # Where the next look begins; None: nobody looked yet.
+        self._likely: int | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        return self.offset < self._end and len(self.pieces) < self._limit
+
+    def follow_stream_objects(self) -> bool:
+        """Take stream objects as long as they follow each other; whether there was one."""
+        i = bisect_right(self._stream_objects, self.offset, key=attrgetter("start_offset")) - 1
+        found = False
+        while self.unfinished and 0 <= i < len(self._stream_objects):
+            row = self._stream_objects[i]
+            if not row.start_offset <= self.offset < row.end_offset:
+                break
+            self._take(row.object_id, row.end_offset)
+            found = True
+            i += 1
+        return found
+
+    def find_in_stream_set_objects(self, node_id: NodeId) -> bool:
+        """Look into the node's stream set objects that hold the stream for the offset; whether it was found.
+
+        Offsets rise with commits, until compaction changes the order: so begin with the last object that starts at or below the offset
+        as if they did, go back from there, and then around. Where it is found the first time, the next look costs one object.
+        """
+        count = len(self._set_objects)
+        if self._likely is None:
+            self._likely = bisect_right(range(count), self.offset, key=self._start_in) - 1
+        for step in range(count):
+            i = (self._likely - step) % count
+            row = self._set_objects[i]
+            if row.node_id != node_id:
+                continue
+            piece = row.ranges.decoded.find(self._stream_id, self.offset)
+            if piece is not None:
+                self._take(row.object_id, piece.end_offset)
+                self._likely = i + 1
+                return True
+        return False
+
+    def _start_in(self, i: int) -> int:
+        return next(self._set_objects[i].ranges.decoded.of_stream(self._stream_id)).start_offset
+
+    def _take(self, object_id: ObjectId, end_offset: int) -> None:
+        row = self._view[OBJECTS].get(object_id)
+        assert row is not None, f"object {object_id} is referenced but has no row"
+        end = min(end_offset, self._end)
+        self.pieces.append(
+            Piece(object_id, row.namespace, row.bucket_index, row.size_bytes, self.offset, end)
+        )
+        self.offset = end

@@ -1,0 +1,148 @@
+"""The cluster itself: identity, feature levels, tenants, and the first epoch of each incarnation."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ponor.metadata.v1 import records_pb2 as records
+from ponor_runtime.identity import CLUSTER_ORDINAL_MAX, ClusterOrdinal, TenantId
+
+from ponor_metadata.tables.columns import BOOLEANS, INTEGERS, NATURALS, TEXTS
+from ponor_metadata.tables.schema import FIRST_FIELD, Noun, Schema, Section, View
+
+METADATA_LEVEL: Final = "metadata.level"
+"""The feature whose level says which record kinds the log may contain (docs/design/consensus.md#quorum-operations)."""
+LEVEL_ONE_CONTROLLER: Final = 1
+LEVEL_QUORUM: Final = 2
+"""Adds VotersSet, IncarnationRaised and IncarnationConfirmed."""
+LEVEL_BROKERS: Final = 3
+"""Adds moves, drain, write-ahead logs in the store, ClusterStopAnnounced, BalancerPaused."""
+LEVEL_COMPACTION: Final = 4
+"""Adds compaction tasks and leases of snapshots."""
+EPOCHS_PER_INCARNATION: Final = 1 << 24
+"""Exceeds the registrations of one node, and the elections of one partition, that a lost part of the log can contain."""
+INCARNATION_MAX: Final = 127
+"""Leader epochs are int32 in Kafka's protocol: 2^7 runs of 2^24 epochs fit."""
+
+
+class ClusterRow(NamedTuple):
+    """The identity of this cluster, and states that concern all of it. At most one row.
+
+    `incarnation` counts forced recoveries; nothing may be deleted from the store while the present one is unconfirmed.
+    Until `stop_until_ms` (cluster time) the whole cluster is being stopped, so there is no drain and no failover.
+    """
+
+    cluster_id: str
+    cluster_ordinal: ClusterOrdinal
+    namespace: str
+    incarnation: int = 0
+    incarnation_unconfirmed: bool = False
+    stop_until_ms: int = 0
+    balancer_paused: bool = False
+
+
+class FeatureRow(NamedTuple):
+    """A finalized feature level."""
+
+    name: str
+    level: int
+
+
+class TenantRow(NamedTuple):
+    """A tenant, and the cluster.id that its Kafka clients see."""
+
+    tenant_id: TenantId
+    cluster_id: str
+
+
+CLUSTERS: Final[Schema[str, ClusterRow]] = Schema(
+    "clusters",
+    ClusterRow,
+    FIRST_FIELD,
+    (Section(1, (TEXTS, INTEGERS, TEXTS, NATURALS, BOOLEANS, INTEGERS, BOOLEANS)),),
+)
+FEATURES: Final[Schema[str, FeatureRow]] = Schema(
+    "features", FeatureRow, FIRST_FIELD, (Section(2, (TEXTS, INTEGERS)),)
+)
+TENANTS: Final[Schema[TenantId, TenantRow]] = Schema(
+    "tenants", TenantRow, FIRST_FIELD, (Section(3, (TEXTS, TEXTS)),)
+)
+
+
+def cluster_of(view: View) -> ClusterRow | None:
+    """Return the cluster's row; None before the cluster was formatted."""
+    return next(iter(view[CLUSTERS]), None)
+
+
+def require_cluster(view: View) -> ClusterRow:
+    """Return the cluster's row.
+
+    Raises:
+        AssertionError: the cluster was not formatted.
+    """
+    cluster = cluster_of(view)
+    assert cluster is not None, "the first record must be ClusterFormatted"
+    return cluster
+
+
+def level_of(view: View, name: str = METADATA_LEVEL) -> int:
+    """Return the finalized level of a feature; 0 if it has none."""
+    row = view[FEATURES].get(name)
+    return 0 if row is None else row.level
+
+
+def epoch_floor(view: View) -> int:
+    """Return the first epoch of the present incarnation, for nodes and for partition leaders.
+
+    A forced recovery may lose the part of the log that handed out epochs. Each incarnation therefore has a run of epochs,
+    and the first epoch that a node or a partition gets in it is at least the first of the run.
+    """
+    return require_cluster(view).incarnation * EPOCHS_PER_INCARNATION
+
+
+def cluster_formatted(view: View, record: records.ClusterFormatted) -> None:
+    """Create the cluster's row. Only batches without records, which begin terms of leadership, may precede this record."""
+    assert len(view[CLUSTERS]) == 0, "the cluster was formatted before"
+    assert 1 <= record.cluster_ordinal <= CLUSTER_ORDINAL_MAX, f"cluster ordinal {record.cluster_ordinal}"
+    view[CLUSTERS].put(
+        ClusterRow(record.cluster_id, ClusterOrdinal(record.cluster_ordinal), record.namespace)
+    )
+
+
+def feature_level_set(view: View, record: records.FeatureLevelSet) -> None:
+    """Raise a feature level. Levels never fall."""
+    present = view[FEATURES].get(record.name)
+    assert present is None or record.level > present.level, f"feature {record.name} would fall"
+    view[FEATURES].put(FeatureRow(record.name, record.level))
+
+
+def tenant_created(view: View, record: records.TenantCreated) -> None:
+    """Create a tenant. Its cluster.id never changes."""
+    tenant_id = TenantId(record.tenant_id)
+    assert tenant_id not in view[TENANTS], f"tenant {tenant_id!r} exists"
+    view[TENANTS].put(TenantRow(tenant_id, record.cluster_id))
+
+
+def cluster_stop_announced(view: View, record: records.ClusterStopAnnounced) -> None:
+    """Announce a stop of the whole cluster, replacing an earlier announcement. It ends by the cluster clock, without a record."""
+    cluster = require_cluster(view)
+    assert record.until_ms >= 0, f"a stop until {record.until_ms}"
+    view[CLUSTERS].put(cluster._replace(stop_until_ms=record.until_ms))
+
+
+def balancer_paused(view: View, record: records.BalancerPaused) -> None:
+    """Pause or resume the balancer."""
+    view[CLUSTERS].put(require_cluster(view)._replace(balancer_paused=record.paused))
+
+
+def _check(view: View) -> None:
+    assert len(view[CLUSTERS]) == 1, "there is exactly one cluster row"
+    seen = [tenant.cluster_id for tenant in view[TENANTS]]
+    assert len(set(seen)) == len(seen), "two tenants show one cluster.id"
+
+
+NOUN: Final = Noun(
+    schemas=(CLUSTERS, FEATURES, TENANTS),
+    rules=(cluster_formatted, feature_level_set, tenant_created, cluster_stop_announced, balancer_paused),
+    check=_check,
+)

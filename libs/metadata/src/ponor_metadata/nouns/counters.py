@@ -1,0 +1,96 @@
+"""Counters: numbers that are handed out once and never reused, even after the row that got one was deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from ponor.metadata.v1 import records_pb2 as records
+from ponor_runtime.identity import cluster_of_id, compose_id
+
+from ponor_metadata.nouns.cluster import require_cluster
+from ponor_metadata.tables.columns import INTEGERS, TEXTS
+from ponor_metadata.tables.schema import FIRST_FIELD, Noun, Schema, Section, View
+
+STREAM: Final = "stream"
+OBJECT: Final = "object"
+PRODUCER: Final = "producer"
+COMMIT_ORDER: Final = "stream_set_object_order"
+COMPACTION: Final = "compaction"
+SNAPSHOT: Final = "snapshot"
+ID_COUNTERS: Final = (STREAM, OBJECT, PRODUCER)
+TASK_COUNTERS: Final = (COMPACTION, SNAPSHOT)
+"""Unique in this cluster only: these numbers do not contain the cluster's ordinal."""
+FIRST_SEQUENCE: Final = 1
+"""Sequence 0 is never used: an id of 0 means "none" on the wire."""
+INCARNATION_JUMP: Final = 1 << 32
+"""How far a forced recovery moves a counter: further than a lost part of the log can have. The sequence has room for 2^17 jumps."""
+
+
+class CounterRow(NamedTuple):
+    """The next value of a counter."""
+
+    name: str
+    next_value: int
+
+
+COUNTERS: Final[Schema[str, CounterRow]] = Schema(
+    "counters", CounterRow, FIRST_FIELD, (Section(4, (TEXTS, INTEGERS)),)
+)
+
+
+def next_value(view: View, name: str) -> int:
+    """Return the next id of a kind, composed with the cluster's ordinal; or the next commit order, task or lease."""
+    row = view[COUNTERS].get(name)
+    if row is not None:
+        return row.next_value
+    cluster = require_cluster(view)
+    if name == COMMIT_ORDER:
+        return 0
+    return FIRST_SEQUENCE if name in TASK_COUNTERS else compose_id(cluster.cluster_ordinal, FIRST_SEQUENCE)
+
+
+def take(view: View, name: str, first: int, count: int = 1) -> None:
+    """Mark [first, first + count) as handed out. Ids of another cluster do not move the counter."""
+    following = next_value(view, name)
+    # The id and the next value of an id counter both contain the ordinal of their cluster.
+    if name in ID_COUNTERS and cluster_of_id(first) != cluster_of_id(following):
+        return
+    assert count > 0, f"{name}: a run of {count}"
+    assert first >= following, f"{name} {first} was handed out before; the next is {following}"
+    assert name not in ID_COUNTERS or cluster_of_id(first + count - 1) == cluster_of_id(following)
+    view[COUNTERS].put(CounterRow(name, first + count))
+
+
+def jump(view: View, name: str) -> None:
+    """Move a counter past every value that a lost part of the log may have handed out."""
+    following = next_value(view, name)
+    jumped = following + INCARNATION_JUMP
+    assert cluster_of_id(jumped) == cluster_of_id(following), f"{name}: the sequence is used up"
+    view[COUNTERS].put(CounterRow(name, jumped))
+
+
+def producer_ids_allocated(view: View, record: records.ProducerIdsAllocated) -> None:
+    """Mark a block of producer ids as handed out. The image does not store which broker got it."""
+    take(view, PRODUCER, record.first_producer_id, record.count)
+
+
+def check_below(view: View, name: str, ids: Iterable[int]) -> None:
+    """Check that ids of this cluster are below the next value of their counter.
+
+    Raises:
+        AssertionError: one is not.
+    """
+    following = next_value(view, name)
+    for each in ids:
+        foreign = cluster_of_id(each) != cluster_of_id(following)
+        assert foreign or each < following, f"{name} {each} is not below the next id {following}"
+
+
+def _check(view: View) -> None:
+    ordinal = require_cluster(view).cluster_ordinal
+    for name in ID_COUNTERS:
+        assert cluster_of_id(next_value(view, name)) == ordinal, f"counter {name}"
+
+
+NOUN: Final = Noun(schemas=(COUNTERS,), rules=(producer_ids_allocated,), check=_check)

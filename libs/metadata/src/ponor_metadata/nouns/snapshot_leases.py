@@ -1,0 +1,80 @@
+"""Leases of snapshots: destroyed objects that a reader's snapshot may need are not deleted from the store."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ponor.metadata.v1 import records_pb2 as records
+
+from ponor_metadata.nouns import counters
+from ponor_metadata.tables.columns import INTEGERS, TEXTS
+from ponor_metadata.tables.schema import FIRST_FIELD, Noun, Schema, Section, View
+
+
+class SnapshotRow(NamedTuple):
+    """A reader's lease of the data as of `image_index`. Objects destroyed at `begun_at_ms` or later are kept while the row exists."""
+
+    lease_id: int
+    holder: str
+    image_index: int
+    begun_at_ms: int
+    leased_until_ms: int
+
+
+SNAPSHOTS: Final[Schema[int, SnapshotRow]] = Schema(
+    "snapshots",
+    SnapshotRow,
+    FIRST_FIELD,
+    (Section(20, (INTEGERS, TEXTS, *[INTEGERS] * 3), weighed=(1,)),),
+)
+
+
+def snapshot_leased(view: View, record: records.SnapshotLeased) -> None:
+    """Begin a lease. From now on GC may not claim objects that are destroyed."""
+    counters.take(view, counters.SNAPSHOT, record.lease_id)
+    assert record.index < view.index, f"snapshot {record.lease_id}: index {record.index} is not over yet"
+    assert record.begun_at_ms <= view.cluster_time_ms, f"snapshot {record.lease_id}: begins in the future"
+    view[SNAPSHOTS].put(
+        SnapshotRow(record.lease_id, record.holder, record.index, record.begun_at_ms, record.leased_until_ms)
+    )
+
+
+def snapshot_renewed(view: View, record: records.SnapshotRenewed) -> None:
+    """Extend a lease."""
+    row = _row(view, record.lease_id)
+    assert record.leased_until_ms > row.leased_until_ms, f"snapshot {row.lease_id}: the lease would shrink"
+    view[SNAPSHOTS].put(row._replace(leased_until_ms=record.leased_until_ms))
+
+
+def snapshot_released(view: View, record: records.SnapshotReleased) -> None:
+    """End a lease. GC may claim the objects that only this lease kept."""
+    view[SNAPSHOTS].delete(_row(view, record.lease_id).lease_id)
+
+
+def pinned_since_ms(view: View) -> int | None:
+    """Return the time from which on destroyed objects are kept for readers; None if there is no lease.
+
+    Every batch after the one that begins a lease has the lease's time or a later one. So all objects of the lease's image
+    that are destroyed later are kept, and some that were destroyed earlier in the same millisecond.
+    """
+    return min((row.begun_at_ms for row in view[SNAPSHOTS]), default=None)
+
+
+def _row(view: View, lease_id: int) -> SnapshotRow:
+    row = view[SNAPSHOTS].get(lease_id)
+    assert row is not None, f"snapshot {lease_id} is over"
+    return row
+
+
+def _check(view: View) -> None:
+    following = counters.next_value(view, counters.SNAPSHOT)
+    for lease in view[SNAPSHOTS]:
+        name = f"snapshot {lease.lease_id}"
+        assert 0 < lease.lease_id < following, f"{name}: its id was never handed out"
+        assert lease.image_index < view.index, f"{name}: of the future"
+        assert lease.begun_at_ms <= min(view.cluster_time_ms, lease.leased_until_ms), f"{name}: begins late"
+
+
+NOUN: Final = Noun(
+    schemas=(SNAPSHOTS,), rules=(snapshot_leased, snapshot_renewed, snapshot_released), check=_check
+)

@@ -1,0 +1,1 @@
+"""Schemas of tables, interfaces of tables and views, column codecs, packed ranges."""
