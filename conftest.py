@@ -46,6 +46,6 @@ def pytest_collection_finish() -> None:
 def _only_own_garbage() -> None:
     """Collect what other modules left behind: a finalizer that prints a traceback parses source, and that must not happen inside a parse.
 
-    CPython 3.11 then raises SystemError, "AST constructor recursion depth mismatch", in whoever parses (hypothesis does).
+    CPython 3.11 then raises SystemError, "AST constructor recursion depth mismatch", in the caller of the parser (hypothesis).
     """
     gc.collect()

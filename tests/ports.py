@@ -23,7 +23,7 @@ _turns = itertools.count(os.getpid())
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody uses: broker k has the Kafka port + k."""
+    """Return the first of `count` consecutive unused ports: broker k has the Kafka port + k."""
     assert count <= ROW
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MAX
     begin = END + worker * WORKER_PORTS
@@ -35,5 +35,5 @@ def free_ports(count: int) -> int:
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """Return an unused port."""
     return free_ports(1)

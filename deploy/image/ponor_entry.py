@@ -1,8 +1,8 @@
 """The entrypoint of the image: `ponor_entry.py ROLE` writes the configuration of one service from its surroundings and becomes that service.
 
-What lives here: which environment variables a container is given, and what follows from the ordinal of a pod: its node id, its port, the name under which clients and
-other processes find it. What a service does with its configuration is its own. The process is replaced (exec), so signals of the container runtime reach the service
-itself: SIGTERM drains a broker.
+The environment variables of the container and the ordinal of the pod determine the configuration: node id, port, and the name under
+which clients and other processes find it. The script replaces itself with the service (exec), so that signals of the container runtime
+reach the service: SIGTERM drains a broker.
 
     PONOR_CLUSTER_ORDINAL   1 to 16,383; default 0: drawn at random when the cluster is formatted; never changes
     PONOR_CLUSTER_ID        the cluster that a node expects, and the id that a new one gets; default: whichever the controllers serve
@@ -17,7 +17,7 @@ itself: SIGTERM drains a broker.
     PONOR_WAL               object (default) or file
     PONOR_KAFKA_PORT        of the broker of ordinal 0; default 9092
     PONOR_KAFKA_PORT_STEP   added for every ordinal; default 0
-    PONOR_ADVERTISED_HOST   what clients are told; {ordinal} and {pod} are filled in; default: {pod}
+    PONOR_ADVERTISED_HOST   the host that clients get; {ordinal} and {pod} are filled in; default: {pod}
     PONOR_POD               name of this pod; default: the host name
     PONOR_ORDINAL           default: the number behind the last dash of the pod's name
     PONOR_LISTEN            address to bind; default 0.0.0.0

@@ -247,7 +247,7 @@ def test_a_block_of_nothing_but_older_records_is_not_read(tmp_path: Path) -> Non
     (split,) = plan(snapshot, [OffsetRange(TOPIC, 0, 0, 4)], filters, options())
     assert isinstance(split, Split)
     assert [entry.start_offset for run in split.runs for entry in blocks_of(store, run)] == [1, 3]
-    assert split.time_range_ms == (40, 45), "what is inexact is left to whoever decodes, and to Spark"
+    assert split.time_range_ms == (40, 45), "the decoder and Spark filter the remainder"
 
 
 def test_a_segment_of_nothing_but_older_records_costs_no_read(tmp_path: Path) -> None:

@@ -311,7 +311,7 @@ def test_keeper_renews_recorded_leases_and_closes_them_at_the_end(
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         while (until_ms := leased_until_ms(cluster, snapshot.lease_id)) == snapshot.lease.leased_until_ms:
-            assert time.monotonic() < deadline, "nobody renews it"
+            assert time.monotonic() < deadline, "the lease was not renewed"
             time.sleep(0.1)
         assert until_ms > snapshot.lease.leased_until_ms, "it lives longer than it was given"
     finally:

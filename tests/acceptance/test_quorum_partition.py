@@ -47,7 +47,7 @@ def test_a_leader_whose_cable_is_pulled_is_replaced_and_comes_back(tmp_path: Pat
                 cuts.append(time.monotonic_ns())
                 host.cut()
                 time.sleep(CUT_S)
-                host.mend()
+                host.heal()
                 wait_for(
                     lambda: everybody_has_everything(addresses), "the cut-off controller catches up", s_max=20
                 )

@@ -1,6 +1,6 @@
-"""The compose file as plain values: what each container runs, and what it is told.
+"""The compose file as plain values: what each container runs, and its environment.
 
-What lives here: reading the file, with variables at their defaults. There is no container engine here.
+Reads the file with variables at their defaults; needs no container engine.
 """
 
 from __future__ import annotations

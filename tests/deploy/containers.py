@@ -1,7 +1,7 @@
-"""What a container of the image is told, as the service in it reads it.
+"""The configuration of a container of the image, as the service in it reads it.
 
-What lives here: from a container's environment, by way of the image's entrypoint, to the configuration that the service itself parses. So a name that the chart or the
-compose file gets wrong fails here, not at a start in a cluster.
+Passes a container's environment through the image's entrypoint to the service's own configuration parser. A wrong name in the chart or in
+the compose file fails here instead of at a start in a cluster.
 """
 
 from __future__ import annotations

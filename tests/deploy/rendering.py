@@ -1,7 +1,7 @@
 """Renders the Helm chart with Helm's own engine, offline: the one of the helm-python-sdk package, or a `helm` on the PATH.
 
-What lives here: from values to manifests, and what Kubernetes' own schemas say of them. The engine runs in a process of its own: it is a Go runtime with threads of
-its own. Without either engine the caller is skipped, with a word.
+Renders values to manifests and validates them with Kubernetes' own schemas. The engine is a Go runtime with its own threads, so it runs in
+a separate process. Without an engine, the calling test is skipped with a reason.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tests.deploy.rendering import (
 PROCESS_BYTES = 512 << 20
 """Interpreter, code, and the metadata of a large cluster."""
 GOLDEN = Path(__file__).with_name("golden") / "smallest.yaml"
-"""What the smallest values render to; written anew by PONOR_GOLDEN=1. Whoever has no Helm checks this, and whoever reviews a change of the chart sees what it does."""
+"""The manifests of the smallest values; PONOR_GOLDEN=1 rewrites them. Checked without Helm, and shows a reviewer the effect of a change."""
 
 
 def values(**changes: Any) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def test_the_first_quorum_is_formed_only_when_somebody_says_so() -> None:
     for formatted in (False, True):
         manifests = render(values(controllers={"format": formatted}))
         assert of_kind(manifests, "ConfigMap", "-format")["data"]["format"] == str(formatted).lower()
-    # Beside the pod template: taking it back restarts nobody.
+    # Not in the pod template: removing it restarts no pod.
     before, after = (
         of_kind(render(values(controllers={"format": each})), "StatefulSet", "-controller")
         for each in (True, False)
@@ -300,5 +300,5 @@ def test_the_network_policy_lets_those_who_are_named_reach_the_controllers_and_n
         to_controllers = [rule for rule in rules if {"port": 9090} in rule["ports"]]
         assert [rule["from"] for rule in to_controllers[1:]] == ([clients] if clients else [])
         assert all("from" in rule for rule in to_controllers)
-        # The controllers' own port is nobody else's.
+        # No other service uses the controllers' port.
         assert all({"port": 9091} not in rule["ports"] for rule in to_controllers[1:])

@@ -1,4 +1,4 @@
-"""Every pod that the chart renders, with what it is told, as the services read it: they agree with one another and with the names that Kubernetes will resolve."""
+"""Configurations of all pods of the chart, as the services read them: they agree with each other and with the names that Kubernetes resolves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every decoder that reads bytes from outside the process: from clients, from disk, from the object store.
 
-What lives here: the list. Each has valid encodings to begin with and the one exception type that it may raise.
+Each entry has valid encodings to mutate and the one exception type that the decoder may raise.
 """
 
 from __future__ import annotations

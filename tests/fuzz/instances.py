@@ -1,6 +1,6 @@
 """Random instances of any Kafka message in any version, made from the schema alone and from a seed.
 
-What lives here: values. The codec's tests and the fuzzer begin with them.
+The codec's tests and the fuzzer start from these values.
 """
 
 import random

@@ -2,7 +2,7 @@
 
     python -m tests.fuzz.main [--seconds S] [--seed N] [--only WORD]
 
-A decoder must return or raise its one exception type; and what it allocates is bounded by the input's length (and by what it was told to
+A decoder must return or raise its one exception type; and its allocations are bounded by the input's length (and by what it was asked to
 unpack at most), whatever lengths the input claims. A finding prints decoder, seed and bytes, and ends the run with code 1.
 """
 
@@ -98,7 +98,7 @@ def _try(decoder: Decoder, data: bytes, findings: Findings) -> None:
 
 
 def main() -> int:
-    """See the module's docstring."""
+    """Run the fuzzers that the command line selects."""
     parser = argparse.ArgumentParser(prog="make fuzz")
     parser.add_argument("--seconds", type=float, default=60.0, help="per family")
     parser.add_argument("--seed", type=int, default=time.time_ns() // 1_000_000_000)

@@ -1,6 +1,6 @@
 """Bytes that a hostile or broken peer could send: valid encodings, bent.
 
-What lives here: mutation by seed. Lengths are what decoders trust most, so they are hit most.
+Decoders depend most on lengths, so most mutations change a length.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Clients that mean harm, or are broken: many connections, half requests, slow bytes, lengths that lie, data that explodes.
 
-What lives here: what they do, each in one function over plain sockets. Nothing is judged here.
+Each is one function over plain sockets. The tests make the assertions.
 """
 
 from __future__ import annotations

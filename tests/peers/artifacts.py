@@ -1,7 +1,7 @@
 """Where other people's Java lives on this machine: a real Kafka with its tools, and Java clients of several ages.
 
-What lives here: which artefacts the tests know, whether they are there, and fetching them with Maven into `build/peers`. Fetching happens only
-when somebody asks for it (`make peers`, which runs this module); tests that miss something skip and say what and why.
+Lists the artifacts, checks for them, and fetches them with Maven into `build/peers`. Only `make peers` fetches, by running this module;
+tests without their artifact are skipped with a reason.
 """
 
 from __future__ import annotations

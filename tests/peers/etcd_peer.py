@@ -1,7 +1,7 @@
 """A real etcd of three members on this machine, and the one call of it that is compared: put.
 
-What lives here: starting and stopping, and a client of a few lines. Only what a put needs of etcd's public interface is written down (KV.Put: key is field 1,
-value is field 2, both bytes). etcd comes from the machine's packages; nothing is fetched.
+Starts and stops etcd, and puts keys through a minimal client (KV.Put: key is field 1, value is field 2, both bytes). etcd comes from the
+machine's packages; nothing is fetched.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A real Apache Kafka beside us: one node that is broker and controller, started from the jars that `make peers` fetched.
 
-What lives here: its configuration, start, stop, and what it costs. Oracle, tools and benchmarks use it; it knows none of them.
+Configures, starts and stops it, and reads its CPU time and memory. Oracle, tool tests and benchmarks use it.
 """
 
 from __future__ import annotations

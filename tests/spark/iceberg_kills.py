@@ -1,4 +1,4 @@
-"""A query from a topic into an Iceberg table, killed at named steps, with somebody else at work on the table: what the tests of exactly once share.
+"""A query from a topic into an Iceberg table, killed at named steps, with a concurrent writer of the table: shared by the exactly-once tests.
 
 A kill within the process is an exception out of a step: nothing of the sink catches it, the sink and the query object are thrown away, and a new query starts
 from the checkpoint and the table alone, as a new driver does. It spares
@@ -83,14 +83,14 @@ def run_until_killed(stream: Callable[[], Any], sink: Callable[[], ExactlyOnceSi
 
 
 def maintain(folder: Path, kind: str, number: int) -> None:
-    """What somebody else does to the table: none of it changes our rows."""
+    """Operations of a concurrent writer of the table. None of them changes our rows."""
     table = catalog_in(folder / "lake").load_table(TABLE)
     if table.current_snapshot() is None:
         return
     if "compaction" in kind:
         table.overwrite(table.scan().to_arrow())
     if kind == "property":
-        table.transaction().set_properties({"owner": f"somebody {number}"}).commit_transaction()
+        table.transaction().set_properties({"owner": f"writer {number}"}).commit_transaction()
     if kind == "foreign append":
         row = {"topic": FOREIGN_TOPIC, "partition": 0, "offset": number}
         table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
@@ -115,7 +115,7 @@ def rows_of(folder: Path) -> Counter[tuple[str, int, int, bytes | None]]:
 
 
 def kills(count: int) -> Iterator[tuple[int, Step, str]]:
-    """Number, step and what somebody else does afterwards: every step meets every maintenance in the long run."""
+    """Number, step, and the concurrent writer's next operation. Over many runs every step meets every operation."""
     steps = list(Step)
     for number in range(count):
         yield (

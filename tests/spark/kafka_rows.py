@@ -188,7 +188,7 @@ def _consumer(bootstrap: str, *, read_committed: bool) -> Any:
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "nobody",
+            "group.id": "unused",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",

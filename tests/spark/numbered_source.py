@@ -1,6 +1,6 @@
 """A stream with the columns and the offsets of `format("ponor")` whose rows follow from their offsets: for tests of what comes behind the source.
 
-The source itself is tested on a real cluster (test_source.py and others); a query that is killed hundreds of times needs rows that everybody can count.
+The source itself is tested on a real cluster (test_source.py and others); a query that is killed hundreds of times needs rows whose number is known.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Run the scan."""
     master, controllers, topic = sys.argv[1:]
     prepare()
     from pyspark.sql import SparkSession, functions

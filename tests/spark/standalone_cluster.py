@@ -1,6 +1,6 @@
 """A standalone Spark cluster of real processes on this machine: one master, workers of one core each.
 
-What lives here: start, address, stop. The scripts that start a standalone cluster are not in the pyspark package; the classes that they start are.
+The pyspark package lacks the start scripts of a standalone cluster but has the classes that they run.
 """
 
 from __future__ import annotations

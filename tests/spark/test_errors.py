@@ -57,7 +57,7 @@ BAD = {
     "columns": ("key,volume", "columns: there is no column volume; write some of key, value"),
     "tail": ("all", "tail: 'all' is not known; write one of committed, broker"),
     "failOnDataLoss": ("maybe", "failOnDataLoss: 'maybe' is neither true nor false"),
-    "subscribe": ("nobody", "subscribe: there is no topic nobody; correct the name, or create it"),
+    "subscribe": ("missing", "subscribe: there is no topic missing; correct the name, or create it"),
     "assign": ('{"small": [3]}', "assign: topic small has no partition 3; it has 0 to 0"),
     "kafka.bootstrap.servers": ("127.0.0.1:1", "kafka.bootstrap.servers"),
     "controllers": ("127.0.0.1:1", "controllers: no answer from 127.0.0.1:1"),
@@ -165,7 +165,7 @@ def _lease_is_over(cluster: TopicsCluster) -> None:
 
 
 def _object_is_deleted(cluster: TopicsCluster) -> None:
-    """By somebody, while the lease lives."""
+    """Another process destroys it while the lease is valid."""
     frame = cluster.load("leased")
     assert frame.count() > 120
     for path in objects_of(cluster):

@@ -66,9 +66,9 @@ def test_a_topic_that_is_not_there_is_said_before_a_session_is_asked_for(
     ponor: Ponor, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "prepare", lambda: pytest.fail("Spark was prepared"))
-    for words in (["profile", "nobody"], ["verify", f"{orders},nobody"]):
+    for words in (["profile", "missing"], ["verify", f"{orders},missing"]):
         refused = ponor(*words, code=1)
-        assert refused.stderr.startswith("ponor: subscribe: there is no topic nobody; correct the name")
+        assert refused.stderr.startswith("ponor: subscribe: there is no topic missing; correct the name")
         assert len(refused.stderr.splitlines()) == 1
 
 

@@ -48,7 +48,7 @@ def test_two_workers_read_the_same_rows_as_one_process(tmp_path: Path) -> None:
         reader = store.readers_environment
         alone = _scan("local[2]", cluster, spec.name, reader)
         with standalone_cluster(tmp_path / "spark", 2, reader) as master:
-            # The driver plans and therefore reads indexes: it needs the store's credentials too, and hands them to nobody.
+            # The driver plans and therefore reads indexes: it needs the store's credentials too, and passes them to no other process.
             together = _scan(master, cluster, spec.name, reader)
     assert alone["rows"][0] == str(RECORDS)
     assert together["rows"] == alone["rows"]

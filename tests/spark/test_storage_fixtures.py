@@ -60,7 +60,7 @@ def marker(producer_id: int) -> tuple[list[Kept], Kind]:
 
 @pytest.fixture(scope="module")
 def log() -> Log:
-    """Two producers whose transactions overlap, one aborted, between plain records of the same producer and of nobody; a gap that compaction left."""
+    """Overlapping transactions of two producers, one aborted, between plain records of the same producer and without a producer; a gap from compaction."""
     log = Log(start_offset=100, shift=60)
     log.add([Kept(0, MS, b"plain", b"0"), Kept(1, MS + 1, None, None)])
     log.add(*of(11, b"aborted 1", b"aborted 2", codec=Codec.ZSTD))

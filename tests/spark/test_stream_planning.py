@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 class HandClock:
-    """Goes on when it is told."""
+    """A clock that advances when the test says so."""
 
     def __init__(self) -> None:
         self.ns = 10**12
@@ -81,7 +81,7 @@ def test_all_available_is_more_important_than_the_options(topics: TopicsCluster,
 
 
 def test_nothing_new_is_said_of_now_by_the_same_client(topics: TopicsCluster) -> None:
-    """Spark asks a hundred times a second, so a snapshot serves for a while; but who was told that there is nothing more may have produced before the question."""
+    """Spark queries a hundred times a second, so one snapshot answers several queries. After an answer without new records, records may have been produced."""
     create_topic(topics.kafka, "quiet")
     produce(topics.kafka, "quiet", assorted(10, 1, seed=1))
     topics.until_in_objects("quiet")

@@ -140,7 +140,7 @@ print(resident_kib() - before)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the setting")
 def test_memory_that_a_worker_freed_goes_back_to_the_system() -> None:
     done = subprocess.run(
         [sys.executable, "-c", GIVES_BACK], capture_output=True, text=True, timeout=600, check=False
@@ -148,4 +148,4 @@ def test_memory_that_a_worker_freed_goes_back_to_the_system() -> None:
     assert done.returncode == 0, done.stderr
     assert (
         int(done.stdout) < 50 << 10
-    )  # four at a time have 42 MiB at most; where nothing is told, 103 MiB stay
+    )  # four at a time have 42 MiB at most; without the setting, 103 MiB stay

@@ -1,6 +1,6 @@
 """A cluster with topics for Spark: two brokers, a compactor, uploads every fraction of a second; and how to read it.
 
-What lives here: starting, waiting until what was produced is in objects, and the DataFrames of a topic.
+Starts the cluster, waits until produced records are in objects, and opens the DataFrames of a topic.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The project's own rules about its text, checked as tests are: with the place and the remedy in the message.
 
-The idea is TigerBeetle's `tidy`: a rule that nobody runs is a wish.
+The idea is TigerBeetle's `tidy`: a rule that no tool checks is not kept.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_file_knows_its_room(path: Path) -> None:
     if path.name == "__init__.py":
         assert lines <= INIT_LINES_MAX, f"{name_of(path)}: an __init__ holds a docstring and re-exports"
     elif lines > 5:
-        assert ast.get_docstring(tree), f"{name_of(path)}: say in a module docstring what lives here"
+        assert ast.get_docstring(tree), f"{name_of(path)}: write a module docstring"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None

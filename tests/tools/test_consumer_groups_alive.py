@@ -52,7 +52,7 @@ def _living_group(bootstrap: str) -> Iterator[None]:
                 client_id=name,
                 group_instance_id=name,
                 enable_auto_commit=False,
-                # Nobody polls while the tools are asked, and each of them is a JVM that starts.
+                # No member polls while the tools run, and each tool starts a JVM.
                 max_poll_interval_ms="3600000",
                 session_timeout_ms="180000",
                 partition_assignment_strategy="range",

@@ -114,12 +114,12 @@ async def methods_are_told_apart(network: Network, address: str) -> None:
 
 
 async def what_the_server_said_before_it_closed_arrives(network: Network, address: str) -> None:
-    async def farewell(connection: Connection) -> None:
+    async def send_and_end(connection: Connection) -> None:
         await connection.receive()
         for number in range(100):
             await connection.send(b"%d" % number)
 
-    listener = await network.listen(address, {METHOD: farewell})
+    listener = await network.listen(address, {METHOD: send_and_end})
     connection = await network.connect(listener.address, METHOD)
     await connection.send(b"go")
     assert [await connection.receive() for _ in range(100)] == [b"%d" % number for number in range(100)]

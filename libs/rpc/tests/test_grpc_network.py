@@ -91,7 +91,7 @@ async def test_health_check_knows_the_services() -> None:
             status = HealthCheckResponse.FromString(answer).status
             assert status == HealthCheckResponse.SERVING_STATUS_SERVING
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await check(HealthCheckRequest(service="nobody").SerializeToString())
+            await check(HealthCheckRequest(service="unknown").SerializeToString())
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await check(b"\xff\xff")

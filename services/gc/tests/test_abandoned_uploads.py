@@ -56,7 +56,7 @@ def test_only_uploads_that_cannot_complete_are_aborted() -> None:
             key_of(committed),
             key_of(following),
             key_of(abandoned, "cluster-4"),
-            "somebody/elses/upload",
+            "foreign/writer/upload",
         ):
             begun[key] = await multipart.create_multipart(key)
             await multipart.upload_part(begun[key], 1, [b"part"])

@@ -44,7 +44,7 @@ class Machine:
         """Drop all traffic of the machine silently."""
         _ip("link", "set", f"{self.name}-b", "down")
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         """Undo `cut`."""
         _ip("link", "set", f"{self.name}-b", "up")
 

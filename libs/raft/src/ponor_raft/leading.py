@@ -134,8 +134,8 @@ class Leading:
         replica = self._replica
         self.replication.flush()
         progress = self.replication.progress
-        heir = max(replica.membership.voters, key=lambda voter: progress[voter].match_index)
-        replica.outbox.send(TimeoutNow(replica.own, heir, replica.term))
+        successor = max(replica.membership.voters, key=lambda voter: progress[voter].match_index)
+        replica.outbox.send(TimeoutNow(replica.own, successor, replica.term))
 
     def validate(self) -> None:
         """Assert the invariants between calls."""

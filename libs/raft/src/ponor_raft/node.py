@@ -434,7 +434,7 @@ class RaftNode:
     def _lead(self, what: str) -> Leading:
         if self._leading is None:
             leader = self._replica.leader
-            where = f"node {leader.node_id} does" if leader is not None else "nobody is known to lead"
+            where = f"node {leader.node_id} does" if leader is not None else "the leader is unknown"
             raise NotLeaderError(f"cannot {what}: this replica does not lead, {where}; ask the leader")
         return self._leading
 

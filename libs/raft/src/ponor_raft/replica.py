@@ -68,7 +68,7 @@ class Replica:
 
     @property
     def may_campaign(self) -> bool:
-        """A voter may, and so may one whose removal is not committed: it may be the only one that has the entry of its removal, and then nobody else wins.
+        """A voter may campaign, and so may a voter whose removal is not committed: it may be the only one that has the entry of its removal; then no other candidate wins.
 
         It does not count its own vote (Ongaro's dissertation, section 4.2.2). A replica whose own log ends before the floor may not.
         """

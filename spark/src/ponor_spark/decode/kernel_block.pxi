@@ -1,6 +1,6 @@
 # Plain batches within a data block. Part of kernel.pyx; what is not plain is left to `batches`, which knows every rule.
 #
-# What lives here: the judgement from the two headers alone, that of the stream record and that of the batch in it.
+# Decides from two headers only: the stream record's and that of the batch in it.
 
 cdef enum:
     STREAM_HEADER_BYTES = 40

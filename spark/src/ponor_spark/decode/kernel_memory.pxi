@@ -1,6 +1,6 @@
-# Memory that grows while a column is written, is read by Arrow when it is whole, and comes back when nobody reads it any more. Part of kernel.pyx.
+# Memory that grows while a column is written, is read by Arrow when it is whole, and returns to a pool when its last reader releases it. Part of kernel.pyx.
 #
-# What lives here: pieces, the pool of those that came back, and the layout of Arrow's variable-length columns in them. Nothing of Kafka.
+# Contains pieces of memory, their pool, and the layout of Arrow's variable-length columns in them.
 
 cdef enum:
     PIECE_BYTES_MIN = 1 << 12
@@ -45,7 +45,7 @@ cdef class Recycler:
 
 @no_gc  # it is part of no cycle, and needs its recycler to the end
 cdef class Memory:
-    """A piece of memory that lives as long as somebody reads it; Arrow does so through the buffer protocol."""
+    """A piece of memory that exists as long as it has readers. Arrow reads it through the buffer protocol."""
 
     cdef uint8_t *data
     cdef Py_ssize_t size

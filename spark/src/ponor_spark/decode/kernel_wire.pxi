@@ -1,6 +1,6 @@
 # Numbers and fields of a record as they lie in a batch. Part of kernel.pyx.
 #
-# What lives here: reading with bounds. Nothing of Arrow, and no memory.
+# Reads integers and varints within bounds. Allocates no memory.
 
 cdef enum:
     # As in ponor_kafka.record_rules.Rule.
