@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from ponor.metadata.v1.records_pb2 import OperationCompleted, PartitionMoveBegun, Record, StreamCreated
+from ponor.metadata.v1.records_pb2 import (
+    NodeRegistered,
+    OperationCompleted,
+    PartitionMoveBegun,
+    Record,
+    StreamCreated,
+)
 from ponor_cluster_simulation.faults.fault import Fault, FaultKind
 from ponor_cluster_simulation.faults.openings import Openings
 from ponor_cluster_simulation.invariants.fences import Fences
@@ -146,5 +152,29 @@ def test_a_slow_store_is_a_reason_to_fence_only_the_source_of_a_move(
         else:
             with pytest.raises(InvariantBrokenError, match="invariant 45"):
                 fences.fenced(broker, 7)
+
+    simulation.run(story())
+
+
+def test_a_crashed_broker_may_be_fenced_while_its_successor_cannot_register() -> None:
+    simulation = Simulation(3)
+
+    async def live(_: Runtime) -> None:
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        broker = simulation.process("broker-0", live)
+        broker.start()
+        fences = Fences(Checks(), simulation.loop.time, 5.0, lambda _: 0.0, lambda _: 0.0)
+        await asyncio.sleep(1)
+        fences.committed(Record(node_registered=NodeRegistered(node_id=7, node_epoch=1)))
+        await asyncio.sleep(1)
+        broker.crash()
+        broker.start()
+        await asyncio.sleep(100)  # no controller leads
+        fences.fenced(broker, 7)
+        fences.committed(Record(node_registered=NodeRegistered(node_id=7, node_epoch=2)))
+        with pytest.raises(InvariantBrokenError, match="invariant 45"):
+            fences.fenced(broker, 7)
 
     simulation.run(story())

@@ -60,6 +60,8 @@ class SimProcess:
         self.finished = False
         self.changed_at_s = 0.0
         """The time of the last start, end, pause or resume."""
+        self.started_at_s = 0.0
+        """The time of the last start."""
 
     @property
     def running(self) -> bool:
@@ -94,6 +96,7 @@ class SimProcess:
         randomness = SimRandomness(f"{self._seed} {incarnation.name}")
         self.runtime = Runtime(self.clock, randomness, self.disk, network, Telemetry(), self._fail_stop)
         self._record("start", self._starts)
+        self.started_at_s = self.changed_at_s
         context = self._loop.outside.copy()
         context.run(INCARNATION.set, incarnation)
         self._loop.create_task(

@@ -42,12 +42,16 @@ class Fences:
         self._horizon_s = horizon_s
         self._cut_off_until_s = cut_off_until_s
         self._hindered_until_s = hindered_until_s
+        self._registered_at_s: dict[int, float] = {}
+        """By node: when its newest registration was committed."""
         self._sources: dict[tuple[bytes, int], int] = {}
         """By moving partition: its source node."""
 
     def committed(self, record: Record) -> None:
-        """Record the beginnings and ends of moves."""
+        """Record registrations, and the beginnings and ends of moves."""
         match record.WhichOneof("kind"):
+            case "node_registered":
+                self._registered_at_s[record.node_registered.node_id] = self._now_s()
             case "partition_move_begun":
                 begun = record.partition_move_begun
                 self._sources[begun.topic_id, begun.partition] = begun.source_id
@@ -69,6 +73,9 @@ class Fences:
             broker.paused
             or not broker.running
             or broker.changed_at_s >= since_s
+            # Without a leading controller the process that replaced a crashed one cannot register.
+            # The fence then concerns the crashed process, however long the other one has been running.
+            or broker.started_at_s > self._registered_at_s.get(node_id, 0.0)
             or self._cut_off_until_s(broker.name) >= since_s
         )
         is_stuck = node_id in self._sources.values() and self._hindered_until_s(broker.name) >= since_s

@@ -82,8 +82,6 @@ class OwnedStreams:
         if key in self._adding or not partition.is_writable:
             return []
         rows = self._topics.streams(key)
-        if len(rows) == len(partition.log.streams) + 1:
-            return []  # its own and the Meta stream
         known = {stream.stream_id for stream in partition.streams}
         # A stream that is open elsewhere went through a log that is still to be recovered: only its recoverer closes it.
         free = (row for row in rows if not row.open or row.node_id == self._node_id)
