@@ -210,6 +210,20 @@ def fetched(answer: Any, version: int) -> dict[int, tuple[int, int, str, int]]:
     }
 
 
+async def test_all_offsets_of_a_group_are_fetched_once_however_often_it_is_named(wire: Wire) -> None:
+    await wire.send(ApiKey.OFFSET_COMMIT, 8, committing(8, OffsetCommitRequestPartition(1, 40)))
+    some = OffsetFetchRequestTopics("t", ZERO_UUID, [1])
+    asked = [("g", None), ("h", None), ("g", [some]), ("g", None), ("g", [some])]
+    groups = [OffsetFetchRequestGroup(group_id, topics=topics) for group_id, topics in asked]
+    answer = await wire.send(ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=groups))
+    assert [(group.group_id, len(group.topics)) for group in answer.groups] == [
+        ("g", 1),
+        ("h", 0),
+        ("g", 1),
+        ("g", 1),
+    ]
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
 async def test_commits_of_every_version_are_fetched_by_every_version(wire: Wire, version: int) -> None:
     epoch = 3 if version >= 6 else -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -342,4 +343,37 @@ async def test_when_memory_is_full_new_things_are_refused_and_old_ones_go_on(
     assert "groups_memory_bytes_max" in said
     assert await coordinator.delete_group("h1") is ErrorCode.NONE
     assert await coordinator.commit_offsets("new", NOBODY, {("t", 0): CommittedOffset(1)}) is ErrorCode.NONE
+    await coordinator.close()
+
+
+async def test_protocols_without_subscriptions_take_memory_too(world_type: Any) -> None:
+    world = await one_group_world(world_type, groups_memory_bytes_max=1 << 20)
+    coordinator = world.coordinator
+
+    def offering(count: int) -> JoinRequest:
+        return replace(joining(), protocols=tuple(JoinProtocol(f"p{n}", b"") for n in range(count)))
+
+    refused = await coordinator.join_group("g", offering(1_001))
+    assert refused.error is ErrorCode.INVALID_REQUEST
+    joins = [asyncio.ensure_future(coordinator.join_group(f"g{n}", offering(1_000))) for n in range(10)]
+    await world.clock.settle()
+    errors = [join.result().error for join in joins if join.done()]
+    assert set(errors) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert 5 <= len(errors) < 10
+    await coordinator.close()
+    await asyncio.gather(*joins)
+
+
+async def test_the_id_of_a_group_takes_memory_too(world_type: Any) -> None:
+    world = await one_group_world(world_type, groups_memory_bytes_max=1 << 17)
+    coordinator = world.coordinator
+    errors = [
+        await coordinator.commit_offsets("g" * 20_000 + str(n), NOBODY, {("t", 0): CommittedOffset(1)})
+        for n in range(10)
+    ]
+    assert errors[:4] == [ErrorCode.NONE] * 4
+    assert errors[6:] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 4
+    for number in range(4):
+        assert await coordinator.delete_group("g" * 20_000 + str(number)) is ErrorCode.NONE
+    assert coordinator.budget.size_bytes < 1 << 16
     await coordinator.close()

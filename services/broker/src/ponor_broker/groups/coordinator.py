@@ -23,6 +23,7 @@ from ponor_broker.groups.events import JoinRequest, MemberClaim, SyncRequest
 from ponor_broker.groups.group import GroupDescription, GroupListing
 from ponor_broker.groups.group_table import GroupBudget
 from ponor_broker.groups.instructions import JoinAnswer, LeaveAnswer, SyncAnswer
+from ponor_broker.groups.member import PROTOCOLS_MAX
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.offsets_log import OffsetsLog, OffsetsLogCorruptError
 from ponor_broker.groups.partitioning import partition_for
@@ -346,6 +347,8 @@ class GroupCoordinator:
         low, high = self._settings.group_min_session_timeout_ms, self._settings.group_max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
             return ErrorCode.INVALID_SESSION_TIMEOUT
+        if len(request.protocols) > PROTOCOLS_MAX:
+            return ErrorCode.INVALID_REQUEST
         names = (request.protocol_type, request.instance_id or "", *(p.name for p in request.protocols))
         if request.rebalance_timeout_ms < 0 or not all(map(fits_record, names)):
             return ErrorCode.INVALID_REQUEST

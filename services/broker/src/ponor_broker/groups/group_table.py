@@ -18,7 +18,7 @@ from ponor_broker.groups.rebalance import GroupState
 from ponor_broker.groups.settings import GroupSettings
 
 GROUP_BYTES: Final = 4_000
-"""What a group without members and offsets takes in memory: measured, rounded up."""
+"""What a group without members and offsets takes in memory beside its id: measured, rounded up."""
 ROOM_AGAIN: Final = 0.9
 """Below this share of the bounds the next refusal is worth another line in the log."""
 
@@ -45,12 +45,12 @@ class GroupBudget:
         """Groups in any state."""
         return sum(self.by_state.values())
 
-    def admits_group(self) -> bool:
+    def admits_group(self, group_id: str) -> bool:
         """May one group more be held? A refusal is counted, and said once until there is room again."""
         if self.groups >= self._settings.groups_max:
             self._refuse(f"{self.groups} groups are held, groups_max")
             return False
-        return self.admits(GROUP_BYTES)
+        return self.admits(GROUP_BYTES + len(group_id))
 
     def admits(self, more_bytes: int) -> bool:
         """May groups grow by so much? What replaces as much or more is always admitted."""
@@ -89,7 +89,7 @@ class GroupBudget:
         self.offsets += new.offsets - old.offsets
         self.size_bytes += new.size_bytes - old.size_bytes
         if old.state is None:
-            self.size_bytes += GROUP_BYTES
+            self.size_bytes += GROUP_BYTES + len(group.group_id)
         group.counted = new
         self._note_room()
 
@@ -100,7 +100,7 @@ class GroupBudget:
         self.by_state[old.state] -= 1
         self.members -= old.members
         self.offsets -= old.offsets
-        self.size_bytes -= old.size_bytes + GROUP_BYTES
+        self.size_bytes -= old.size_bytes + GROUP_BYTES + len(group.group_id)
         group.counted = NO_HOLDING
         self._note_room()
 
@@ -140,7 +140,7 @@ class GroupTable:
 
     def create(self, group_id: str) -> Group | None:
         """A new group, or None at the broker's bound."""
-        return self.add(group_id) if self.budget.admits_group() else None
+        return self.add(group_id) if self.budget.admits_group(group_id) else None
 
     def add(self, group_id: str) -> Group:
         """A new group, whatever the bound: the log has it already."""

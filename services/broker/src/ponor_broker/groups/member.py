@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Final, NewType
 
@@ -10,7 +10,11 @@ RequestId = NewType("RequestId", int)
 """Names one request that waits for its answer; drawn by the shard, meaningless to the state machine."""
 
 MEMBER_BYTES: Final = 2_000
-"""What a member takes in memory beside its subscriptions and its assignment: measured, rounded up."""
+"""What a member takes in memory beside its protocols and its assignment: measured, rounded up."""
+PROTOCOL_BYTES: Final = 300
+"""What a protocol of a member takes in memory beside its name and its subscription: measured, rounded up."""
+PROTOCOLS_MAX: Final = 1_000
+"""Protocols that a member may offer. Clients offer one for each of their assignors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,16 @@ class JoinProtocol:
 
     name: str
     metadata: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory."""
+        return PROTOCOL_BYTES + len(self.name) + len(self.metadata)
+
+
+def protocols_bytes(protocols: Iterable[JoinProtocol]) -> int:
+    """What the protocols of a member take in memory."""
+    return sum(protocol.size_bytes for protocol in protocols)
 
 
 @dataclass(slots=True)
@@ -46,7 +60,7 @@ class Member:
     @property
     def size_bytes(self) -> int:
         """What it takes in memory."""
-        return MEMBER_BYTES + sum(len(p.metadata) for p in self.protocols) + len(self.assignment)
+        return MEMBER_BYTES + protocols_bytes(self.protocols) + len(self.assignment)
 
     def vote(self, candidates: Container[str]) -> str:
         """The first of its protocols, in its own order of preference, that all members support."""

@@ -20,7 +20,7 @@ from ponor_broker.groups.group_actions import GroupActions
 from ponor_broker.groups.group_table import GroupBudget, GroupTable
 from ponor_broker.groups.instructions import HeartbeatAnswer, JoinAnswer, LeaveAnswer, SyncAnswer
 from ponor_broker.groups.log_rewrite import LogRewrite
-from ponor_broker.groups.member import MEMBER_BYTES
+from ponor_broker.groups.member import MEMBER_BYTES, protocols_bytes
 from ponor_broker.groups.offsets import TopicPartition
 from ponor_broker.groups.offsets_log import OffsetsLog
 from ponor_broker.groups.record_codec import encode_entry
@@ -181,7 +181,7 @@ class GroupShard:
 
     def _has_room_for_member(self, group: Group | None, request: JoinRequest) -> bool:
         held = 0 if group is None else group.membership.size_bytes_of(request.member_id)
-        wanted = MEMBER_BYTES + sum(len(protocol.metadata) for protocol in request.protocols)
+        wanted = MEMBER_BYTES + protocols_bytes(request.protocols)
         return self._budget.admits(wanted - held)
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:

@@ -157,7 +157,12 @@ class GroupOffsetsHandlers:
         version = context.api_version
         await self._coordinator.decided([group.group_id for group in request.groups] or [request.group_id])
         if version >= GROUPS_FROM:
-            groups = [await self._fetch_group(group, version) for group in request.groups]
+            # All offsets of a group once: it may have thousands, and a request may name it a million times.
+            wanted_groups = {
+                (group.group_id, -1 if group.topics is None else number): group
+                for number, group in enumerate(request.groups)
+            }
+            groups = [await self._fetch_group(group, version) for group in wanted_groups.values()]
             return OffsetFetchResponse(groups=groups)
         wanted = (
             None
