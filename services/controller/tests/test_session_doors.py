@@ -1,24 +1,32 @@
-"""Who gets a session: only at a controller that leads, and not behind callers that say nothing."""
+"""Who gets a session: only at a controller that leads, not at one of another cluster, and not behind callers that say nothing."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
+from ponor_controller.app import run
 from ponor_controller.controller import Controller
 from ponor_controller.kernel.operation import Caller
+from ponor_controller.options import ControllerOptions
 from ponor_controller.server.sessions.session_service import SessionService
+from ponor_metadata.client.controllers import KnownControllers
+from ponor_metadata.client.node_identity import NodeIdentity
+from ponor_metadata.client.session import SessionClient
+from ponor_metadata.client.subscription import SubscriptionClient
+from ponor_metadata.nouns.nodes import NodeRole
 from ponor_rpc.methods import SESSION, SUBSCRIBE
-from ponor_runtime.identity import compose_node_id
+from ponor_runtime.identity import NodeId, compose_node_id
 from ponor_runtime.network import ConnectionClosedError
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import wait_until
 
-from services.controller.tests.quorum_rig import ORDINAL, SETTINGS, QuorumRig, Writer
+from services.controller.tests.quorum_rig import DATA, ORDINAL, SETTINGS, QuorumRig, Writer
 
 HELLO = wire.Hello(
     node_id=compose_node_id(ORDINAL, 0),
@@ -103,3 +111,59 @@ def test_callers_that_say_nothing_keep_nobody_out() -> None:
 
     with rig.watching():
         rig.simulation.run(story())
+
+
+def test_a_node_that_meets_another_cluster_at_an_address_of_its_own_goes_back_to_its_own() -> None:
+    class OneOfTwo(QuorumRig):
+        """The other cluster has another history."""
+
+        def saw(self, controller: Any) -> None:
+            if controller.name != "b0":
+                super().saw(controller)
+
+        def leads(self, controller: Any) -> None:
+            if controller.name != "b0":
+                super().leads(controller)
+
+    own, other = OneOfTwo(43, voters=1), "b0:7000"
+    simulation = own.simulation
+    clients: list[tuple[SessionClient, SubscriptionClient]] = []
+
+    async def foreign(runtime: Runtime) -> None:
+        options = ControllerOptions(DATA, other, ORDINAL, format=True)
+        await run(runtime, SETTINGS, options, stop=asyncio.Event(), ready=lambda _: None)
+
+    async def node(runtime: Runtime) -> None:
+        identity = NodeIdentity(
+            NodeId(HELLO.node_id), NodeRole.BROKER, bytes(16), kafka_host="h", kafka_port=1
+        )
+        ports: dict[str, Any] = {
+            "network": runtime.network,
+            "clock": runtime.clock,
+            "randomness": runtime.randomness,
+            "telemetry": runtime.telemetry,
+            "addresses": KnownControllers(["c0:7000", other]),
+        }
+        session, subscription = SessionClient(identity=identity, **ports), SubscriptionClient(**ports)
+        clients.append((session, subscription))
+        await asyncio.gather(session.run(), subscription.run())
+
+    async def story() -> None:
+        own.start()
+        await own.until_led()
+        member = simulation.process("node", node)
+        member.start()
+        await wait_until(lambda: bool(clients))
+        session, subscription = clients[0]
+        await subscription.wait_for((await session.ready()).registered_index)
+        simulation.process("b0", foreign).start()
+        (controller,) = own.processes
+        controller.crash()
+        await asyncio.sleep(5)
+        assert member.running, "it asks at the addresses in turn"
+        controller.start()
+        put = wire.Operation(put_key=wire.PutKey(key="k", value=b"v"))
+        await subscription.wait_for((await session.submit(put)).commit_index)
+
+    with own.watching():
+        simulation.run(story())

@@ -44,8 +44,10 @@ def register_node(hello: wire.Hello, view: View, now_ms: int) -> Registration:
 
     Raises:
         OperationError: INVALID_REQUEST for a wrong cluster, id, role or address; NODE_FENCED or NODE_EPOCH_STALE for a process that lost its epoch and
-            comes back; CONTROLLER_BEHIND if the process knows a later incarnation of the quorum.
+            comes back; CONTROLLER_BEHIND if the process belongs to another cluster or knows a later incarnation of
+            the quorum.
     """
+    _check_cluster(hello, view)
     _check_hello(hello, view)
     _check_quorum_incarnation(hello, view)
     node_id = NodeId(hello.node_id)
@@ -182,15 +184,27 @@ def _registered(hello: wire.Hello, node_epoch: NodeEpoch, now_ms: int) -> record
     return records_pb2.Record(node_registered=registered)
 
 
+def _check_cluster(hello: wire.Hello, view: View) -> None:
+    """Refuse a process of another cluster.
+
+    One that registered with its own cluster came to an address that is another cluster's now: it asks elsewhere. One
+    that never registered has a wrong configuration.
+    """
+    cluster = cluster_of(view)
+    assert cluster is not None
+    if hello.cluster_id not in ("", cluster.cluster_id):
+        is_member = bool(hello.node_epoch)
+        raise refuse(
+            error_pb2.ERROR_CODE_CONTROLLER_BEHIND if is_member else error_pb2.ERROR_CODE_INVALID_REQUEST,
+            f"this is cluster {cluster.cluster_id}, not {hello.cluster_id}; check the controller's address",
+        )
+
+
 def _check_hello(hello: wire.Hello, view: View) -> None:
     cluster = cluster_of(view)
     assert cluster is not None
     problem: str | None = None
-    if hello.cluster_id and hello.cluster_id != cluster.cluster_id:
-        problem = (
-            f"this is cluster {cluster.cluster_id}, not {hello.cluster_id}; check the controller's address"
-        )
-    elif hello.role not in ROLES:
+    if hello.role not in ROLES:
         problem = f"role {hello.role} is not known"
     elif (
         not 0 <= hello.node_id < NODE_ID_BOUND

@@ -106,8 +106,10 @@ class SubscriptionService:
 
     def _check(self, start: wire.SubscribeStart) -> None:
         if start.cluster_id and start.cluster_id != self._cluster_id:
+            # Who has seen its own cluster came to an address that is another cluster's now, and asks elsewhere.
+            is_member = bool(start.seen_index)
             raise OperationError(
-                error_pb2.ERROR_CODE_INVALID_REQUEST,
+                error_pb2.ERROR_CODE_CONTROLLER_BEHIND if is_member else error_pb2.ERROR_CODE_INVALID_REQUEST,
                 f"this controller serves cluster {self._cluster_id}, not {start.cluster_id}; check the controller's address",
             )
         if start.incarnation > self._images.incarnation:
