@@ -27,7 +27,7 @@ from ponor_kafka.messages.update_features import (
     UpdateFeaturesResponse,
 )
 from ponor_metadata.client.quorum_client import QuorumClient
-from ponor_metadata.nouns.cluster import LEVEL_COMPACTION, METADATA_LEVEL
+from ponor_metadata.nouns.cluster import LATEST_LEVEL, METADATA_LEVEL
 from ponor_runtime.runtime import Runtime
 from ponor_simulation.process import wait_until
 
@@ -152,7 +152,7 @@ def test_without_a_majority_the_tool_is_told_that_nobody_answers_in_time() -> No
         answer = await broker.describe()
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert "no answer from the controllers" in (answer.error_message or "")
-        refused = await broker.update(FeatureUpdateKey(FEATURE, LEVEL_COMPACTION), timeout_ms=500)
+        refused = await broker.update(FeatureUpdateKey(FEATURE, LATEST_LEVEL), timeout_ms=500)
         assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
 
     tell(story)
@@ -160,7 +160,7 @@ def test_without_a_majority_the_tool_is_told_that_nobody_answers_in_time() -> No
 
 def test_levels_that_are_in_force_are_a_success_and_old_versions_hear_of_each_feature() -> None:
     async def story(broker: Broker) -> None:
-        update = FeatureUpdateKey(FEATURE, LEVEL_COMPACTION)
+        update = FeatureUpdateKey(FEATURE, LATEST_LEVEL)
         for version, features in ((0, [FEATURE]), (1, [FEATURE]), (2, [])):
             answer = await broker.update(update, version=version)
             assert answer.error_code == ErrorCode.NONE, answer.error_message
@@ -180,8 +180,7 @@ def test_what_cannot_be_is_refused_with_kafkas_code_and_changes_nothing() -> Non
             (FeatureUpdateKey(FEATURE, 0), "levels only rise"),
             (FeatureUpdateKey(FEATURE, 1, upgrade_type=2), "levels only rise"),
             (FeatureUpdateKey(FEATURE, 1, allow_downgrade=True, upgrade_type=3), "levels only rise"),
-            (FeatureUpdateKey(FEATURE, 1), "never falls"),
-            (FeatureUpdateKey(FEATURE, LEVEL_COMPACTION + 1), "upgrade it first"),
+            (FeatureUpdateKey(FEATURE, LATEST_LEVEL + 1), "upgrade it first"),
             (FeatureUpdateKey(f"{FEATURE_PREFIX}colour", 1), "is not known"),
         ]
         for update, words in refused:
@@ -189,7 +188,7 @@ def test_what_cannot_be_is_refused_with_kafkas_code_and_changes_nothing() -> Non
             assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION, update
             assert words in (answer.error_message or "")
             assert list(answer.results) == []
-        twice = await broker.update(*[FeatureUpdateKey(FEATURE, LEVEL_COMPACTION)] * 2)
+        twice = await broker.update(*[FeatureUpdateKey(FEATURE, LATEST_LEVEL)] * 2)
         assert "updated twice" in (twice.error_message or "")
         assert leader.driver.node.last_index == before
 

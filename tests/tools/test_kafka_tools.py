@@ -230,12 +230,12 @@ def test_the_quorum_of_controllers(ponor: str) -> None:
 
 def test_features_rise_and_never_fall(ponor: str) -> None:
     described = tool(FEATURES, "--bootstrap-server", ponor, "describe").out
-    assert re.search(r"Feature: ponor.metadata.level\s.*FinalizedVersionLevel: 4", described)
-    tool(FEATURES, "--bootstrap-server", ponor, "upgrade", "--feature", "ponor.metadata.level=4")
-    for refused in ("ponor.metadata.level=5", "ponor.unheard.of=1"):
+    assert re.search(r"Feature: ponor.metadata.level\s.*FinalizedVersionLevel: 1", described)
+    tool(FEATURES, "--bootstrap-server", ponor, "upgrade", "--feature", "ponor.metadata.level=1")
+    for refused in ("ponor.metadata.level=2", "ponor.unheard.of=1"):
         failed = tool(FEATURES, "--bootstrap-server", ponor, "upgrade", "--feature", refused, code=1)
         assert refused.split("=")[0].removeprefix("ponor.") in failed.out + failed.err
-    tool(FEATURES, "--bootstrap-server", ponor, "downgrade", "--feature", "ponor.metadata.level=1", code=1)
+    tool(FEATURES, "--bootstrap-server", ponor, "downgrade", "--feature", "ponor.metadata.level=0", code=1)
 
 
 def test_console_clients(ponor: str, kafka: str, both: Both) -> None:

@@ -151,7 +151,7 @@ async def test_a_broker_registers_works_and_everybody_sees_it(tmp_path: Path) ->
         assert (cluster.cluster_id, cluster.cluster_ordinal) == (broker.cluster_id, ORDINAL)
         assert cluster.namespace != cluster.cluster_id, "drawn on its own"
         assert [(row.tenant_id, len(row.cluster_id)) for row in follower.image[TENANTS]] == [("", 22)]
-        assert [(row.name, row.level) for row in follower.image[FEATURES]] == [("metadata.level", 4)]
+        assert [(row.name, row.level) for row in follower.image[FEATURES]] == [("metadata.level", 1)]
 
         result = await broker.submit(
             wire.Operation(create_topic=wire.CreateTopic(name="t", partitions=4, replication_factor=-1))

@@ -77,7 +77,7 @@ class ClusterClient:
             timeout_s: how long to go on asking.
 
         Raises:
-            OperationError: OVERLOADED is asked again; INVALID_REQUEST below metadata.level 4.
+            OperationError: OVERLOADED is asked again.
         """
         request = wire.ClusterRequest(open_snapshot=wire.OpenSnapshot(holder=holder, ttl_ms=ttl_ms))
         return (await self._ask(request, timeout_s)).snapshot

@@ -12,13 +12,8 @@ from ponor_metadata.tables.schema import FIRST_FIELD, Noun, Schema, Section, Vie
 
 METADATA_LEVEL: Final = "metadata.level"
 """The feature whose level says which record kinds the log may contain (docs/design/consensus.md#quorum-operations)."""
-LEVEL_ONE_CONTROLLER: Final = 1
-LEVEL_QUORUM: Final = 2
-"""Adds VotersSet, IncarnationRaised and IncarnationConfirmed."""
-LEVEL_BROKERS: Final = 3
-"""Adds moves, drain, write-ahead logs in the store, ClusterStopAnnounced, BalancerPaused."""
-LEVEL_COMPACTION: Final = 4
-"""Adds compaction tasks and leases of snapshots."""
+LATEST_LEVEL: Final = 1
+"""The level of this build. A build with new record kinds raises it; `image.apply` stops at a record of an unknown kind."""
 EPOCHS_PER_INCARNATION: Final = 1 << 24
 """Exceeds the registrations of one node, and the elections of one partition, that a lost part of the log can contain."""
 INCARNATION_MAX: Final = 127

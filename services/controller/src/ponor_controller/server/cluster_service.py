@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import cluster_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.nouns.cluster import LEVEL_BROKERS, LEVEL_COMPACTION, ClusterRow, cluster_of
+from ponor_metadata.nouns.cluster import ClusterRow, cluster_of
 from ponor_rpc.errors import OperationError
 from ponor_runtime.identity import NodeId
 from ponor_runtime.network import Connection
@@ -25,7 +25,6 @@ from ponor_controller.kernel.proposer import Proposer
 from ponor_controller.server.cluster_ports import Balance, Heard
 from ponor_controller.server.rpc_connections import Callers
 from ponor_controller.settings import SnapshotLeaseSettings
-from ponor_controller.shared_rules.feature_levels import require_level
 
 STOP_TTL_MS_MAX: Final = 600_000
 
@@ -127,18 +126,18 @@ class ClusterService:
         return wire.ClusterResponse(identity=identity)
 
     async def _open_snapshot(self, request: wire.OpenSnapshot) -> wire.ClusterResponse:
-        await self._changeable("reading a snapshot", LEVEL_COMPACTION)
+        await self._changeable("reading a snapshot")
         proposer = self._proposer
         return await self._lease(open_lease(request, proposer.view, proposer.now_ms(), self._settings))
 
     async def _renew_snapshot(self, request: wire.RenewSnapshot) -> wire.ClusterResponse:
-        await self._changeable("reading a snapshot", LEVEL_COMPACTION)
+        await self._changeable("reading a snapshot")
         proposer = self._proposer
         decision = renew_lease(request, proposer.view, proposer.now_ms(), self._settings)
         return await self._lease(decision)
 
     async def _close_snapshot(self, request: wire.CloseSnapshot) -> wire.ClusterResponse:
-        await self._changeable("reading a snapshot", LEVEL_COMPACTION)
+        await self._changeable("reading a snapshot")
         records = close_lease(request, self._proposer.view)
         return await self._commit(*records) if records else await self._unchanged()
 
@@ -152,12 +151,11 @@ class ClusterService:
         )
         return wire.ClusterResponse(snapshot=opened)
 
-    async def _changeable(self, what: str, level: int = LEVEL_BROKERS) -> ClusterRow:
+    async def _changeable(self, what: str) -> ClusterRow:
         """The cluster's row, when it may be changed now."""
         await self._proposer.room()
         if not self._leading.is_leading:
             raise not_leading(self._leading, what)
-        require_level(self._proposer.view, level, what)
         cluster = cluster_of(self._proposer.view)
         assert cluster is not None, "whoever leads has formatted the log"
         return cluster

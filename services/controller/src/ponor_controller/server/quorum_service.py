@@ -27,7 +27,6 @@ from ponor_controller.server.rpc_connections import Callers
 from ponor_controller.shared_rules.feature_levels import (
     check_updates,
     describe_features,
-    require_quorum_level,
 )
 
 _Handler: TypeAlias = Callable[[Any], Awaitable[wire.QuorumResponse]]
@@ -87,7 +86,6 @@ class QuorumService:
 
     async def _add_learner(self, request: wire.AddLearner) -> wire.QuorumResponse:
         self._require_leading("adding a learner")
-        require_quorum_level(self._proposer.view, "a change of the quorum")
         return _done(await self._control.add_learner(_learner(request, self._whole(request.node_id))))
 
     async def _promote(self, request: wire.PromoteLearner) -> wire.QuorumResponse:
@@ -96,7 +94,6 @@ class QuorumService:
 
     async def _remove(self, request: wire.RemoveMember) -> wire.QuorumResponse:
         self._require_leading("removing a member")
-        require_quorum_level(self._proposer.view, "a change of the quorum")
         if request.directory_id:
             _check_directory_id(request.directory_id)
         return _done(await self._control.remove(self._whole(request.node_id), request.directory_id))

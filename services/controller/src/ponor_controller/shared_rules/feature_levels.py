@@ -1,7 +1,7 @@
 """Feature levels: which records may be in the log (docs/design/consensus.md#quorum-operations).
 
-What lives here: the levels that this version runs, and what an update must fulfil. A level only rises, and not above what the leader runs. Other controllers and nodes
-do not say what they run: whoever finds a record it does not know stops, so that the operator upgrades every process first.
+A level only rises, at most to the highest level of the leader's build. Other processes do not report their levels: a
+process that reads a record of an unknown kind stops, so the operator upgrades every process before raising a level.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns.cluster import (
     FEATURES,
-    LEVEL_COMPACTION,
-    LEVEL_ONE_CONTROLLER,
-    LEVEL_QUORUM,
+    LATEST_LEVEL,
     METADATA_LEVEL,
     level_of,
 )
@@ -29,38 +27,17 @@ UPDATES_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class LevelRange:
-    """Levels that a process runs, both ends included."""
+    """Levels that this build supports, both ends included."""
 
     lowest: int
     highest: int
 
 
-SUPPORTED: Final[Mapping[str, LevelRange]] = {
-    METADATA_LEVEL: LevelRange(LEVEL_ONE_CONTROLLER, LEVEL_COMPACTION)
-}
-
-
-def require_level(view: View, level: int, what: str) -> None:
-    """Refuse what an older node would not understand.
-
-    Raises:
-        OperationError: INVALID_REQUEST; the message says how to raise the level.
-    """
-    present = level_of(view, METADATA_LEVEL)
-    if present < level:
-        raise _refuse(
-            f"{what} needs {METADATA_LEVEL} {level}, the cluster is at {present}: upgrade every process, then "
-            f"`kafka-features.sh upgrade --feature ponor.{METADATA_LEVEL}={level}`"
-        )
-
-
-def require_quorum_level(view: View, what: str) -> None:
-    """The same for records about the quorum."""
-    require_level(view, LEVEL_QUORUM, what)
+SUPPORTED: Final[Mapping[str, LevelRange]] = {METADATA_LEVEL: LevelRange(1, LATEST_LEVEL)}
 
 
 def describe_features(view: View) -> list[wire.FeatureState]:
-    """Every feature that is known here or finalized."""
+    """Return every feature that this build supports or that is finalized."""
     names = sorted({*SUPPORTED, *(row.name for row in view[FEATURES])})
     return [
         wire.FeatureState(
@@ -74,10 +51,10 @@ def describe_features(view: View) -> list[wire.FeatureState]:
 
 
 def check_updates(view: View, updates: Sequence[wire.FeatureUpdate]) -> list[records_pb2.Record]:
-    """The records that carry out all updates; none for levels that are in force.
+    """Return the records for all updates; none for levels that are finalized already.
 
     Raises:
-        OperationError: INVALID_REQUEST; one of them is not possible, and why.
+        OperationError: INVALID_REQUEST; an update is not possible. The message names the reason.
     """
     if not updates or len(updates) > UPDATES_MAX:
         raise _refuse(f"{len(updates)} feature updates: give 1 to {UPDATES_MAX}")

@@ -17,7 +17,6 @@ from ponor_metadata.nouns.cluster import INCARNATION_MAX, cluster_of
 from ponor_metadata.nouns.quorum import QUORUM
 from ponor_raft.entry import Entry, HardState
 from ponor_raft.stored import StoredState
-from ponor_rpc.errors import OperationError
 from ponor_runtime.network import Network
 from ponor_runtime.runtime import Runtime
 
@@ -30,7 +29,6 @@ from ponor_controller.consensus.peer_frames import replica
 from ponor_controller.consensus.record_log import RecordLog, RecordLogSettings
 from ponor_controller.options import ControllerOptions
 from ponor_controller.settings import ControllerSettings
-from ponor_controller.shared_rules.feature_levels import require_quorum_level
 from ponor_controller.startup.recovery import recover
 
 
@@ -111,10 +109,6 @@ async def _append(
     cluster = cluster_of(image)
     if cluster is None:
         raise WrongDirectoryError(f"{options.data}: its log ends before the cluster was formatted")
-    try:
-        require_quorum_level(image, "forced recovery")
-    except OperationError as error:
-        raise WrongDirectoryError(error.message) from error
     incarnation = cluster.incarnation + 1
     if incarnation > INCARNATION_MAX:
         raise WrongDirectoryError(

@@ -9,7 +9,6 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.nouns.cluster import FEATURES, METADATA_LEVEL, FeatureRow
 from ponor_metadata.nouns.compactions import COMPACTIONS
 from ponor_metadata.nouns.objects import STREAM_SET_OBJECTS
 
@@ -368,7 +367,7 @@ def test_outputs_must_be_the_workers_own_and_alive(cluster: Cluster) -> None:
     assert cluster.ledger.refusal(cluster.worker.caller, commit_compaction=body) == "INVALID_REQUEST"
 
 
-def test_only_compactors_compact_and_only_at_the_level_that_knows_of_it(cluster: Cluster) -> None:
+def test_only_compactors_compact(cluster: Cluster) -> None:
     ledger, lease = cluster.ledger, wire.LeaseCompaction(ttl_ms=1, source_bytes_max=1)
     for body in (
         {"lease_compaction": lease},
@@ -381,8 +380,6 @@ def test_only_compactors_compact_and_only_at_the_level_that_knows_of_it(cluster:
     assert ledger.refusal(cluster.worker.caller, commit_upload=upload) == "INVALID_REQUEST"
     for senseless in (wire.LeaseCompaction(ttl_ms=1), wire.LeaseCompaction(source_bytes_max=1)):
         assert ledger.refusal(cluster.worker.caller, lease_compaction=senseless) == "INVALID_REQUEST"
-    ledger.image[FEATURES].put(FeatureRow(METADATA_LEVEL, 3))
-    assert ledger.refusal(cluster.worker.caller, lease_compaction=lease) == "INVALID_REQUEST"
 
 
 def test_as_many_tasks_as_there_may_be() -> None:

@@ -17,7 +17,6 @@ from ponor_controller.kernel.leading import Leading
 from ponor_controller.kernel.operation import Caller
 from ponor_controller.settings import ControllerSettings, SnapshotLeaseSettings
 from ponor_metadata.image.validate import validate
-from ponor_metadata.nouns.cluster import FEATURES, METADATA_LEVEL, FeatureRow
 from ponor_metadata.nouns.compactions import COMPACTIONS
 from ponor_metadata.nouns.objects import OBJECTS, ObjectState
 from ponor_metadata.nouns.snapshot_leases import SNAPSHOTS
@@ -306,5 +305,3 @@ def test_a_task_of_which_nothing_is_left_ends_once_its_worker_is_gone() -> None:
     leader.commit()
     assert not list(ledger.image[COMPACTIONS])
     assert STEP_S < 1
-    ledger.image[FEATURES].put(FeatureRow(METADATA_LEVEL, 3))
-    assert driver.step() is None, "below its level there is nothing to do"

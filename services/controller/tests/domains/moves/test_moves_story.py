@@ -7,8 +7,6 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.moves.operations import MOVES_PER_OPERATION_MAX
 from ponor_controller.settings import ControllerSettings
-from ponor_metadata.image.image import MetadataImage
-from ponor_metadata.image.overlay import Overlay
 from ponor_metadata.nouns.topics import MOVES, MoveCause
 from ponor_runtime.identity import NodeId
 
@@ -217,26 +215,3 @@ def test_operations_that_make_no_sense_are_refused_as_a_whole(moving: Moving) ->
     good = wire.MovePartitions(moves=[move], cause=request)
     assert ledger.refusal(collector, move_partitions=good) == "INVALID_REQUEST"
     assert moving.move() is None
-
-
-def test_a_log_below_the_level_of_several_brokers_holds_no_moves(moving: Moving) -> None:
-    ledger = moving.ledger
-    ledger.image = older = MetadataImage()
-    ledger.view = Overlay(older)
-    ledger.apply(
-        [
-            records_pb2.Record(
-                cluster_formatted=records_pb2.ClusterFormatted(
-                    cluster_id="c", cluster_ordinal=7, namespace="n"
-                )
-            ),
-            records_pb2.Record(feature_level_set=records_pb2.FeatureLevelSet(name="metadata.level", level=2)),
-        ]
-    )
-    caller = ledger.register(0)
-    move = wire.PartitionMove(topic_id=b"t" * 16, partition=0, target_id=1)
-    body = wire.MovePartitions(moves=[move], cause=records_pb2.MOVE_CAUSE_REQUEST)
-    assert ledger.refusal(caller, move_partitions=body) == "INVALID_REQUEST"
-    drain = wire.SetDrain(node_id=caller.node_id, draining=True)
-    assert ledger.refusal(caller, set_drain=drain) == "INVALID_REQUEST"
-    assert ledger.refusal(caller, leave_cluster=wire.LeaveCluster()) == "INVALID_REQUEST"

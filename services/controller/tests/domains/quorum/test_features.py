@@ -1,24 +1,18 @@
-"""Which feature levels may be set, and what is refused below the level that it needs."""
+"""Feature levels: which updates are possible, and how features are described."""
 
 from __future__ import annotations
 
 import pytest
-from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.shared_rules import feature_levels as features
 from ponor_controller.shared_rules.feature_levels import (
     check_updates,
     describe_features,
-    require_level,
-    require_quorum_level,
 )
 from ponor_metadata.image.image import MetadataImage
 from ponor_metadata.nouns.cluster import (
-    LEVEL_BROKERS,
-    LEVEL_COMPACTION,
-    LEVEL_ONE_CONTROLLER,
-    LEVEL_QUORUM,
+    LATEST_LEVEL,
     METADATA_LEVEL,
     level_of,
 )
@@ -26,7 +20,7 @@ from ponor_rpc.errors import OperationError
 
 
 def image_at(level: int) -> MetadataImage:
-    """A cluster of which the metadata's level was set so; 0: never."""
+    """An image with this finalized metadata.level; 0: none."""
     image = MetadataImage()
     formatted = records_pb2.ClusterFormatted(cluster_id="c", cluster_ordinal=1, namespace="c")
     records = [records_pb2.Record(cluster_formatted=formatted)]
@@ -42,55 +36,40 @@ def update(level: int, name: str = METADATA_LEVEL) -> wire.FeatureUpdate:
     return wire.FeatureUpdate(name=name, level=level)
 
 
-@pytest.mark.parametrize("present", [0, LEVEL_ONE_CONTROLLER])
-def test_below_the_quorums_level_changes_of_the_quorum_name_the_command_that_raises_it(present: int) -> None:
-    with pytest.raises(
-        OperationError, match=r"kafka-features\.sh upgrade --feature ponor\.metadata\.level=2"
-    ) as refused:
-        require_quorum_level(image_at(present), "adding a learner")
-    assert refused.value.code == error_pb2.ERROR_CODE_INVALID_REQUEST
-    assert f"the cluster is at {present}" in refused.value.message
-    require_quorum_level(image_at(LEVEL_QUORUM), "adding a learner")
-
-
-def test_what_several_brokers_need_waits_for_its_own_level() -> None:
-    with pytest.raises(
-        OperationError, match=r"moving partitions needs metadata\.level 3, the cluster is at 2"
-    ):
-        require_level(image_at(LEVEL_QUORUM), LEVEL_BROKERS, "moving partitions")
-    require_level(image_at(LEVEL_BROKERS), LEVEL_BROKERS, "moving partitions")
-
-
-def test_a_level_that_rises_is_one_record_and_one_that_is_in_force_none() -> None:
-    image = image_at(LEVEL_ONE_CONTROLLER)
-    (record,) = check_updates(image, [update(LEVEL_QUORUM)])
-    assert (record.feature_level_set.name, record.feature_level_set.level) == (METADATA_LEVEL, LEVEL_QUORUM)
+def test_a_rising_level_is_one_record_and_a_finalized_one_none() -> None:
+    image = image_at(0)
+    (record,) = check_updates(image, [update(LATEST_LEVEL)])
+    assert (record.feature_level_set.name, record.feature_level_set.level) == (METADATA_LEVEL, LATEST_LEVEL)
     batch = records_pb2.RecordBatch(index=2, term=1, cluster_time_ms=1, records=[record])
     image.apply_committed(batch.SerializeToString())
-    assert level_of(image, METADATA_LEVEL) == LEVEL_QUORUM
-    assert check_updates(image, [update(LEVEL_QUORUM)]) == []
+    assert level_of(image, METADATA_LEVEL) == LATEST_LEVEL
+    assert check_updates(image, [update(LATEST_LEVEL)]) == []
 
 
 @pytest.mark.parametrize(
     ("updates", "words"),
     [
         ([], "give 1 to"),
-        ([update(LEVEL_QUORUM)] * (features.UPDATES_MAX + 1), "give 1 to"),
-        ([update(LEVEL_QUORUM), update(LEVEL_QUORUM)], "updated twice"),
+        ([update(LATEST_LEVEL)] * (features.UPDATES_MAX + 1), "give 1 to"),
+        ([update(LATEST_LEVEL), update(LATEST_LEVEL)], "updated twice"),
         ([update(1, "metadata.colour")], "known are metadata.level"),
-        ([update(LEVEL_COMPACTION + 1)], "upgrade it first"),
-        ([update(0)], "this version runs levels 1 to 4"),
-        ([update(LEVEL_ONE_CONTROLLER)], "never falls"),
-        ([update(LEVEL_QUORUM), update(1, "metadata.colour")], "is not known"),
+        ([update(LATEST_LEVEL + 1)], "upgrade it first"),
+        ([update(0)], "this version runs levels 1 to 1"),
+        ([update(LATEST_LEVEL), update(1, "metadata.colour")], "is not known"),
     ],
 )
 def test_updates_that_cannot_be_are_refused_as_a_whole(updates: list[wire.FeatureUpdate], words: str) -> None:
     with pytest.raises(OperationError, match=words):
-        check_updates(image_at(LEVEL_QUORUM), updates)
+        check_updates(image_at(LATEST_LEVEL), updates)
 
 
-def test_features_that_only_the_log_knows_are_described_too() -> None:
-    image = image_at(LEVEL_QUORUM)
+def test_a_level_that_a_newer_leader_finalized_never_falls() -> None:
+    with pytest.raises(OperationError, match="never falls"):
+        check_updates(image_at(LATEST_LEVEL + 1), [update(LATEST_LEVEL)])
+
+
+def test_finalized_features_of_newer_builds_are_described() -> None:
+    image = image_at(LATEST_LEVEL)
     newer = records_pb2.FeatureLevelSet(name="a.newer.one", level=3)
     batch = records_pb2.RecordBatch(
         index=2, term=1, cluster_time_ms=1, records=[records_pb2.Record(feature_level_set=newer)]
@@ -99,4 +78,4 @@ def test_features_that_only_the_log_knows_are_described_too() -> None:
     described = [
         (each.name, each.level, each.supported_min, each.supported_max) for each in describe_features(image)
     ]
-    assert described == [("a.newer.one", 3, 0, 0), (METADATA_LEVEL, 2, 1, 4)]
+    assert described == [("a.newer.one", 3, 0, 0), (METADATA_LEVEL, 1, 1, 1)]

@@ -11,7 +11,7 @@ from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import quorum_service_pb2 as wire
 from ponor_controller.server.rpc_connections import CONNECTIONS_MAX
 from ponor_metadata.client.quorum_client import QuorumClient
-from ponor_metadata.nouns.cluster import LEVEL_COMPACTION, METADATA_LEVEL, cluster_of
+from ponor_metadata.nouns.cluster import LATEST_LEVEL, METADATA_LEVEL, cluster_of
 from ponor_rpc.errors import OperationError
 from ponor_rpc.methods import QUORUM
 from ponor_runtime.network import Connection, ConnectionClosedError
@@ -102,7 +102,7 @@ def test_the_leader_describes_everybody_and_a_follower_what_it_knows() -> None:
         assert all(0 <= each.silent_ms < 1000 and each.behind_ms == 0 for each in seen.members)
         assert [each.service_address for each in seen.members] == list(ADDRESSES)
         (feature,) = seen.features
-        assert (feature.name, feature.level) == (METADATA_LEVEL, LEVEL_COMPACTION)
+        assert (feature.name, feature.level) == (METADATA_LEVEL, LATEST_LEVEL)
         other = (await tool.ask_at(follower, DESCRIBE.SerializeToString())).description
         assert other.leader_node_id == seen.leader_node_id != other.node_id
         assert {each.match_index for each in other.members if each.node_id != other.node_id} == {0}
@@ -251,11 +251,10 @@ def test_feature_levels_that_are_in_force_cost_no_record() -> None:
 
         leader = await tool.rig.until_led()
         before = leader.driver.node.last_index
-        await tool.ask(update_features=update(LEVEL_COMPACTION))
-        await tool.ask(update_features=update(LEVEL_COMPACTION, validate_only=True))
+        await tool.ask(update_features=update(LATEST_LEVEL))
+        await tool.ask(update_features=update(LATEST_LEVEL, validate_only=True))
         assert leader.driver.node.last_index == before
-        assert "never falls" in (await tool.refusal(update_features=update(1))).message
-        refusal = await tool.refusal(update_features=update(LEVEL_COMPACTION + 1, validate_only=True))
+        refusal = await tool.refusal(update_features=update(LATEST_LEVEL + 1, validate_only=True))
         assert "upgrade it first" in refusal.message
         cluster = cluster_of(leader.image)
         assert cluster is not None

@@ -10,7 +10,6 @@ from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_controller.domains.nodes.registration import register_node
 from ponor_controller.kernel.operation import Caller
-from ponor_metadata.nouns.cluster import FEATURES, METADATA_LEVEL, FeatureRow
 from ponor_metadata.nouns.nodes import WalKind
 from ponor_metadata.nouns.wals import WALS, WALS_OF, WALS_RECOVERED_BY, WalRow
 from ponor_rpc.errors import OperationError
@@ -282,10 +281,7 @@ def test_a_node_changes_the_place_of_its_log_only_when_nothing_is_left_in_the_ol
         ledger.register(0, wal=OBJECT)
 
 
-def test_a_cluster_that_is_not_raised_yet_takes_no_logs_into_the_store(ledger: Ledger) -> None:
-    ledger.image[FEATURES].put(FeatureRow(METADATA_LEVEL, 2))
-    with pytest.raises(OperationError, match=r"needs metadata\.level 3"):
-        ledger.register(0, wal=OBJECT)
+def test_a_broker_with_its_log_in_a_file_is_recorded_without_a_kind(ledger: Ledger) -> None:
     record = register_node(hello(0), ledger.view, 1).records[0]
     assert record.node_registered.wal == records_pb2.WAL_KIND_UNSPECIFIED
 

@@ -5,7 +5,7 @@ What lives here: the questions, and their answers in words for `ponor cluster ba
 
 from __future__ import annotations
 
-from ponor_metadata.nouns.cluster import LEVEL_BROKERS, METADATA_LEVEL, cluster_of, level_of
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_metadata.nouns.nodes import NO_NODE, NODES, NodeRole, WalKind
 from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY
 from ponor_metadata.nouns.wals import WALS
@@ -23,8 +23,6 @@ def reason_to_wait(sources: Sources) -> str:
         return "the balancer was told to keep still; `ponor cluster balance --resume` ends that"
     if cluster.stop_until_ms > sources.now_ms:
         return "the cluster is about to be stopped"
-    if level_of(view) < LEVEL_BROKERS:
-        return f"partitions do not move below level {LEVEL_BROKERS} of the feature {METADATA_LEVEL}"
     return _failover(sources)
 
 

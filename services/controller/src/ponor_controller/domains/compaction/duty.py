@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ponor_metadata.nouns.cluster import LEVEL_COMPACTION, level_of
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_metadata.nouns.compactions import COMPACTIONS
 from ponor_metadata.tables.schema import View
 from ponor_runtime.telemetry import Telemetry
@@ -22,7 +22,7 @@ from ponor_controller.kernel.proposer import Proposer
 from ponor_controller.settings import CompactionSettings
 
 LOG: Final = logging.getLogger("ponor.controller")
-WAKING: Final = ("feature_level_set",)
+WAKING: Final = ("cluster_formatted",)
 """Records after which a survey may begin."""
 STEP_S: Final = 0.1
 """Between two steps of a survey: a hundredth of a processor at most."""
@@ -53,7 +53,7 @@ class CompactionDriver:
     def step(self) -> float | None:
         """Look at some more objects, and at all tasks. Seconds until the next step."""
         view = self._proposer.view
-        if level_of(view) < LEVEL_COMPACTION:
+        if cluster_of(view) is None:
             return None
         self._end_empty_tasks(view)
         surveyed, walked = self._survey.step(), self._wear.step()

@@ -15,7 +15,6 @@ from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
 from ponor_metadata.nouns import counters
-from ponor_metadata.nouns.cluster import LEVEL_COMPACTION
 from ponor_metadata.nouns.compactions import COMPACTIONS, CompactionKind, CompactionRow
 from ponor_metadata.nouns.nodes import is_current
 from ponor_metadata.nouns.objects import OBJECTS, STREAM_SET_OBJECTS, ObjectRow, ObjectState
@@ -42,7 +41,6 @@ from ponor_controller.domains.objects.uploads import (
 )
 from ponor_controller.domains.streams.operations import destructions
 from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_distinct, require_role
-from ponor_controller.shared_rules.feature_levels import require_level
 
 Outcome = wire.CompactionOutcome
 REASON_CHARACTERS_MAX = 256
@@ -52,7 +50,7 @@ VACANT_LEASES_MAX = 3
 
 def lease_compaction(body: wire.LeaseCompaction, situation: Situation) -> Decision:
     """A task whose worker is gone or too late, else a new one; `done` without a change when nothing is worth doing. Tasks that waited too long for a worker are ended."""
-    _require_compactor(situation)
+    require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
     if body.ttl_ms < 1 or body.source_bytes_max < 1:
         raise refuse(
             error_pb2.ERROR_CODE_INVALID_REQUEST,
@@ -80,7 +78,7 @@ def lease_compaction(body: wire.LeaseCompaction, situation: Situation) -> Decisi
 
 def renew_compaction(body: wire.RenewCompaction, situation: Situation) -> Decision:
     """The lease ends later; FENCED when the task is another's, or over."""
-    _require_compactor(situation)
+    require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
     row = _held(body.task_id, body.token, situation)
     if row is None:
         return _outcome(Outcome.RESULT_FENCED, _not_held(body.task_id))
@@ -96,7 +94,7 @@ def renew_compaction(body: wire.RenewCompaction, situation: Situation) -> Decisi
 
 def commit_compaction(body: wire.CommitCompaction, situation: Situation) -> Decision:
     """Sources out, outputs in, the task over: in one batch, and only if nothing that is wanted is lost."""
-    _require_compactor(situation)
+    require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
     row = _held(body.task_id, body.token, situation)
     if row is None:
         if _was_committed(body, situation):
@@ -131,7 +129,7 @@ def commit_compaction(body: wire.CommitCompaction, situation: Situation) -> Deci
 
 def end_compaction(body: wire.EndCompaction, situation: Situation) -> Decision:
     """The sources are free again. A task that is over, or another's, needs no end."""
-    _require_compactor(situation)
+    require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
     row = _held(body.task_id, body.token, situation)
     if row is None:
         return Decision()
@@ -384,11 +382,6 @@ def _until_ms(ttl_ms: int, situation: Situation) -> int:
 
 def _ttl_ms(ttl_ms: int, situation: Situation) -> int:
     return min(ttl_ms, situation.settings.compaction.compaction_lease_ttl_ms_max)
-
-
-def _require_compactor(situation: Situation) -> None:
-    require_role(situation, records_pb2.NODE_ROLE_COMPACTOR)
-    require_level(situation.view, LEVEL_COMPACTION, "compaction")
 
 
 def _outcome(result: wire.CompactionOutcome.Result.ValueType, message: str = "") -> Decision:

@@ -12,7 +12,6 @@ from typing import Final
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.nouns.cluster import LEVEL_BROKERS
 from ponor_metadata.nouns.nodes import NODES, NodeRole
 from ponor_metadata.nouns.topics import MOVES, PARTITIONS, MoveCause, MoveRow, PartitionRow
 from ponor_rpc.errors import OperationError
@@ -21,7 +20,6 @@ from ponor_runtime.identity import NodeId
 from ponor_controller.domains.moves import rules
 from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_count, require_role
 from ponor_controller.shared_rules import move_records as changes
-from ponor_controller.shared_rules.feature_levels import require_level
 from ponor_controller.shared_rules.placement import is_live
 
 MOVES_PER_OPERATION_MAX: Final = 1_000
@@ -143,7 +141,6 @@ def _each(
 
 def _check_operation(names: Iterable[tuple[bytes, int]], count: int, situation: Situation) -> None:
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
-    require_level(situation.view, LEVEL_BROKERS, "moving partitions")
     require_count(count, MOVES_PER_OPERATION_MAX, "partitions")
     if len(set(names)) != count:
         raise refuse(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.nouns.cluster import LEVEL_BROKERS
 from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow
 from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
 from ponor_metadata.nouns.topics import PARTITIONS, PARTITIONS_LED_BY
@@ -16,14 +15,12 @@ from ponor_metadata.nouns.wals import WALS, WALS_OF
 from ponor_runtime.identity import NodeId
 
 from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_role
-from ponor_controller.shared_rules.feature_levels import require_level
 from ponor_controller.shared_rules.placement import candidates
 
 
 def set_drain(body: wire.SetDrain, situation: Situation) -> Decision:
     """A broker, the caller or another one, gives its partitions away from now on, or keeps them. So already: success."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
-    require_level(situation.view, LEVEL_BROKERS, "draining a broker")
     node = _require_broker(NodeId(body.node_id), situation)
     if node.draining == body.draining:
         return Decision()
@@ -41,7 +38,6 @@ def leave_cluster(_: wire.LeaveCluster, situation: Situation) -> Decision:
     Its fence stands behind its result: what is fenced is answered no more. A caller that asks again, because it missed the answer, hears that it is fenced.
     """
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
-    require_level(situation.view, LEVEL_BROKERS, "leaving the cluster")
     caller, view = situation.caller, situation.view
     leads = len(view[PARTITIONS].find(PARTITIONS_LED_BY, caller.node_id))
     if leads:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.nouns.cluster import LEVEL_BROKERS, cluster_of, epoch_floor
+from ponor_metadata.nouns.cluster import cluster_of, epoch_floor
 from ponor_metadata.nouns.nodes import NODES, NodeRole, NodeRow, WalKind, is_current, next_node_epoch
 from ponor_metadata.nouns.quorum import QUORUM
 from ponor_metadata.nouns.streams import STREAMS, STREAMS_OPEN_AT
@@ -23,7 +23,6 @@ from ponor_runtime.host_port import HOST_CHARACTERS_MAX, PORT_MAX
 from ponor_runtime.identity import NODE_ID_BOUND, NodeEpoch, NodeId, cluster_of_node
 
 from ponor_controller.kernel.decisions import refuse
-from ponor_controller.shared_rules.feature_levels import require_level
 
 INCARNATION_BYTES = 16
 WAL_KINDS = (0, *WalKind)
@@ -146,8 +145,6 @@ def _check_quorum_incarnation(hello: wire.Hello, view: View) -> None:
 def _check_wal_kind(hello: wire.Hello, row: NodeRow | None, view: View) -> None:
     """A log is recovered where it lies, so a node changes the place only when nothing is left in the old one."""
     kind = _wal_kind(hello)
-    if kind is WalKind.OBJECT:
-        require_level(view, LEVEL_BROKERS, "a write-ahead log in the object store")
     if row is None or row.wal is kind:
         return
     if view[STREAMS].find(STREAMS_OPEN_AT, row.node_id) or view[WALS].find(WALS_OF, row.node_id):

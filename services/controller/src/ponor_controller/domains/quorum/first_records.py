@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ponor_metadata.nouns.cluster import LEVEL_QUORUM, cluster_of, level_of
+from ponor_metadata.nouns.cluster import cluster_of
 from ponor_metadata.nouns.quorum import QUORUM
 from ponor_runtime.runtime import Runtime
 
@@ -45,8 +45,6 @@ class QuorumRecords:
     def correct_addresses(self) -> None:
         """Let the log say where members are reached now. The members stay the same, so this is no change of the membership."""
         view = self._proposer.view
-        if level_of(view) < LEVEL_QUORUM:
-            return
         logged = members_of_rows(view[QUORUM]) or self._identity.initial_voters
         present = tuple(self._with_addresses(member) for member in logged)
         if present != members_of_rows(view[QUORUM]):

@@ -9,7 +9,7 @@ import base64
 from collections.abc import Sequence
 
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.nouns.cluster import LEVEL_COMPACTION, METADATA_LEVEL
+from ponor_metadata.nouns.cluster import LATEST_LEVEL, METADATA_LEVEL
 from ponor_runtime.identity import DEFAULT_TENANT, ClusterOrdinal
 from ponor_runtime.randomness import Randomness
 
@@ -23,7 +23,7 @@ def format_records(
     formatted = records_pb2.ClusterFormatted(
         cluster_id=cluster_id, cluster_ordinal=ordinal, namespace=str(randomness.uuid())
     )
-    level = records_pb2.FeatureLevelSet(name=METADATA_LEVEL, level=LEVEL_COMPACTION)
+    level = records_pb2.FeatureLevelSet(name=METADATA_LEVEL, level=LATEST_LEVEL)
     tenant = records_pb2.TenantCreated(tenant_id=DEFAULT_TENANT, cluster_id=new_kafka_cluster_id(randomness))
     return [
         records_pb2.Record(cluster_formatted=formatted),

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from ponor.common.v1 import error_pb2
 from ponor.controller.v1 import session_service_pb2 as wire
 from ponor.metadata.v1 import records_pb2
-from ponor_metadata.nouns.cluster import LEVEL_BROKERS
 from ponor_metadata.nouns.nodes import NODES, WalKind
 from ponor_metadata.nouns.streams import StreamRow
 from ponor_metadata.nouns.wals import WALS, WalRow, open_stream_of
 from ponor_runtime.identity import NodeEpoch, NodeId
 
 from ponor_controller.kernel.decisions import Decision, Situation, refuse, require_role
-from ponor_controller.shared_rules.feature_levels import require_level
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,6 @@ class Writer:
 def open_wal(_: wire.OpenWal, situation: Situation) -> Decision:
     """The caller may put slots under its epoch from now on; until this is committed it must not."""
     require_role(situation, records_pb2.NODE_ROLE_BROKER)
-    require_level(situation.view, LEVEL_BROKERS, "a write-ahead log in the object store")
     caller = situation.caller
     if _kind(situation) is not WalKind.OBJECT:
         raise refuse(
