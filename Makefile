@@ -111,7 +111,7 @@ fuzz: install ## every family of decoders under hostile bytes: make fuzz SECONDS
 explore: install ## property tests with examples that nobody drew before; in `make test` they are the same every time
 	PONOR_EXPLORE=1 $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m hypothesis
 
-SWARM_SEEDS := tests/simulation/test_swarm.py::test_a_cluster_keeps_its_promises_and_comes_to_rest# what `ponor simulate` does anyway
+SWARM_SEEDS := tests/simulation/test_swarm.py::test_a_cluster_keeps_all_invariants_and_becomes_quiescent# what `ponor simulate` does anyway
 
 simulate: install ## seeds under simulation, whole clusters under a swarm of faults first: make simulate SEEDS=200
 	$(BIN)/ponor simulate --seeds $(or $(SEEDS),60) --workers 2

@@ -1,4 +1,6 @@
-"""Partitions as lists: a true history is clean, and each planted anomaly is called by its name."""
+"""The check of append-only lists: a correct history has no anomaly, and each planted anomaly is
+named.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from ponor_cluster_simulation.histories.append_lists import (
 
 
 def true_history(seed: int, count: int = 30) -> tuple[list[Append], list[Observation]]:
-    """Three processes append one after the other; some never hear of it, and some of those were not stored."""
+    """Three processes append in turn. Some appends have no answer, and some of those were not
+    stored.
+    """
     chance = Random(seed)
     appends: list[Append] = []
     log: list[int] = []
@@ -68,7 +72,7 @@ def test_a_duplicated_value_is_found(seed: int, data: st.DataObject) -> None:
 
 
 @given(seed=st.integers(0, 1 << 30), data=st.data())
-def test_values_that_changed_places_are_found(seed: int, data: st.DataObject) -> None:
+def test_reordered_values_are_found(seed: int, data: st.DataObject) -> None:
     appends, reads = true_history(seed)
     values = list(reads[0].values)
     at = data.draw(st.integers(0, len(values) - 2))
@@ -76,7 +80,7 @@ def test_values_that_changed_places_are_found(seed: int, data: st.DataObject) ->
     found = find_anomalies(appends, [Observation("c0", "t-0", 0, tuple(values))])
     both_unknown = all(each.offset is None for each in appends if each.value in values[at : at + 2])
     different = len({each.process for each in appends if each.value in values[at : at + 2]}) == 2
-    # Two values that nobody heard of, from two processes, may stand in either order.
+    # Two unacknowledged values of two processes may be in either order.
     assert kinds(found) == (set() if both_unknown and different else {AnomalyKind.REORDERED})
 
 
@@ -95,7 +99,7 @@ def test_an_offset_that_two_readers_saw_differently_is_found(seed: int) -> None:
     assert AnomalyKind.CHANGED in kinds(find_anomalies(appends, [reads[0], other]))
 
 
-def test_what_was_acknowledged_before_comes_before_whoever_sent_it() -> None:
+def test_an_append_acknowledged_before_another_began_precedes_it() -> None:
     first = Append("a", "t-0", 1, called=0, returned=1)
     second = Append("b", "t-0", 2, called=2, returned=3)
     assert find_anomalies([first, second], [Observation("c", "t-0", 0, (1, 2))]) == []
@@ -103,14 +107,14 @@ def test_what_was_acknowledged_before_comes_before_whoever_sent_it() -> None:
     assert str(found) == "reordered: partition t-0: 1 was acknowledged before 2, and is at 1 behind 0"
 
 
-def test_what_was_trimmed_is_not_missed() -> None:
+def test_trimmed_values_are_not_lost() -> None:
     appends = [Append("a", "t-0", value, value, value + 0.5, value) for value in range(4)]
     tail = [Observation("c", "t-0", 2, (2, 3))]
     assert find_anomalies(appends, tail, {"t-0": 2}) == []
     assert kinds(find_anomalies(appends, tail)) == {AnomalyKind.LOST}
 
 
-def test_partitions_are_judged_apart() -> None:
+def test_partitions_are_checked_separately() -> None:
     appends = [Append("a", "t-0", 1, 0, 1, 0), Append("a", "t-1", 2, 2, 3, 0)]
     reads = [Observation("c", "t-0", 0, (1,))]
     assert [each.partition for each in find_anomalies(appends, reads)] == ["t-1"]

@@ -1,4 +1,4 @@
-"""Trace validation on small logs written by hand: a true log is clean, and each forbidden step is named where it happens."""
+"""Trace validation on small logs: a correct log is accepted, and each forbidden step is named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ R = records.Record
 
 
 class Log:
-    """Batches under way; each call is one operation of a node, and one batch."""
+    """Batches of a log; each call adds one operation of a node as one batch."""
 
     def __init__(self) -> None:
         self.batches: list[records.RecordBatch] = []
@@ -158,7 +158,7 @@ def test_a_true_log_is_clean() -> None:
         (lambda log: log.add(R(stream_created=records.StreamCreated(stream_id=5)), by=US), "is created twice"),
     ],
 )  # fmt: skip
-def test_a_forbidden_step_is_told(add: Callable[[Log], Log], told: str) -> None:
+def test_a_forbidden_step_is_reported(add: Callable[[Log], Log], told: str) -> None:
     assert life().forbidden == []
     (found,) = add(life()).forbidden
     assert told in found

@@ -1,4 +1,6 @@
-"""Faults: the same seed draws the same, a part of a schedule stays what it was, and a failing one becomes small."""
+"""Faults: equal seeds draw equal schedules, parts keep their faults, and failing schedules are
+reduced.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ponor_cluster_simulation.faults.fault import FaultKind
 from ponor_cluster_simulation.faults.injector import store_faults
-from ponor_cluster_simulation.faults.minimise import minimise
 from ponor_cluster_simulation.faults.swarm import DICE, LATER_DICE, Machines, draw_schedule
 from ponor_cluster_simulation.run.plan import draw_plan
+from ponor_cluster_simulation.seeds import minimise
 
 THREE = Machines(
     ("controller-0", "controller-1", "controller-2"),
@@ -36,8 +38,8 @@ def test_every_kind_is_drawn_by_some_seed_and_no_seed_has_all() -> None:
     assert all(set(schedule.kinds) < set(DICE) for schedule in schedules)
 
 
-def test_what_has_one_copy_never_rots_in_the_middle_of_a_run() -> None:
-    """The atlas: of three voters one at most, of one none, of a broker's log nothing."""
+def test_data_with_one_copy_does_not_rot_during_a_run() -> None:
+    """The fault atlas: at most one of three voters, no single voter, and no broker's log."""
     for seed in range(200):
         rotten = {
             fault.target
@@ -55,7 +57,7 @@ def test_a_part_keeps_its_faults_as_they_were() -> None:
     assert part.safety_s == schedule.safety_s
 
 
-def test_every_kind_has_dice() -> None:
+def test_every_kind_can_be_drawn() -> None:
     assert set(DICE) | set(LATER_DICE) == set(FaultKind)
 
 
@@ -83,7 +85,7 @@ def test_faults_of_the_store_add_up() -> None:
 
 
 @given(st.integers(min_value=0, max_value=24), st.sets(st.integers(min_value=0, max_value=23), max_size=4))
-def test_the_smallest_part_is_what_the_failure_needs(count: int, needed: set[int]) -> None:
+def test_minimising_keeps_exactly_the_faults_that_the_failure_needs(count: int, needed: set[int]) -> None:
     numbers = range(count)
     needed &= set(numbers)
 

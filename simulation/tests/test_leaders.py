@@ -1,4 +1,4 @@
-"""What a client believes of leaders: it moves on with epochs, and never back."""
+"""The leaders that a client learns: its knowledge advances with epochs and never goes back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def metadata(leader: int, epoch: int) -> MetadataResponse:
     return MetadataResponse(brokers=brokers, topics=[topic])
 
 
-def test_an_older_epoch_is_not_believed() -> None:
+def test_an_older_epoch_is_ignored() -> None:
     leaders = Leaders("client", "orders", ["broker-1:9092"])
     assert leaders.leader_of(0) is None
     leaders._take(metadata(1, 4))
@@ -28,7 +28,7 @@ def test_an_older_epoch_is_not_believed() -> None:
     assert leaders.leader_of(0) == 1
 
 
-def test_a_hint_leads_to_a_broker_that_was_never_heard_of() -> None:
+def test_a_hint_adds_an_unknown_broker() -> None:
     leaders = Leaders("client", "orders", ["broker-1:9092"])
     leaders._take(metadata(1, 4))
     leaders.hint(0, LeaderIdAndEpoch(3, 5), [NodeEndpoint(3, "broker-3", 9092)])
@@ -37,7 +37,7 @@ def test_a_hint_leads_to_a_broker_that_was_never_heard_of() -> None:
     assert leaders.hints == 1
 
 
-def test_a_refusal_without_news_is_a_reason_to_ask() -> None:
+def test_a_refusal_without_a_hint_triggers_a_metadata_request() -> None:
     leaders = Leaders("client", "orders", ["broker-1:9092"])
     leaders._take(metadata(1, 4))
     leaders._is_doubtful = False
@@ -46,7 +46,7 @@ def test_a_refusal_without_news_is_a_reason_to_ask() -> None:
     assert leaders.hints == 0
 
 
-def test_nobody_leads_while_the_leader_is_away() -> None:
+def test_no_leader_is_known_while_there_is_none() -> None:
     leaders = Leaders("client", "orders", ["broker-1:9092"])
     leaders._take(metadata(1, 4))
     leaders._take(metadata(-1, 4))

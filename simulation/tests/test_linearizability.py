@@ -1,4 +1,6 @@
-"""The search for one order: known histories, planted anomalies, and random histories against trying every order."""
+"""The linearizability search: known histories, planted anomalies, and random histories against a
+brute-force search.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def read(
     return Operation(process, key, "read", value, called, returned)
 
 
-def test_what_happens_one_by_one_is_explained() -> None:
+def test_sequential_operations_are_linearizable() -> None:
     assert find_anomalies([write(1, 0, 1), read(1, 2, 3), write(2, 4, 5), read(2, 6, 7)]) == []
 
 
@@ -64,18 +66,18 @@ def test_a_value_from_nowhere_is_found() -> None:
     assert len(find_anomalies([read(7, 0, 1)])) == 1
 
 
-def test_what_touches_in_time_overlaps() -> None:
+def test_operations_that_touch_in_time_overlap() -> None:
     assert find_anomalies([write(1, 0, 5), read(None, 5, 6)]) == []
 
 
-def test_compare_and_set_takes_the_place_of_one_value_only() -> None:
+def test_compare_and_set_replaces_only_the_expected_value() -> None:
     first = Operation("a", "k", "cas", 1, 0, 1, expected=None)
     second = Operation("b", "k", "cas", 2, 0, 1, expected=None)
     assert find_anomalies([first]) == []
     assert len(find_anomalies([first, second])) == 1
 
 
-def test_keys_are_judged_apart() -> None:
+def test_keys_are_checked_separately() -> None:
     history = [
         write(1, 0, 1, key="a"),
         read(1, 2, 3, key="a"),
@@ -85,13 +87,13 @@ def test_keys_are_judged_apart() -> None:
     assert [found.key for found in find_anomalies(history)] == ["b"]
 
 
-def test_a_history_that_is_too_wide_is_no_pass() -> None:
+def test_a_too_wide_history_is_an_error() -> None:
     history = [write(value, 0, 100, f"w{value}") for value in range(12)] + [read(99, 0, 100)]
     with pytest.raises(HistoryTooWideError, match="more than 500 configurations"):
         find_anomalies(history, configurations_max=500)
 
 
-def test_histories_travel_as_json_lines() -> None:
+def test_histories_are_encoded_as_json_lines() -> None:
     history = [
         write(1, 0, 1),
         read(None, 2, 3),
@@ -104,7 +106,7 @@ def test_histories_travel_as_json_lines() -> None:
 
 
 def real_history(chance: Random, clients: int, operations: int) -> list[Operation]:
-    """Of a register that is one: each operation takes effect at some moment between its call and its return."""
+    """A history of a correct register: each operation takes effect between its call and its return."""
     events: list[tuple[float, int, Operation]] = []
     for client in range(clients):
         time = chance.random()
@@ -138,7 +140,7 @@ def test_a_history_of_a_real_register_passes(seed: int) -> None:
 @settings(max_examples=60)
 @given(seed=st.integers(0, 1 << 30))
 def test_a_real_history_with_one_read_made_stale_is_found(seed: int) -> None:
-    """Two writes stand between the value and the moment it is read again, all of them known and apart."""
+    """Two known, separate writes are between the value and the read that returns it again."""
     history = real_history(Random(seed), 4, 12)
     end = 1_000.0
     planted = [write(-1, end, end + 1), write(-2, end + 2, end + 3), read(-1, end + 4, end + 5)]
@@ -148,7 +150,9 @@ def test_a_real_history_with_one_read_made_stale_is_found(seed: int) -> None:
 
 
 def explained_by_some_order(history: list[Operation]) -> bool:
-    """The definition, tried out: every subset that holds all that returned, in every order that respects time."""
+    """The definition: try every subset with all returned operations, in every order that respects
+    time.
+    """
     known = [each for each in history if each.returned is not None]
     unknown = [each for each in history if each.returned is None and each.kind == "write"]
     for chosen in range(1 << len(unknown)):
@@ -186,11 +190,11 @@ small_operations = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(history=st.lists(small_operations, max_size=5))
-def test_it_agrees_with_trying_every_order(history: list[Operation]) -> None:
+def test_the_search_agrees_with_brute_force(history: list[Operation]) -> None:
     assert (find_anomalies(history) == []) == explained_by_some_order(history)
 
 
-def test_a_file_is_judged_by_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_checks_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     right, wrong = [write(1, 0, 1), read(1, 2, 3)], [write(1, 0, 1), read(None, 2, 3)]
     verdicts = []
     for name, history in (("right", right), ("wrong", wrong)):

@@ -1,4 +1,6 @@
-"""What is opened: faults strike whoever opened it before it knows, and what nobody will close is named."""
+"""Openings: faults affect the process that opened a resource before its answer, and unclosed
+resources are named.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def _fault(kind: FaultKind, target: str) -> Fault:
     return Fault(0, 0.0, kind, target, 1.0)
 
 
-def test_a_fault_strikes_who_asked_for_what_was_opened_and_only_once() -> None:
+def test_a_fault_affects_the_opening_process_once() -> None:
     struck: list[tuple[FaultKind, str]] = []
     openings = Openings(
         {7: "broker-0", 8: "broker-1"}.get,
@@ -45,7 +47,7 @@ def test_a_fault_strikes_who_asked_for_what_was_opened_and_only_once() -> None:
     assert struck == [(FaultKind.CRASH_AT_OPEN, "broker-0")]
 
 
-def test_the_answer_of_a_call_of_the_store_is_lost() -> None:
+def test_the_answer_of_a_store_call_is_lost() -> None:
     openings = Openings(lambda _: None, lambda *_: None, lambda *_: None)
     openings.wait(_fault(FaultKind.LOST_AT_OPEN, "multipart_create"))
     openings.wait(_fault(FaultKind.PAUSE_AT_OPEN, "put"))
@@ -54,7 +56,7 @@ def test_the_answer_of_a_call_of_the_store_is_lost() -> None:
 
 
 @pytest.mark.parametrize(("closes", "again"), [(True, True), (False, True), (False, False)])
-def test_a_connection_that_nobody_will_close_is_named(closes: bool, again: bool) -> None:
+def test_a_connection_that_will_not_be_closed_is_named(closes: bool, again: bool) -> None:
     simulation = Simulation(1)
     called: list[Connection] = []
 
@@ -87,12 +89,12 @@ def test_a_connection_that_nobody_will_close_is_named(closes: bool, again: bool)
         assert len(found) == (0 if closes else 2 if again else 1)
         assert all("client#1 called" in each for each in found)
         client.crash()
-        assert simulation.network.forgotten() == found, "who died cannot close it any more"
+        assert simulation.network.forgotten() == found, "an ended process cannot close its connection"
 
     simulation.run(story())
 
 
-def test_an_upload_in_parts_is_forgotten_while_who_knows_it_lives_and_does_not_end_it() -> None:
+def test_a_multipart_upload_is_forgotten_while_its_owner_runs_without_ending_it() -> None:
     simulation = Simulation(2)
     store = simulation.object_store()
     parts = SimMultipartStore(store)

@@ -1,4 +1,4 @@
-"""Each invariant of a Raft group, told one thing that breaks it; and the disk that these invariants trust."""
+"""Each invariant of a Raft group detects a violation; and the disk that the invariants rely on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE, TWO, THREE = (ReplicaId(number, bytes(16)) for number in (1, 2, 3))
 
 @pytest.fixture(scope="module")
 def cluster() -> RaftCluster:
-    """At the end of a run that held, with two replicas at least."""
+    """The end of a correct run with at least two replicas."""
     clusters = map(run_raft, range(20))
     return next(each for each in clusters if sum(one.node is not None for one in each.replicas.values()) > 1)
 
@@ -132,7 +132,7 @@ def a_stale_read(known: RaftInvariants, leader: Replica, _: Replica) -> None:
         (11, a_stale_read),
     ],
 )
-def test_what_is_broken_is_told_by_its_number(
+def test_a_violation_names_its_invariant(
     number: int, break_it: Callable[[RaftInvariants, Replica, Replica], None], cluster: RaftCluster
 ) -> None:
     leader = leader_of(cluster)
@@ -157,7 +157,7 @@ def terms(disk: RaftDisk) -> list[int]:
 
 
 @given(seed=st.integers(0, 1000), written=st.integers(0, 3))
-def test_a_crash_keeps_what_ended_and_a_beginning_of_the_rest(seed: int, written: int) -> None:
+def test_a_crash_keeps_ended_writes_and_a_prefix_of_the_others(seed: int, written: int) -> None:
     disk, ended = blank_disk(), list[int]()
     whole: list[int] = []
     for sequence in range(1, 4):
@@ -166,14 +166,14 @@ def test_a_crash_keeps_what_ended_and_a_beginning_of_the_rest(seed: int, written
     for _ in range(written):
         disk.end_oldest()
     disk.crash(Random(seed))
-    assert ended == list(range(1, written + 1)), "nobody hears of what a crash ended"
+    assert ended == list(range(1, written + 1)), "no write is reported after a crash"
     assert terms(disk) == whole[: len(disk.entries)]
     assert len(disk.entries) >= 2 * written
-    assert disk.hard_state.term >= max([0, *terms(disk)]), "no entry is of a term that is not durable"
+    assert disk.hard_state.term >= max([0, *terms(disk)]), "the term of every durable entry is durable"
     assert disk.writes == 0
 
 
-def test_an_entry_that_comes_again_cuts_the_log() -> None:
+def test_a_rewritten_entry_cuts_the_log() -> None:
     disk = blank_disk()
     for write in (persist(1, 1, 4, 1), persist(2, 3, 1, 2)):
         disk.write(write, lambda: None)
@@ -183,7 +183,7 @@ def test_an_entry_that_comes_again_cuts_the_log() -> None:
     assert not disk.holds(4, 1)
 
 
-def test_a_hole_is_refused() -> None:
+def test_a_gap_is_refused() -> None:
     disk = blank_disk()
     disk.write(persist(1, 2, 1, 1), lambda: None)
     with pytest.raises(AssertionError, match="leaves a hole"):

@@ -1,4 +1,4 @@
-"""Trace validation of moves, failovers and write-ahead logs, on small logs written by hand."""
+"""Trace validation of moves, failovers and write-ahead logs, on small logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = records.Record
 
 
 class Log:
-    """Batches under way; each call is one batch, of one operation if it is said whose."""
+    """Batches of a log; each call adds one batch, as an operation if a caller is given."""
 
     def __init__(self) -> None:
         self.batches: list[records.RecordBatch] = []
@@ -84,7 +84,9 @@ def wal_closed(owner: tuple[int, int], end: int) -> records.Record:
 
 
 def served() -> Log:
-    """Two brokers with logs in the store; the old one serves a partition with one stream, at epoch 0."""
+    """Two brokers with logs in the store; the old one serves a partition with one stream at epoch
+    0.
+    """
     log = Log()
     for node, epoch in (OLD, NEW):
         log.add(R(node_registered=records.NodeRegistered(node_id=node, node_epoch=epoch)))
@@ -124,7 +126,7 @@ def test_a_move_and_a_failover_are_allowed() -> None:
         (lambda log: log.add(trimmed(OLD, 2), closed(0), wal_closed(OLD, 1), by=OLD), "a log that ends at 1 and is trimmed to 2"),
     ],
 )  # fmt: skip
-def test_a_forbidden_step_is_told(add: Callable[[Log], Log], told: str) -> None:
+def test_a_forbidden_step_is_reported(add: Callable[[Log], Log], told: str) -> None:
     assert served().forbidden == []
     found = add(served()).forbidden
     assert told in found[0]

@@ -1,4 +1,6 @@
-"""Trace validation of compactions and leases of snapshots, on small logs written by hand; and the ledger's look at the stored bytes."""
+"""Trace validation of compactions and snapshot leases on small logs, and the ledger's comparison of
+stored bytes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ Piece = tuple[int, int, int]
 
 
 def encoded(object_id: int, start: int, end: int, text: str, block_bytes_max: int) -> bytes:
-    """An object that holds offsets of the stream, one record each."""
+    """An object with offsets of the stream, one record each."""
     writer = ObjectWriter(ObjectId(object_id), block_bytes_max=block_bytes_max)
     for offset in range(start, end):
         payload = f"{offset}{text}".encode()
@@ -33,13 +35,15 @@ def encoded(object_id: int, start: int, end: int, text: str, block_bytes_max: in
 
 
 class Log:
-    """Batches under way, and the bucket beside them. Object 1 holds [0, 2) of the stream and object 2 [2, 4); two compactors are there."""
+    """Batches of a log, and the bucket. Object 1 holds [0, 2) of the stream, object 2 [2, 4); there
+    are two compactors.
+    """
 
     def __init__(self) -> None:
         self.batches: list[records.RecordBatch] = []
         self.bucket = SimBucket()
         self.block_bytes_max = 1
-        """Of what is committed from now on: a block for each record."""
+        """For objects committed from now on; one block per record."""
         for node in (US, ONE, TWO, GC):
             self.add(R(node_registered=records.NodeRegistered(node_id=node[0], node_epoch=node[1])))
         self.add(R(stream_created=records.StreamCreated(stream_id=STREAM)), by=US)
@@ -65,7 +69,7 @@ class Log:
         return self.add(R(objects_prepared=prepared), by=by)
 
     def committed(self, piece: Piece, text: str = "") -> records.Record:
-        """The record, and the object in the bucket."""
+        """The record of a commit; the object is put into the bucket."""
         object_id, start, end = piece
         data = encoded(object_id, start, end, text, self.block_bytes_max)
         self.bucket.objects[object_key(NAMESPACE, ObjectId(object_id))] = data
@@ -103,7 +107,7 @@ class Log:
         return self.add(*steps, by=US)
 
     def read(self) -> Log:
-        """Somebody leases a snapshot of the newest index."""
+        """Lease a snapshot of the newest index."""
         now_ms = len(self.batches)
         leased = records.SnapshotLeased(lease_id=1, index=now_ms, begun_at_ms=now_ms, leased_until_ms=1_000)
         return self.add(R(snapshot_leased=leased))
@@ -121,7 +125,9 @@ class Log:
         return [str(each) for each in find_forbidden_steps(self.batches)]
 
     def ledger(self, *, is_closed: bool = True) -> Ledger:
-        """All batches go through it. `is_closed`: readers asked for the end of their leases."""
+        """A ledger that has checked all batches. `is_closed`: readers requested the ends of their
+        leases.
+        """
         ledger = Ledger(Checks(), self.bucket, 0, pinned_bytes_max=10_000)
         ledger.snapshots.is_closed = lambda _: is_closed
         for batch in self.batches:
@@ -133,7 +139,7 @@ def joined() -> Log:
     return Log().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 4))
 
 
-def test_objects_are_replaced_and_the_stream_goes_on() -> None:
+def test_a_stream_continues_after_its_objects_are_replaced() -> None:
     log = joined().prepare(4, US)
     log.add(log.committed((4, 4, 5)), by=US)
     assert log.forbidden == []
@@ -142,8 +148,8 @@ def test_objects_are_replaced_and_the_stream_goes_on() -> None:
     assert sum(ledger.compactions.swaps.values()) == 1
 
 
-def test_a_trim_meanwhile_is_no_mistake() -> None:
-    """The first source goes with its last offset, and the output holds it all the same."""
+def test_a_concurrent_trim_is_allowed() -> None:
+    """The first source is trimmed completely, and the output still contains it."""
     log = Log().lease(ONE, 1, 2).trim(2, 1).swap(ONE, [2], (3, 0, 4))
     assert log.forbidden == []
     assert log.ledger().compactions.over_some == 1
@@ -172,25 +178,25 @@ def test_a_task_that_is_given_back_frees_its_sources() -> None:
         (lambda: Log().close(), "lease 1 ends twice"),
     ],
 )  # fmt: skip
-def test_a_forbidden_step_is_told(log: Callable[[], Log], told: str) -> None:
+def test_a_forbidden_step_is_reported(log: Callable[[], Log], told: str) -> None:
     (found,) = log().forbidden[:1]
     assert told in found
 
 
-def test_a_lease_that_is_over_keeps_nothing() -> None:
+def test_an_ended_lease_keeps_nothing() -> None:
     log = Log().read().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 4)).close().claim(1)
     assert log.forbidden == []
     log.ledger()
 
 
-def test_bytes_that_changed_on_the_way_are_seen_by_the_ledger_alone() -> None:
+def test_only_the_ledger_detects_changed_bytes() -> None:
     log = Log().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 4), text="!")
     assert log.forbidden == []
     with pytest.raises(InvariantBrokenError, match=r"invariant 26 .* is not that of the sources"):
         log.ledger()
 
 
-def test_what_a_leased_image_names_is_not_claimed() -> None:
+def test_objects_of_a_leased_image_are_not_claimed() -> None:
     log = Log().read().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 4)).claim(1)
     with pytest.raises(
         InvariantBrokenError, match=r"invariant 36 .* object 1 was claimed, and lease 1 reads"
@@ -198,28 +204,28 @@ def test_what_a_leased_image_names_is_not_claimed() -> None:
         log.ledger()
 
 
-def test_no_lease_ends_before_its_time_unless_its_reader_says_so() -> None:
+def test_a_lease_ends_early_only_if_its_reader_requests_it() -> None:
     log = Log().read().close()
     with pytest.raises(InvariantBrokenError, match=r"invariant 36 .* until 1000 ended at"):
         log.ledger(is_closed=False)
     log.ledger()
 
 
-def test_blocks_side_by_side_may_become_one() -> None:
+def test_adjacent_blocks_may_be_joined() -> None:
     log = Log().lease(ONE, 1, 2)
     log.block_bytes_max = 10_000
     log.swap(ONE, [1, 2], (3, 0, 4))
     assert sum(log.ledger().compactions.swaps.values()) == 1
 
 
-def test_the_dead_head_of_a_joined_block_may_come_from_a_source_that_is_gone() -> None:
+def test_the_trimmed_part_of_a_joined_block_may_come_from_a_removed_source() -> None:
     log = Log().lease(ONE, 1, 2).trim(2, 1)
     log.block_bytes_max = 10_000
     log.swap(ONE, [2], (3, 0, 4))
     assert log.ledger().compactions.over_some == 1
 
 
-def test_a_block_that_is_not_what_its_index_says_is_seen_in_the_moment_of_the_swap() -> None:
+def test_a_block_that_contradicts_its_index_is_detected_at_the_swap() -> None:
     log = Log().lease(ONE, 1, 2).swap(ONE, [1, 2], (3, 0, 4))
     key = object_key(NAMESPACE, ObjectId(3))
     data = log.bucket.objects[key]

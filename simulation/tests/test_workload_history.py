@@ -1,4 +1,6 @@
-"""What the clients' memory makes of a log: lost, doubled, moved, and acknowledged without an offset."""
+"""The clients' history of a log: lost, doubled and moved records, and acknowledgements without an
+offset.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ def values(*numbers: int) -> list[Value]:
 
 @pytest.fixture
 def history() -> ClusterHistory:
-    """Three batches: at offset 0, at one that nobody told, at offset 3."""
+    """Three batches: at offset 0, without an offset, at offset 3."""
     history = ClusterHistory(sent={("p", 0): 4})
     history.acknowledge(Value("p", 0, 0), 1, 0)
     history.acknowledge(Value("p", 0, 1), 2, None)
@@ -20,7 +22,7 @@ def history() -> ClusterHistory:
     return history
 
 
-def test_a_batch_without_a_told_offset_may_lie_anywhere_in_its_order(history: ClusterHistory) -> None:
+def test_a_batch_without_an_offset_may_be_anywhere_in_its_order(history: ClusterHistory) -> None:
     history.check_log(0, values(0, 1, 2, 3))
 
 
@@ -34,21 +36,21 @@ def test_a_batch_without_a_told_offset_may_lie_anywhere_in_its_order(history: Cl
     ],
     ids=["gap", "short", "twice", "order"],
 )
-def test_it_has_to_be_there_once_and_in_order(
+def test_a_batch_without_an_offset_must_be_there_once_and_in_order(
     history: ClusterHistory, log: tuple[int, ...], complaint: str
 ) -> None:
     with pytest.raises(AssertionError, match=complaint):
         history.check_log(0, values(*log))
 
 
-def test_a_told_offset_is_kept() -> None:
+def test_an_acknowledged_offset_never_changes() -> None:
     history = ClusterHistory(sent={("p", 0): 1})
     history.acknowledge(Value("p", 0, 0), 1, 7)
     with pytest.raises(AssertionError, match="was acknowledged at 7 and is at 0"):
         history.check_log(0, values(0))
 
 
-def test_what_nobody_acknowledged_is_no_part_of_a_finished_log() -> None:
+def test_a_finished_log_has_acknowledged_values_only() -> None:
     history = ClusterHistory(sent={("p", 0): 1})
     with pytest.raises(AssertionError, match="was never acknowledged"):
         history.check_log(0, values(0))

@@ -1,11 +1,11 @@
-"""The checker: every reachable state of a model, breadth first, and the shortest way to a broken one.
+"""The checker: searches every reachable state of a model, breadth first, and reports the shortest
+way to a violation.
 
-What lives here: exploration, and how a counter-example reads. What a state is and what may happen in it belongs to the models. A model is finite by its
-own bounds; `states_max` only keeps a mistake in them from eating the machine, and reaching it is reported, never passed over: a search that was cut short
-proves nothing.
+A model is finite by its own bounds. `states_max` protects the machine from a mistake in them;
+reaching it is reported, because an incomplete search proves nothing.
 
-Explicit states in Python rather than TLA+: TLC and Apalache cannot be had from the registries that a build may use, so nobody would run them
-(docs/design/simulation-and-models.md#models).
+The checker is Python instead of TLA+, because TLC and Apalache are not in the registries that a
+build may use (docs/design/simulation-and-models.md#models).
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ STATES_MAX: Final = 2_000_000
 
 
 class Model(Protocol[State]):
-    """What the checker needs to know of a model. States are immutable and compare by value."""
+    """What the checker needs from a model. States are immutable and compare by value."""
 
     def initial(self) -> Iterable[State]:
-        """Where it begins."""
+        """The first state."""
 
     def steps(self, state: State) -> Iterable[tuple[str, State]]:
-        """Everything that may happen next, each with a sentence about it; its first word is the action's name."""
+        """All possible steps, each with a description whose first word is the action's name."""
 
     def violation(self, state: State) -> str | None:
-        """What is wrong with a state, None if nothing is."""
+        """The violated property of a state; None if there is none."""
 
     def canonical(self, state: State) -> Hashable:
-        """Equal for states that differ in names alone; the state itself where there is no symmetry to use."""
+        """A value that is equal for symmetric states; the state itself if there is no symmetry."""
 
     def show(self, state: State) -> str:
-        """The state in a line, for counter-examples."""
+        """The state as one line of a counter-example."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterExample(Generic[State]):
-    """The shortest way to a violation: what happened, and the state after it."""
+    """The shortest way to a violation: each step with the state after it."""
 
     violation: str
     first: str
@@ -50,7 +50,7 @@ class CounterExample(Generic[State]):
 
     @property
     def actions(self) -> list[str]:
-        """The names of what happened."""
+        """The names of the steps."""
         return [label.split()[0] for label, _ in self.steps]
 
     def __str__(self) -> str:
@@ -67,14 +67,16 @@ class CounterExample(Generic[State]):
 
 @dataclass(slots=True)
 class Exploration(Generic[State]):
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        states: distinct states, after symmetry.
-        transitions: steps looked at.
+        states: distinct states, up to symmetry.
+        transitions: examined steps.
         depth: of the deepest state.
-        complete: every reachable state was looked at.
-        taken: how often each action led somewhere new; an action that never did makes a model say less than it seems to.
+        complete: every reachable state was examined.
+        taken: number of steps by action that led to a new state. An action with none makes a model
+            say less than it
+            seems to.
         cpu_s: processor time of the search.
     """
 
@@ -93,7 +95,7 @@ class Exploration(Generic[State]):
 
 
 class _Search(Generic[State]):
-    """One breadth-first search: who was seen, and whence."""
+    """One breadth-first search: visited states and their predecessors."""
 
     def __init__(self, model: Model[State], states_max: int) -> None:
         self._model = model
@@ -156,11 +158,12 @@ class _Search(Generic[State]):
 
 
 def explore(model: Model[Any], states_max: int = STATES_MAX) -> Exploration[Any]:
-    """Look at every reachable state, or at those before the first violation.
+    """Examine every reachable state, or those before the first violation.
 
-    With symmetry the states kept are the ones that were reached first, so a counter-example is a way that can be walked as it is printed.
+    With symmetry the first visited state of a class is kept, so the printed steps of a
+    counter-example are valid.
     """
-    # States are values without cycles, and all of them stay: looking for garbage among them again and again is a fifth of the search.
+    # States have no cycles and all stay alive: garbage collection would take a fifth of the search.
     gc.disable()
     try:
         return _Search(model, states_max).run()

@@ -1,11 +1,15 @@
-"""Objects that are replaced by others while their stream is trimmed and deleted, read under images and leases, and collected: a model for exhaustive search.
+"""A model of compaction: objects are replaced while their stream is trimmed, deleted, read and
+collected.
 
-What lives here: workers, a collector and readers around the controller's rules (`ponor_cluster_simulation.protocols`). One stream; each of the first objects holds one offset of it, the last of them is uploaded at some
-time. A worker leases what there is, plans whatever it likes (a worker may have a bug, or metadata of long ago), puts one object and commits; it may stand still at any point for any time, and its commit
-arrives at any later time, and again. Nobody dies: who never goes on is dead.
+Workers, a collector and readers use the controller's rules (`ponor_cluster_simulation.protocols`).
+There is one stream; each initial object holds one offset, and the last one is uploaded at some
+time. A worker leases objects, plans anything (it may have a bug or old metadata), puts one object
+and commits. It may pause anywhere, and its commit may arrive at any later time, repeatedly. A
+worker that never continues has crashed.
 
-What must hold: every offset from the start on is held by one committed object, which is in the store; a committed object holds something that somebody may ask for; whoever has an image finds what it names
-until the delay is over, and whoever has a lease as long as it lives.
+Properties: one committed object in the store holds each offset from the start on. A committed
+object has live data. A reader finds the objects of its image until the delay has passed, or until
+its lease ends.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from ponor_cluster_simulation.protocols import compactions, objects, snapshots
+from ponor_cluster_simulation.protocols import compactions, objects
 from ponor_cluster_simulation.protocols.compactions import CompactionRules, Held, Task
 from ponor_cluster_simulation.protocols.objects import Object, ObjectRules, Phase
 from ponor_cluster_simulation.protocols.streams import NotAllowedError
@@ -27,7 +31,7 @@ FOR_EVER: Final = 1_000
 
 
 class Thing(NamedTuple):
-    """An object: its row, the offsets that it holds, and whether the store has it."""
+    """An object: its row, its offsets, and whether it is stored."""
 
     row: Object
     held: tuple[int, ...]
@@ -36,7 +40,9 @@ class Thing(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """What a worker is at: a task under a token, and the object that it put, -1 before that. `sources` are the objects that it was told to replace."""
+    """A worker: its task and token, and the object that it put (-1 before). `sources` are the
+    objects to replace.
+    """
 
     task: int = -1
     token: int = 0
@@ -45,14 +51,18 @@ class Worker(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """Objects that an image named, and when that was true."""
+    """Objects of an image, and the time of the image."""
 
     begun_at: int
     named: tuple[int, ...]
 
 
 class Compacted(NamedTuple):
-    """A state. `start` is None once the stream is deleted; `tasks` go by their number, None for those that are over; of the readers one has an image, and one a lease."""
+    """A state. `start` is None after the stream's deletion; `tasks` by number, None after their
+    end.
+
+    One reader has an image, another one a lease.
+    """
 
     time: int
     start: int | None
@@ -65,11 +75,11 @@ class Compacted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AroundRules:
-    """What those around the rules of compactions keep; each may be dropped.
+    """Rules outside the controller's; a model may drop each.
 
     Attributes:
-        lease_keeps: nothing is claimed that went out of use under a snapshot's lease.
-        put_before_commit: a worker commits what the store has.
+        lease_keeps: no object is claimed that was destroyed under a snapshot lease.
+        put_before_commit: a worker commits only stored objects.
     """
 
     lease_keeps: bool = True
@@ -78,7 +88,7 @@ class AroundRules:
 
 @dataclass(frozen=True, slots=True)
 class CompactionModel:
-    """Bounds, and which rules hold."""
+    """Bounds, and active rules."""
 
     uploads: int = 2
     uploads_later: int = 0
@@ -151,7 +161,7 @@ class CompactionModel:
             yield f"forget worker {number} begins anew", _with_worker(state, number, Worker())
 
     def _lease(self, state: Compacted, number: int) -> Iterator[tuple[str, Compacted]]:
-        """A new task, or one that somebody has already."""
+        """Lease a new task, or one that another worker has."""
         free = tuple(n for n, each in enumerate(state.things) if each.row.phase is Phase.COMMITTED)
         names = [n for n, each in enumerate(state.tasks) if each is not None]
         if len(state.tasks) < self.tasks_max:
@@ -172,7 +182,7 @@ class CompactionModel:
             yield f"lease worker {number} has task {name}", _with_task(after, name, task)
 
     def _put(self, state: Compacted, number: int, worker: Worker) -> Iterator[tuple[str, Compacted]]:
-        """An object of any of the stream's offsets: who plans is not trusted. What it copies must be there."""
+        """Put an object with any offsets of the stream. What it copies must be stored."""
         if not all(state.things[source].stored for source in worker.sources):
             yield f"forget worker {number} misses a source", _with_worker(state, number, Worker())
             return
@@ -187,7 +197,7 @@ class CompactionModel:
                     yield f"put worker {number} writes {list(held)}", after
 
     def _commit(self, state: Compacted, number: int, worker: Worker) -> Iterator[tuple[str, Compacted]]:
-        """The commit arrives; that it was sent before is not forgotten, so it may come again."""
+        """A commit arrives; it may arrive again."""
         task = state.tasks[worker.task]
         try:
             compactions.swapped(task, (number, 1), worker.token, self.rules)
@@ -219,7 +229,7 @@ class CompactionModel:
             after = _with_row(after, source, objects.destroyed(after.things[source].row, state.time))
         return after
 
-    # Everybody else
+    # Trims, uploads, collection, readers
 
     def _stream(self, state: Compacted) -> Iterator[tuple[str, Compacted]]:
         if state.start is None:
@@ -241,7 +251,7 @@ class CompactionModel:
             return
         try:
             if self.around.lease_keeps and state.lease is not None:
-                snapshots.require_unpinned(thing.row.destroyed_at, [state.lease.begun_at])
+                compactions.require_unpinned(thing.row.destroyed_at, [state.lease.begun_at])
             row = objects.claimed(thing.row, COLLECTOR, state.time, FOR_EVER, self.delay, self.object_rules)
         except NotAllowedError:
             return
@@ -263,14 +273,14 @@ def _uploaded(offset: int) -> Thing:
 
 
 def _wanted(state: Compacted) -> range:
-    """Offsets that somebody may ask for: those that were uploaded, from the start on."""
+    """Uploaded offsets from the start on."""
     if state.start is None:
         return range(0)
     return range(state.start, _end(state))
 
 
 def _end(state: Compacted) -> int:
-    """One object of a broker, one offset."""
+    """The end of the stream: a broker's object holds one offset."""
     return sum((each.row.node, each.row.node_epoch) == BROKER for each in state.things)
 
 
@@ -279,7 +289,7 @@ def _held(things: Iterable[Thing]) -> list[Held]:
 
 
 def _without_dead(state: Compacted) -> Compacted:
-    """Objects that hold nothing that is wanted go out of use."""
+    """Destroy objects without live data."""
     wanted = set(_wanted(state))
     for number, each in enumerate(state.things):
         if each.row.phase is Phase.COMMITTED and not set(each.held) & wanted:

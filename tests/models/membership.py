@@ -1,18 +1,24 @@
-"""Membership change in Raft, one voter at a time, applied on append: a model for exhaustive search.
+"""A model of Raft membership changes: one voter at a time, in force when appended.
 
-What lives here: replicas, their terms and logs, and the rules that make single changes safe (Ongaro's dissertation, 4.1 to 4.2, and the erratum of 2015 about
-entries of the leader's own term). Each rule can be dropped by name; `test_membership` shows what that costs.
+It has replicas, terms and logs, and the rules that make single changes safe (Ongaro's dissertation,
+4.1 and 4.2, and the erratum of 2015 about entries of the leader's term). `test_membership` shows
+what dropping each rule costs.
 
-What the abstraction keeps and leaves out, each on the side of more behaviour:
+The abstractions only add behaviour:
 
-- An election is one step: the candidate and some smallest majority of *its own* configuration take a term above all of theirs. Voters who hear of it later
-  are the steps in which they adopt entries, or vote in a higher term. Two disjoint majorities can still elect two leaders of one term.
-- An entry counts as committed as soon as a majority holds it durably in the leader's term, whether or not the leader has heard so. The leader's knowledge only
-  lags behind that; knowing early makes more changes possible, never fewer.
-- A leader takes its opening entry as it is elected, as the controller does. There are no other entries than openings and configurations: data obeys the same
-  rules as openings.
-- Messages that are lost, late or repeated are steps that are not taken, or taken later; crashes lose nothing durable, and a leader that crashed is one that does
-  nothing more.
+    - An election is one step: the candidate and a smallest majority of its own configuration take a
+        higher term.
+      Voters that receive it later adopt entries or vote in a higher term in later steps. Two
+      disjoint majorities
+      can still elect two leaders of one term.
+    - An entry is committed as soon as a majority has it durable in the leader's term. A leader
+    detects this only
+      later; earlier knowledge allows more changes, never fewer.
+    - A leader appends its first entry at its election. There are no data entries, which obey the
+    same rules.
+    - Lost, late and repeated messages are steps that happen later or never. A crash loses nothing
+    durable; a
+      crashed leader takes no steps.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ Voters: TypeAlias = int
 
 
 class Entry(NamedTuple):
-    """An entry: an opening, or (`voters` not 0) a configuration."""
+    """An entry: a leader's first one, or (`voters` not 0) a configuration."""
 
     term: int
     voters: Voters
@@ -39,7 +45,7 @@ Log: TypeAlias = tuple[Entry, ...]
 
 
 class Member(NamedTuple):
-    """A replica. What it leads it forgets as soon as it hears of a higher term."""
+    """A replica. A higher term ends its leadership."""
 
     term: int
     leads: bool
@@ -47,9 +53,10 @@ class Member(NamedTuple):
 
 
 class Quorum(NamedTuple):
-    """A state: all replicas, and what no replica knows and all must keep.
+    """A state: all replicas, and the history of commits.
 
-    `committed` is the longest log that was ever committed, `committed_in` the term of the leader that did it; `lost`: something else was committed in its place.
+    `committed` is the longest committed log, `committed_in` the term of its leader. `lost`: another
+    entry was committed in place of a committed one.
     """
 
     members: tuple[Member, ...]
@@ -60,15 +67,17 @@ class Quorum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MembershipRules:
-    """The rules; each may be dropped.
+    """The rules; a model may drop each.
 
     Attributes:
-        one_at_a_time: no change before the one before it is committed.
-        own_term_first: no change before an entry of the leader's own term is committed.
-        in_force_on_append: a replica goes by the newest configuration in its log. Dropped: by one that it knows to be committed, which may be any earlier one.
+        one_at_a_time: a change begins after the previous one is committed.
+        own_term_first: a change begins after an entry of the leader's term is committed.
+        in_force_on_append: a replica uses the newest configuration in its log. Without the rule it
+            uses one that it
+            knows to be committed, which may be any earlier one.
         one_voter: a change adds or removes one voter.
-        own_term_commits: only entries of the leader's own term are committed by counting.
-        longer_log_wins: a vote is given only to a log that is at least as new.
+        own_term_commits: only entries of the leader's term are committed by counting.
+        longer_log_wins: a vote is granted only to a log that is at least as new.
     """
 
     one_at_a_time: bool = True
@@ -86,7 +95,7 @@ class MembershipRules:
 
 @dataclass(frozen=True, slots=True)
 class MembershipModel:
-    """Replicas 0 to `replicas` - 1, of which the first `first_voters` vote at the beginning."""
+    """Replicas 0 to `replicas` - 1; the first `first_voters` are the initial voters."""
 
     replicas: int
     first_voters: int
@@ -119,7 +128,7 @@ class MembershipModel:
         return None
 
     def canonical(self, state: Quorum) -> Hashable:
-        """The least of all renamings that keep the first voters among themselves."""
+        """The least renaming that permutes the first voters among themselves."""
         return min(
             (
                 tuple([_renamed(state.members[number], order) for number in order]),
@@ -155,7 +164,7 @@ class MembershipModel:
             yield label, self._after(tuple(members), state, candidate)
 
     def _electorates(self, candidate: Replica, state: Quorum) -> Iterator[tuple[Replica, ...]]:
-        """Everybody who may make the candidate a leader, itself among them."""
+        """Sets of voters that can elect the candidate, itself included."""
         log = state.members[candidate].log
         if self.rules.in_force_on_append:
             believed = [self._newest(log)]
@@ -184,7 +193,7 @@ class MembershipModel:
         return not self.rules.own_term_first or any(entry.term == own.term for entry in own.log[:known])
 
     def _replications(self, state: Quorum, leader: Replica) -> Iterator[tuple[str, Quorum]]:
-        """One entry more for one follower; what it has beyond the common part goes as the first entry that differs arrives."""
+        """Replicate one entry to a follower; a conflicting suffix of its log is removed."""
         own = state.members[leader]
         for follower, other in enumerate(state.members):
             if follower == leader or other.term > own.term:
@@ -200,7 +209,7 @@ class MembershipModel:
             yield label, self._after(tuple(members), state, leader)
 
     def _after(self, members: tuple[Member, ...], before: Quorum, leader: Replica) -> Quorum:
-        """The state after a step of `leader`, with what became committed by it."""
+        """The state after a step of `leader`, with new commits."""
         own = members[leader]
         voters = self._newest(
             own.log if self.rules.in_force_on_append else own.log[: _common(own.log, before.committed)]
@@ -223,7 +232,9 @@ class MembershipModel:
         return next((entry.voters for entry in reversed(log) if entry.voters), (1 << self.first_voters) - 1)
 
     def _changes_made(self, state: Quorum) -> int:
-        """How many different configuration entries there are anywhere; those that were truncated everywhere can have done no harm."""
+        """Number of different configuration entries in all logs; entries truncated everywhere do no
+        harm.
+        """
         made = {
             (position, entry)
             for member in state.members
@@ -253,7 +264,7 @@ def _common(one: Log, other: Log) -> int:
 
 @cache
 def _majorities(voters: Voters) -> tuple[tuple[Replica, ...], ...]:
-    """All smallest majorities; larger ones only take terms away from more replicas."""
+    """All smallest majorities; larger ones only raise more terms."""
     members = [number for number in range(voters.bit_length()) if voters >> number & 1]
     return tuple(combinations(members, len(members) // 2 + 1))
 
@@ -274,7 +285,7 @@ def _renamed(member: Member, order: tuple[Replica, ...]) -> tuple[int, bool, Log
 
 @cache
 def _renamed_log(log: Log, order: tuple[Replica, ...]) -> Log:
-    """`order` says which old replica stands at each new place."""
+    """The log with renamed replicas; `order` has the old replica of each new place."""
     return tuple(
         Entry(term, sum(1 << new for new, old in enumerate(order) if voters >> old & 1))
         for term, voters in log

@@ -1,13 +1,17 @@
-"""A partition that moves, and fails over, from broker to broker: a model for exhaustive search.
+"""A model of moves and failovers of one partition.
 
-What lives here: brokers with their write-ahead logs in the store, around the controller's rules (`ponor_cluster_simulation.protocols`). A broker is a line of processes; one that was fenced or replaced goes on
-as a zombie, with a put under way that lands at any time, or never. Requests arrive at any later time and again. There are no clocks: a timeout fires at any moment, which is more than any clock does.
-A process may be stuck: it lives and does nothing any more, so that nobody suspects it.
+Brokers with write-ahead logs in the store use the controller's rules
+(`ponor_cluster_simulation.protocols`). A broker is a sequence of processes. A fenced or replaced
+one continues as a zombie, and its last put may arrive at any time. Requests arrive at any later
+time and repeatedly. There are no clocks: a timeout may fire at any time. A process may be stuck: it
+is alive and does nothing, so no other process suspects it.
 
-A move: begun, sealed by its source, tail uploaded, streams closed, elected. A failover: fenced, given to another, recovered (fence into the log, commit, close), closed.
+A move: begun, sealed by its source, tail uploaded, streams closed, elected. A failover: fenced,
+assigned, recovered (fence into the log, commit, close), closed.
 
-What must hold: what was acknowledged is in the committed log at its offset, or in a log that will still be recovered; nobody else serves at the same epoch; and where nothing more can happen by itself, no
-move is left, no log of the dead, and the partition is served.
+Properties: an acknowledged record is in the committed log at its offset, or in a log that will be
+recovered. Two processes never serve at one epoch. Where no step is possible without a fault, no
+move and no log of a dead process is left, and the partition is served.
 """
 
 from __future__ import annotations
@@ -21,11 +25,11 @@ from ponor_cluster_simulation.protocols.partitions import Partition
 from ponor_cluster_simulation.protocols.streams import NOBODY, NotAllowedError, Stream
 
 FAULTS_AND_WISHES = frozenset({"begin", "cancel", "append", "suspect", "restart", "stick", "forget"})
-"""Actions that need not happen: what is left must come to rest without them."""
+"""Optional actions: without them the remaining work must still end."""
 
 
 class Appended(NamedTuple):
-    """A record that a process took."""
+    """A record that a process accepted."""
 
     number: int
     offset: int
@@ -33,7 +37,9 @@ class Appended(NamedTuple):
 
 
 class Process(NamedTuple):
-    """One life of a broker. It serves at leader epoch `serving` (-1: not), and `named` is the epoch that its CloseStreams and ElectMoved name once they are sent."""
+    """One life of a broker. It serves at leader epoch `serving` (-1: none); `named` is the epoch in
+    its sent requests.
+    """
 
     node: int
     epoch: int
@@ -50,7 +56,10 @@ class Process(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """A state. `fenced` are processes by number; the newest process of a node is the one that counts. `late` is an election that a controller decided before it was deposed."""
+    """A state. `fenced` has process numbers; the newest process of a node is current.
+
+    `late` is an election that a controller decided before it was deposed.
+    """
 
     partition: Partition
     stream: Stream
@@ -67,19 +76,23 @@ class Cluster(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MoveRules:
-    """The rules; each may be dropped.
+    """The rules; a model may drop each.
 
     Attributes:
-        stream_closed_before_open: who opens a stream finds it closed.
-        closed_before_election: the controller elects another broker when the streams are closed, or their owner lost its rights.
-        seal_before_close: a source takes nothing any more once it began to close.
-        await_pending: it waits for what is under way before it closes.
-        stuck_is_fenced: streams that stay open past the timeout are closed by recovery; without it by the controller, at the committed end.
-        fence_before_recovery: a recovery puts a fence into the log before it commits what is there.
-        commit_before_close: a recovery commits what was acknowledged before it closes the streams.
-        late_elections_die: what a deposed controller decided and did not commit is gone.
-        timeout_is_replicated: the timeout of a move outlives the controller that began it.
-        cancelled_close_is_healed: a source whose close arrives after the move was called off is elected anew.
+        stream_closed_before_open: a stream is opened only when it is closed.
+        closed_before_election: another broker is elected when the streams are closed, or their
+            owner was fenced.
+        seal_before_close: a source accepts no record after it began to close.
+        await_pending: a source waits for pending records before it closes.
+        stuck_is_fenced: after the timeout a recovery closes open streams; without the rule the
+            controller closes them
+            at the committed end.
+        fence_before_recovery: a recovery puts a fence into the log before it commits its records.
+        commit_before_close: a recovery commits acknowledged records before it closes the streams.
+        late_elections_die: an uncommitted decision of a deposed controller has no effect.
+        timeout_is_replicated: the timeout of a move survives its controller.
+        cancelled_close_is_healed: a source whose close arrives after the cancellation is elected
+            again.
     """
 
     stream_closed_before_open: bool = True
@@ -96,7 +109,7 @@ class MoveRules:
 
 @dataclass(frozen=True, slots=True)
 class MoveModel:
-    """Bounds, and which rules hold."""
+    """Bounds, and active rules."""
 
     nodes: int = 2
     records_max: int = 1
@@ -175,7 +188,7 @@ class MoveModel:
     def _is_owner(self, state: Cluster, number: int) -> bool:
         return state.stream.open and state.owner == number
 
-    # Requests of a source, whenever they arrive
+    # Requests of a source, at any later time
 
     def _requests(self, state: Cluster, number: int, process: Process) -> Iterator[tuple[str, Cluster]]:
         if process.named < 0 or not _is_current(state, number):
@@ -195,7 +208,7 @@ class MoveModel:
     # A recovery
 
     def _recovery(self, state: Cluster, number: int, dead: Process) -> Iterator[tuple[str, Cluster]]:
-        """What whoever was told to does with the log of a process that is over."""
+        """The steps of the recoverer of an ended process's log."""
         if dead.recoverer == NOBODY or not dead.log_open or not _is_current(state, dead.recoverer):
             return
         if state.processes[dead.recoverer].stuck:
@@ -272,7 +285,7 @@ class MoveModel:
                     after = process._replace(recoverer=_newest(state, node))
                     yield f"assign the log of process {number} to node {node}", _with(state, number, after)
 
-    # What goes wrong
+    # Faults
 
     def _faults(self, state: Cluster, number: int, process: Process) -> Iterator[tuple[str, Cluster]]:
         if number != _newest(state, process.node):
@@ -290,7 +303,7 @@ class MoveModel:
             after = state._replace(processes=(*state.processes, fresh), partition=partition)
             yield f"restart node {process.node}", after
 
-    # What must hold
+    # Properties
 
     def violation(self, state: Cluster) -> str | None:
         for record in state.acked:
@@ -304,17 +317,17 @@ class MoveModel:
         return self._unrest(state)
 
     def _unrest(self, state: Cluster) -> str | None:
-        """What is left undone where nothing more happens by itself."""
+        """The remaining work where no step is possible without a fault."""
         if any(label.split(maxsplit=1)[0] not in FAULTS_AND_WISHES for label, _ in self.steps(state)):
             return None
         leader = _newest(state, state.partition.leader)
         stuck = [node for node in _living(state) if state.processes[_newest(state, node)].stuck]
         if len(stuck) == len(_living(state)) or (stuck and not state.partition.moves):
-            return None  # nobody is left who does anything; or nobody can tell, for who is stuck was asked for nothing
+            return None  # no process is live, or a stuck process has received no request that would show it
         if state.partition.moves:
             return "a move never ends"
         is_served = state.processes[leader].serving == state.partition.epoch
-        return None if is_served else "nobody serves the partition"
+        return None if is_served else "no process serves the partition"
 
     def canonical(self, state: Cluster) -> Hashable:
         return state
@@ -330,7 +343,9 @@ class MoveModel:
 
 
 def _is_safe(state: Cluster, record: Appended) -> bool:
-    """In the committed log at its offset, or in the log of the process that holds the stream open, which is uploaded or recovered."""
+    """Whether a record is committed at its offset, or in the log of the stream's owner, which is
+    uploaded or recovered.
+    """
     if len(state.committed) > record.offset:
         return state.committed[record.offset] == record.number
     owner = state.processes[state.owner]
@@ -355,7 +370,7 @@ def _is_current(state: Cluster, number: int) -> bool:
 
 
 def _living(state: Cluster) -> dict[int, None]:
-    """Nodes whose newest process has its rights, in order."""
+    """Nodes whose newest process is not fenced, in order."""
     nodes = dict.fromkeys(process.node for process in state.processes)
     return {node: None for node in nodes if _newest(state, node) not in state.fenced}
 

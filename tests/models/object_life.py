@@ -1,14 +1,17 @@
-"""Objects from PREPARED to gone, with writers that die and retry, a collector, readers of older images, and a store: a model for exhaustive search.
+"""A model of object life: writers that crash and retry, a collector, readers of old images, and a
+store.
 
-What lives here: everything around the controller's rules (`ponor_cluster_simulation.protocols.objects`). Requests and answers arrive at any later time, any number of
-times, or never; deletes do so for ever, puts until the delay after their writer gave up (one that came through is not repeated: a store's requests live for
-seconds, the delay lasts minutes). A writer is a process of one node; the second one registers while requests of the
-first are under way. An upload is: prepare an id, put the object, commit; the writer that hears of its commit drops its only other copy.
+They use the controller's rules (`ponor_cluster_simulation.protocols.objects`). Requests and answers
+arrive at any later time, repeatedly, or never. Deletes may arrive arbitrarily late; puts until the
+delay after their writer gave up, because a store's requests live for seconds and the delay lasts
+minutes. Writers are processes of one node: the second registers while requests of the first are in
+flight. An upload prepares an id, puts the object and commits; a writer that receives the answer
+drops its only other copy. There are two clocks: true time, which writers and readers measure, and
+cluster time, which stops without a leader and never runs ahead.
 
-Two clocks: true time, by which writers and readers measure with their own, and cluster time, which stands still without a leader and never runs ahead.
-
-What must hold: what is committed is in the store, with its writer's content; a reader of an image that is not older than the delay finds what it names; a
-request has one answer; and what the controller forgot is not in the store.
+Properties: a committed object is in the store with its writer's content. A reader of an image
+younger than the delay finds its objects. A request has one answer. An object without a row is not
+in the store.
 """
 
 from __future__ import annotations
@@ -25,13 +28,15 @@ from ponor_cluster_simulation.protocols.streams import NotAllowedError
 NODE = 1
 COLLECTOR = (9, 1)
 PREPARE, COMMIT, COMMIT_ANEW = 0, 1, 2
-"""Request ids; every process begins anew. A writer that lost track of its commit may ask for the same under another id."""
+"""Request ids; every process starts again. A writer without an answer may repeat its commit under
+another id.
+"""
 REFUSED = -1
-"""An answer; others are object ids."""
+"""An answer; other answers are object ids."""
 
 
 class Stage(IntEnum):
-    """How far a writer is with its upload."""
+    """The progress of a writer's upload."""
 
     IDLE = 0
     ASKED = 1
@@ -41,7 +46,7 @@ class Stage(IntEnum):
 
 
 class Writer(NamedTuple):
-    """A process that uploads one object. It puts, and commits, until `gives_up_at` of true time."""
+    """A process that uploads one object. It puts and commits until `gives_up_at`, in true time."""
 
     stage: Stage = Stage.IDLE
     object_id: int = -1
@@ -50,17 +55,18 @@ class Writer(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """What the collector knows of an object: it was granted, and the store said that it is not there any more."""
+    """What the collector has recorded for an object: granted, and deleted in the store."""
 
     granted: bool = False
     deleted: bool = False
 
 
 class Lives(NamedTuple):
-    """A state. `rows` and `collected` go by object id; `store` has the writer of each object's content, or None.
+    """A state. `rows` and `collected` are by object id; `store` has the writer of each content, or
+    None.
 
-    `kept` are results by request, `answers` everything that was ever answered: (writer, request, answer). `image` is a reader's: when it was true, and which
-    objects it names.
+    `kept` are stored results by request, `answers` all answers (writer, request, answer). `image`
+    is a reader's: its time and its objects.
     """
 
     true: int = 0
@@ -76,14 +82,15 @@ class Lives(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SurroundingRules:
-    """What those around the controller, and its session layer, have to keep; each may be dropped.
+    """Rules outside the controller and in its session layer; a model may drop each.
 
     Attributes:
-        results_kept: a request that comes again gets the answer that it had.
-        results_by_process_and_body: the answer of the same process's request with the same body, and no other.
-        puts_end_with_lease: a writer begins no put after the lease, and none is under way for longer than the delay.
-        put_before_commit: a writer commits what the store has.
-        delete_before_confirm: a collector confirms what the store deleted.
+        results_kept: a repeated request gets its first answer.
+        results_by_process_and_body: only the same process's request with the same body gets it.
+        puts_end_with_lease: no put begins after the lease, and none is in flight longer than the
+            delay.
+        put_before_commit: a writer commits only stored objects.
+        delete_before_confirm: a collector confirms only deleted objects.
         clock_never_leaps: cluster time does not run ahead of true time.
     """
 
@@ -97,7 +104,7 @@ class SurroundingRules:
 
 @dataclass(frozen=True, slots=True)
 class ObjectModel:
-    """Bounds, and which rules hold."""
+    """Bounds, and active rules."""
 
     objects_max: int = 2
     writers_max: int = 2
@@ -198,7 +205,7 @@ class ObjectModel:
             )
 
     def _requests(self, state: Lives, number: int, writer: Writer) -> Iterator[tuple[str, Lives]]:
-        """Requests that were sent, arriving; those of a process that is not the newest are refused without a trace."""
+        """Arrivals of sent requests; those of a replaced process are refused without effect."""
         if number != len(state.writers) - 1:
             return
         if writer.stage >= Stage.ASKED:
@@ -284,7 +291,7 @@ class ObjectModel:
 
 
 def _is_kept(state: Lives, number: int, object_id: int) -> bool:
-    """Whether the object took the writer's content in; what became of it later is the trim's business."""
+    """Whether the object took over the writer's content; a later trim may remove it."""
     row = state.rows[object_id]
     content = state.store[object_id]
     return row.node_epoch == number and row.phase is not Phase.PREPARED and content in {number, None}
@@ -295,7 +302,9 @@ def _answered(state: Lives, number: int, request: int, answer: int) -> Lives:
 
 
 def _stored(state: Lives, object_id: int, writer: int) -> Lives:
-    """Puts create only: whoever comes second changes nothing, and takes it for its own put come again."""
+    """The store after a create-only put. A second writer takes the existing object for its own
+    repeated put.
+    """
     return state._replace(
         store=tuple(writer if at == object_id else content for at, content in enumerate(state.store))
     )

@@ -1,11 +1,14 @@
-"""The write-ahead log in the object store and its takeover, as a model: writers of several epochs, all of them alive for ever as zombies.
+"""A model of the write-ahead log in the store and its takeover, with writers of several epochs that
+continue as zombies.
 
-What lives here: a store in which puts and deletes land at any moment or never, a controller with the rows of the protocol, one process per node epoch that first
-recovers the logs before its own and then writes, and the rules, each of which can be dropped. One record is one slot; a commit and what its writer learns of it
-are one step. Not here: several keys in one listing, clocks, and a store that loses objects (libs/s3stream/tests/test_takeover.py has that). States and rules are in `wal_world`.
+Puts and deletes arrive at any time or never. The controller has the protocol's rows. There is one
+process per node epoch, which first recovers the earlier logs and then writes. Each rule can be
+dropped. One record is one slot; a commit and its answer are one step. The model omits multi-key
+listings, clocks, and lost objects (libs/s3stream/tests/test_takeover.py covers them). `wal_world`
+has states and rules.
 
-What must hold: a record that anybody acknowledged is committed at its offset, or can still be; no record is committed twice, or under another epoch of its
-stream than the one it was written in; nobody's commit leaves a gap.
+Properties: an acknowledged record is committed at its offset, or can still be. No record is
+committed twice, or under another stream epoch than its own. No commit leaves a gap.
 """
 
 from __future__ import annotations
@@ -37,7 +40,11 @@ from tests.models.wal_world import (
 
 @dataclass(frozen=True, slots=True)
 class WalModel:
-    """Bounds, and which rules hold. `trusts_store` and `verifies`: the store keeps its condition; the writer asks the controller before it acknowledges."""
+    """Bounds, and active rules.
+
+    `trusts_store`: the store keeps its condition. `verifies`: the writer checks with the controller
+    before it acknowledges.
+    """
 
     epochs_max: int = 2
     appends_max: int = 2
@@ -94,7 +101,7 @@ class WalModel:
         return f"open {dict(state.open_logs)}  {streams}  store [{slots}]  under way [{under_way}]"
 
     def _lost(self, state: World, log: int, sequence: int, record: Record) -> str | None:
-        """Why a record is lost, if it is."""
+        """Why a record is lost; empty if it is not."""
         stream = state.streams[record.stream]
         if record.offset < len(stream.content):
             found = stream.content[record.offset]
@@ -103,7 +110,7 @@ class WalModel:
             return "its stream went on without it"
         trim = dict(state.open_logs).get(log)
         if trim is None or sequence < trim:
-            return "nobody will look for it"
+            return "no recovery will read it"
         held = {at: content for where, at, content in state.store if where == log}
         if any(held.get(at, FENCE) == FENCE for at in range(trim, sequence + 1)):
             return "no walk reaches it"
@@ -112,7 +119,7 @@ class WalModel:
     # --- the takeover ------------------------------------------------------------------------------------------------------------
 
     def _bump(self, state: World) -> Iterator[tuple[str, World]]:
-        """A new process of the node: the controller's answer says what to recover."""
+        """A new process of the node: the controller's answer names the logs to recover."""
         epoch = len(state.processes) + 1
         if epoch > self.epochs_max:
             return
@@ -177,7 +184,7 @@ class WalModel:
         if self.rules.old_epochs_refused and epoch != len(state.processes):
             return
         if not listed and self.rules.only_open_logs:
-            return  # somebody else closed it
+            return  # another process closed it
         for stream in range(self.streams):
             if stream not in job.done:
                 yield from self._recover_stream(state, epoch, number, job, stream)
@@ -187,7 +194,7 @@ class WalModel:
     def _recover_stream(
         self, state: World, epoch: int, number: int, job: Job, at: int
     ) -> Iterator[tuple[str, World]]:
-        """Commit the next record of one stream, or close the stream when there is none."""
+        """Commit the next record of a stream, or close the stream after the last one."""
         stream = state.streams[at]
         for record in job.kept:
             if record.stream != at:
@@ -207,7 +214,7 @@ class WalModel:
         yield f"close-stream {STREAMS[at]} by {epoch}", done
 
     def _closed(self, state: World, epoch: int, number: int, job: Job) -> World:
-        """The log leaves the list; its slots are deleted, some day."""
+        """Close a log; its slots are deleted at some later time."""
         last = job.end if self.rules.fence_stays else job.end + 1
         deletes = {(job.log, at) for at in range(job.start, last)}
         after = with_job(state, epoch, number, job._replace(closed=True, kept=()))
@@ -291,7 +298,7 @@ class WalModel:
         for sequence in sorted(process.confirmed - process.acknowledged):
             record = process.slots[sequence]
             in_order = all(at in process.confirmed for at in range(sequence))
-            # Whoever gave a stream up answers its appends with an error.
+            # Appends to a released stream fail.
             if (in_order or not self.rules.acknowledged_in_order) and process.holds[
                 record.stream
             ] == record.stream_epoch:
@@ -310,7 +317,7 @@ class WalModel:
                 )
 
     def _tidy(self, state: World, epoch: int, process: Process) -> Iterator[tuple[str, World]]:
-        """Uploads of what is acknowledged, in order, and deletes."""
+        """Upload acknowledged records in order, and delete slots."""
         listed = epoch in dict(state.open_logs)
         allowed = epoch == len(state.processes) or not self.rules.old_epochs_refused
         sequence = process.trim
@@ -356,7 +363,9 @@ class WalModel:
             )
 
     def _other_owner(self, state: World) -> Iterator[tuple[str, World]]:
-        """A planned move: the owner closes a stream when what it acknowledged is committed, another node opens it and appends."""
+        """A planned move: the owner closes a stream with all its records committed; another node
+        opens it and appends.
+        """
         if not self.moves:
             return
         stream, owner = state.streams[0], state.streams[0].owner

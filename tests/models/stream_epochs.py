@@ -1,12 +1,16 @@
-"""One stream, processes that die, come back or are thought dead, and a network that repeats and delays: a model for exhaustive search.
+"""A model of stream ownership: processes that crash, return or are replaced, and a network that
+repeats and delays.
 
-What lives here: brokers, their write-ahead logs and their messages around the controller's rules (`ponor_cluster_simulation.protocols.streams`). A record is acknowledged
-when it is in its process's write-ahead log. A message that was sent can arrive at any later time, any number of times, or never; that covers lost answers and
-retries. A node's next process either has its disk (then the one before is dead: the directory is locked) or a blank one; then what was only on the old disk is
-lost by decision, but the old process may live on and not know.
+Brokers and their write-ahead logs use the controller's rules
+(`ponor_cluster_simulation.protocols.streams`). A record is acknowledged when it is in its process's
+log. A message may arrive at any later time, repeatedly, or never, which covers lost answers and
+retries. A node's next process has its disk (then the previous one is dead, because the directory is
+locked) or a blank one. With a blank disk, records only on the old disk are lost by decision, but
+the old process may still run.
 
-What must hold: a record acknowledged by the owner is committed at its offset, or can still be, as long as its disk is there; and nothing takes effect for a
-process after its node registered again, nor under an epoch after a newer one.
+Properties: a record that the owner acknowledged is committed at its offset, or can still be while
+its disk exists. No request of a process has an effect after its node registered again, nor under an
+epoch after a newer one.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ NODES = "AB"
 
 
 class Logged(NamedTuple):
-    """A record in a write-ahead log. `entitled`: its writer owned the stream when it acknowledged it, and did not only think so."""
+    """A record in a write-ahead log. `entitled`: its writer owned the stream when it acknowledged
+    it.
+    """
 
     offset: int
     epoch: int
@@ -31,9 +37,11 @@ class Logged(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A life of a broker. Its number is its place in the state; of one node's processes the newest has the highest.
+    """A life of a broker, numbered by its place in the state; a node's newest process has the
+    highest number.
 
-    `holds` is the epoch it appends under, `left` the last one that it gave up: whoever asked to close appends no more, whether or not the close arrives.
+    `holds` is the epoch of its appends, `left` the last one that it released: it appends nothing
+    after it sent a close.
     """
 
     node: int
@@ -45,7 +53,7 @@ class Process(NamedTuple):
 
 
 class Open(NamedTuple):
-    """A process wants the stream."""
+    """A process requests the stream."""
 
     process: int
     epoch: int
@@ -61,7 +69,7 @@ class Commit(NamedTuple):
 
 
 class Close(NamedTuple):
-    """A process gives the stream up."""
+    """A process releases the stream."""
 
     process: int
     epoch: int
@@ -69,7 +77,7 @@ class Close(NamedTuple):
 
 
 class World(NamedTuple):
-    """A state. `content` names the writers of committed offsets; a disk that is None was replaced."""
+    """A state. `content` has the writers of committed offsets; a disk that is None was replaced."""
 
     stream: Stream
     content: tuple[int, ...]
@@ -81,7 +89,9 @@ class World(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamModel:
-    """Bounds, and which rules hold. With `records_only` late effects are no violation as long as no acknowledged record suffers."""
+    """Bounds, and active rules. With `records_only` late effects are allowed while no acknowledged
+    record is lost.
+    """
 
     processes_max: int = 3
     epoch_max: int = 2
@@ -111,7 +121,7 @@ class StreamModel:
                     if found != record.process:
                         return f"{_who(state, record.process)} acknowledged offset {record.offset}, and there is what {_who(state, found)} wrote"
                 elif not state.stream.open or state.stream.epoch != record.epoch:
-                    return f"{_who(state, record.process)} acknowledged offset {record.offset}, and nobody can commit it any more"
+                    return f"{_who(state, record.process)} acknowledged offset {record.offset}, and no process can commit it"
         return None if self.records_only else state.wrong
 
     def canonical(self, state: World) -> Hashable:

@@ -1,4 +1,4 @@
-"""The checker on models whose answers are known."""
+"""The checker on models with known results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.models.checker import explore
 
 @dataclass(frozen=True)
 class Counters:
-    """Two counters that rise to a bound, each by one; a pair may be forbidden."""
+    """Two counters that rise to a bound by one; a pair may be forbidden."""
 
     bound: int
     forbidden: tuple[int, int] | None = None
@@ -41,7 +41,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Jugs:
-    """Three litres and five litres: four litres can be measured in six steps, and not in fewer."""
+    """Jugs of three and five litres: four litres need at least six steps."""
 
     def initial(self) -> Iterable[tuple[int, int]]:
         return [(0, 0)]
@@ -84,9 +84,7 @@ def test_symmetric_states_count_once(bound: int) -> None:
 
 
 @given(forbidden=st.tuples(st.integers(1, 5), st.integers(0, 5)), symmetric=st.booleans())
-def test_a_counter_example_is_a_shortest_way_that_can_be_walked(
-    forbidden: tuple[int, int], symmetric: bool
-) -> None:
+def test_a_counter_example_is_a_shortest_valid_path(forbidden: tuple[int, int], symmetric: bool) -> None:
     model = Counters(5, forbidden if not symmetric else (forbidden[0], forbidden[0]), symmetric)
     assert model.forbidden is not None
     found = explore(model)
@@ -101,7 +99,7 @@ def test_a_counter_example_is_a_shortest_way_that_can_be_walked(
     assert state == model.forbidden
 
 
-def test_a_counter_example_reads_like_a_story() -> None:
+def test_a_counter_example_prints_every_step() -> None:
     way = explore(Jugs()).counter_example
     assert way is not None
     assert str(way).splitlines() == [
@@ -117,7 +115,7 @@ def test_a_counter_example_reads_like_a_story() -> None:
     assert way.actions == ["fill", "pour", "empty", "pour", "fill", "pour"]
 
 
-def test_a_search_cut_short_says_so() -> None:
+def test_an_incomplete_search_is_reported() -> None:
     found = explore(Counters(100), states_max=50)
     assert not found.complete
     assert found.counter_example is None
@@ -125,7 +123,7 @@ def test_a_search_cut_short_says_so() -> None:
     assert "the first 50 states" in str(found)
 
 
-def test_a_broken_beginning_is_found() -> None:
+def test_a_violation_in_the_initial_state_is_found() -> None:
     found = explore(Counters(3, forbidden=(0, 0)))
     assert found.counter_example is not None
     assert found.counter_example.steps == ()

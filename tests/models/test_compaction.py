@@ -1,4 +1,4 @@
-"""Compactions: every offset is held once by what is in the store, readers find what they were shown; and what each rule is there for."""
+"""Compaction: each offset is stored once and readers find their objects; each rule is needed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SECOND_LAYERS = [
 
 
 @pytest.mark.parametrize(("dropped", "model", "steps", "violation"), NEEDED)
-def test_a_rule_that_is_dropped_is_missed(
+def test_a_dropped_rule_allows_a_violation(
     dropped: str, model: CompactionModel, steps: int, violation: str
 ) -> None:
     found = search(model, dropped)
@@ -75,8 +75,8 @@ def test_a_rule_that_is_dropped_is_missed(
 
 
 @pytest.mark.parametrize(("dropped", "model"), SECOND_LAYERS)
-def test_tasks_and_tokens_spare_work_and_keep_nothing(dropped: str, model: CompactionModel) -> None:
-    """Whoever commits, and however often: the outputs must hold what is left of the sources, and nothing else."""
+def test_tasks_and_tokens_save_work_but_protect_no_data(dropped: str, model: CompactionModel) -> None:
+    """Whoever commits, the outputs must hold exactly what is left of the sources."""
     found = search(model, dropped)
     assert found.complete, str(found)
 

@@ -1,4 +1,4 @@
-"""Membership changes: all rules together are safe as far as the search reaches, and each rule is needed."""
+"""Membership changes: all rules together are safe within the bounds, and each rule is needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_with_all_rules_nothing_committed_is_lost(replicas: int, first_voters: i
 
 
 def test_the_search_reaches_two_committed_changes_and_three_leaders() -> None:
-    """What it says is worth something only if the interesting states are among those it looks at."""
+    """The search is meaningful only if it reaches the interesting states."""
 
     class Reaching(MembershipModel):
         def violation(self, state):  # type: ignore[no-untyped-def]
@@ -36,16 +36,18 @@ def test_the_search_reaches_two_committed_changes_and_three_leaders() -> None:
 
 
 LEAVES_NO_QUORUM_IN_COMMON = ["elect", "replicate", "change", "change", "elect"]
-"""A leader shrinks the group to itself in two strides; the others elect a leader of their own."""
+"""A leader shrinks the group to itself in two changes; the others elect another leader."""
 ONGARO_2015 = ["elect", "change", "elect", "elect", "change", "elect"]
-"""Two leaders each with a change that the other does not know: their majorities need not meet (raft-dev, July 2015)."""
+"""Two leaders each with a change that the other has not received: their majorities need not overlap
+(raft-dev, July 2015).
+"""
 GOES_BY_A_CONFIGURATION_OF_THE_PAST = [
     *("elect", "replicate", "change", "replicate", "change", "replicate"),
     *("elect", "elect"),
 ]
-"""A voter that does not know yet what is committed campaigns in a group that is no more (etcd-io/etcd #12359)."""
+"""A voter with an old commit index campaigns in an old configuration (etcd-io/etcd #12359)."""
 FIGURE_8 = ["elect", "elect", "elect", "replicate", "elect"]
-"""Counting replicas of an old entry: a leader with a newer last entry takes it away (Figure 8 of the Raft paper)."""
+"""A counted old entry is replaced by a leader with a newer last entry (Figure 8 of the Raft paper)."""
 
 
 NEEDED = [
@@ -69,7 +71,7 @@ def test_every_rule_is_dropped_above() -> None:
     assert [case[0] for case in NEEDED] == MembershipRules.names()
 
 
-def test_ongaros_counter_example_reads_like_a_story() -> None:
+def test_ongaros_counter_example_is_printed() -> None:
     found = explore(MembershipModel(4, 4, rules=MembershipRules(own_term_first=False)))
     assert str(found.counter_example).splitlines()[:4] == [
         "violated after 6 steps: A and B both lead term 3",

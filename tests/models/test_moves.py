@@ -1,4 +1,6 @@
-"""Moves and failovers of a partition: nothing that was acknowledged is lost, nobody owns it beside another, every move ends; and what each rule is there for."""
+"""Moves and failovers: with all rules no acknowledged record is lost, one process serves, and moves
+end; each rule is needed.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,14 @@ def test_with_all_rules_nothing_is_lost_and_every_move_ends(model: MoveModel, st
     found = search(model)
     assert found.complete, str(found)
     assert found.states >= states_min
-    # `recover` and `heal` lead to states that an upload and a cancel reach as well; that they are needed is shown below.
+    # Other actions reach the states of `recover` and `heal` too; the tests below show that both are needed.
     expected = {"begin", "seal", "send", "close", "elect", "cancel", "timeout,", "failover,"}
     expected |= {"suspect", "assign", "fence", "release", "open", "append", "land", "upload"}
     assert expected <= set(found.taken)
 
 
 LOST = "record 0, acknowledged at 0 under epoch 0, is lost"
-UNSERVED = "nobody serves the partition"
+UNSERVED = "no process serves the partition"
 NEEDED = [
     ("stream_closed_before_open", ONE_LIFE, 5, LOST),
     ("closed_before_election", ONE_LIFE, 2, UNSERVED),
@@ -54,7 +56,9 @@ NEEDED = [
 
 
 @pytest.mark.parametrize(("dropped", "model", "steps", "violation"), NEEDED)
-def test_a_rule_that_is_dropped_is_missed(dropped: str, model: MoveModel, steps: int, violation: str) -> None:
+def test_a_dropped_rule_allows_a_violation(
+    dropped: str, model: MoveModel, steps: int, violation: str
+) -> None:
     found = search(model, dropped)
     assert found.counter_example is not None, str(found)
     assert violation in found.counter_example.violation
@@ -62,7 +66,9 @@ def test_a_rule_that_is_dropped_is_missed(dropped: str, model: MoveModel, steps:
 
 
 def test_a_close_at_the_committed_end_loses_what_is_in_the_log() -> None:
-    """AutoMQ's way out of a source that does not answer: the streams are closed where the controller knows their end."""
+    """AutoMQ's treatment of a silent source: the controller closes the streams at the end that it
+    has.
+    """
     way = search(ONE_LIFE, "stuck_is_fenced").counter_example
     assert way is not None
     assert way.actions == ["append", "land", "begin", "timeout,"]

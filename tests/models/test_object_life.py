@@ -1,4 +1,6 @@
-"""Lives of objects: nothing in use is deleted, nothing deleted comes back, nothing forgotten stays; and what each rule is there for."""
+"""Object life: objects in use are not deleted, deleted ones do not return, and none is left; each
+rule is needed.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ SECOND_LAYERS = [("commit_in_lease", LONG_LEASE), ("commit_by_preparer", ObjectM
 
 
 @pytest.mark.parametrize(("dropped", "model", "steps", "violation"), NEEDED)
-def test_a_rule_that_is_dropped_is_missed(
+def test_a_dropped_rule_allows_a_violation(
     dropped: str, model: ObjectModel, steps: int, violation: str
 ) -> None:
     found = search(model, dropped)
@@ -78,15 +80,15 @@ def test_a_rule_that_is_dropped_is_missed(
 
 
 def test_a_commit_that_comes_late_resurrects_what_was_collected() -> None:
-    """Both checks gone: the lease's and the state's. Either one alone refuses it."""
+    """Without the checks of lease and state; either one refuses the commit."""
     way = search(ONE_OBJECT, "commit_needs_prepared", "commit_in_lease").counter_example
     assert way is not None
     assert way.violation == RESURRECTED
     assert way.actions[-3:] == ["claim", "deliver", "delete"]
 
 
-def test_a_result_given_to_another_process_costs_its_data() -> None:
-    """The new process is told the object of the old one, commits it as its own and drops its only copy."""
+def test_a_result_given_to_another_process_loses_its_data() -> None:
+    """The new process gets the old one's object, commits it as its own and drops its only copy."""
     way = search(TWO_WRITERS, "results_by_process_and_body", "commit_by_preparer").counter_example
     assert way is not None
     assert way.violation == "writer 1 dropped its copy, and object 0 does not hold it"
@@ -94,7 +96,7 @@ def test_a_result_given_to_another_process_costs_its_data() -> None:
 
 
 @pytest.mark.parametrize(("layer", "model"), SECOND_LAYERS)
-def test_a_second_layer_is_not_missed_as_long_as_the_first_holds(layer: str, model: ObjectModel) -> None:
+def test_a_second_layer_is_not_needed_while_the_first_holds(layer: str, model: ObjectModel) -> None:
     found = search(model, layer)
     assert found.complete, str(found)
 

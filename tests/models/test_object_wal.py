@@ -1,4 +1,6 @@
-"""The log in the object store: no acknowledged record is lost to a zombie, a taker or a late put; and what each rule is there for."""
+"""The log in the store: no acknowledged record is lost to a zombie, a recoverer or a late put; each
+rule is needed.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def test_with_all_rules_at_larger_sizes(model: WalModel) -> None:
 
 LOST = "its stream went on without it"
 UNREACHED = "no walk reaches it"
-FORGOTTEN = "nobody will look for it"
+FORGOTTEN = "no recovery will read it"
 
 # The numbers are those of the table in docs/design/object-wal.md#safety-rules.
 NEEDED = [
@@ -86,7 +88,7 @@ NEEDED = [
     [case[1:] for case in NEEDED],
     ids=[f"no. {case[0]}" for case in NEEDED],
 )
-def test_a_rule_that_is_dropped_is_missed(
+def test_a_dropped_rule_allows_a_violation(
     model: WalModel, dropped: tuple[str, ...], steps: int, violation: str
 ) -> None:
     found = search(model, *dropped)
@@ -95,15 +97,17 @@ def test_a_rule_that_is_dropped_is_missed(
     assert len(found.counter_example.steps) == steps, str(found.counter_example)
 
 
-def test_a_fence_that_goes_with_the_slots_lets_a_zombie_acknowledge_what_nobody_will_read() -> None:
-    """The sharpest of them: everything was recovered and closed, and only then the old put lands where the fence had been."""
+def test_without_the_fence_a_zombie_acknowledges_a_record_that_no_recovery_reads() -> None:
+    """Everything is recovered and closed, and then the old put arrives at the deleted fence's
+    place.
+    """
     way = search(SMALL, "fence_stays").counter_example
     assert way is not None
     assert way.actions[-5:] == ["close", "delete", "land", "hear", "acknowledge"]
 
 
 @pytest.mark.parametrize("fenced", [True, False])
-def test_the_controller_that_is_asked_before_the_acknowledgement_makes_up_for_a_store_without_conditions(
+def test_a_check_at_the_controller_replaces_conditional_puts(
     fenced: bool,
 ) -> None:
     dropped = () if fenced else ("fenced",)

@@ -1,4 +1,4 @@
-"""Owners of a stream: nothing acknowledged is lost to a process of the past, and what each rule is there for."""
+"""Stream ownership: no acknowledged record is lost to an earlier process; each rule is needed."""
 
 from __future__ import annotations
 
@@ -57,14 +57,16 @@ SECOND_LAYERS = ["commit_names_epoch", "commit_by_owner", "close_names_end"]
 
 
 @pytest.mark.parametrize(("dropped", "actions"), NEEDED)
-def test_a_rule_that_is_dropped_is_missed(dropped: str, actions: list[str]) -> None:
+def test_a_dropped_rule_allows_a_violation(dropped: str, actions: list[str]) -> None:
     found = search(TWO_RECORDS, dropped)
     assert found.counter_example is not None, str(found)
     assert found.counter_example.actions == actions, str(found.counter_example)
 
 
 def test_without_epochs_on_commits_a_zombie_takes_the_place_of_an_acknowledged_record() -> None:
-    """The machine is replaced while the old process lives: its upload arrives when the new one has acknowledged another record at the same offset."""
+    """The old process of a replaced machine uploads after the new one acknowledged another record
+    at the offset.
+    """
     found = search(TWO_PROCESSES, "callers_node_epoch", "commit_names_epoch", records_only=True)
     way = found.counter_example
     assert way is not None, str(found)
@@ -75,8 +77,10 @@ def test_without_epochs_on_commits_a_zombie_takes_the_place_of_an_acknowledged_r
 
 
 @pytest.mark.parametrize("layer", SECOND_LAYERS)
-def test_a_second_layer_is_not_missed_as_long_as_the_first_holds(layer: str) -> None:
-    """Brokers that are honest and a first layer that is whole never need these; they stay, for a first layer may have a bug."""
+def test_a_second_layer_is_not_needed_while_the_first_holds(layer: str) -> None:
+    """Correct brokers with an intact first layer never need these rules; they protect against a bug
+    in the first layer.
+    """
     found = search(TWO_RECORDS, layer)
     assert found.complete, str(found)
 

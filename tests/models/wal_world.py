@@ -1,7 +1,4 @@
-"""What the model of the object WAL is made of: states, and what may be dropped.
-
-What lives here: values and the changes of one part of a state. What may happen when is `object_wal`.
-"""
+"""States and rules of the model of the object WAL (`object_wal`)."""
 
 from __future__ import annotations
 
@@ -10,11 +7,13 @@ from typing import NamedTuple
 
 STREAMS = "ab"
 OTHER = 0
-"""The owner of a stream that was moved to another node: its log is not modelled, its appends are committed at once."""
+"""The owner of a stream that moved to another node. Its log is not modelled; its appends are
+committed at once.
+"""
 
 
 class Record(NamedTuple):
-    """One append: who wrote it, and where it belongs."""
+    """One append: its writer and its place."""
 
     stream: int
     stream_epoch: int
@@ -35,7 +34,9 @@ class Stream(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A taker's work on one log: where it walks, what it kept, where the end is (-1: not found), which streams it has looked after."""
+    """A recoverer's work on one log: position, kept records, end (-1 if not found), finished
+    streams.
+    """
 
     log: int
     start: int
@@ -47,7 +48,9 @@ class Job(NamedTuple):
 
 
 class Process(NamedTuple):
-    """The process of one node epoch. `slots` are what it wrote, by sequence; `next_offsets` and `holds` are by stream (-1: not held)."""
+    """The process of one node epoch. `slots` has its writes by sequence; `next_offsets` and `holds`
+    are by stream (-1: not held).
+    """
 
     peeked: tuple[tuple[int, int], ...] | None = None
     jobs: tuple[Job, ...] = ()
@@ -63,7 +66,7 @@ class Process(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A put on its way."""
+    """A put in flight."""
 
     log: int
     sequence: int
@@ -72,7 +75,7 @@ class Put(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a put's sender is told, if it ever hears it."""
+    """The answer to a put, which may never arrive."""
 
     log: int
     sequence: int
@@ -81,7 +84,9 @@ class Answer(NamedTuple):
 
 
 class World(NamedTuple):
-    """A state. The process of epoch t stands at place t - 1; the last one is the controller's current epoch."""
+    """A state. The process of epoch t is at place t - 1; the last one has the controller's current
+    epoch.
+    """
 
     open_logs: tuple[tuple[int, int], ...]
     streams: tuple[Stream, ...]
@@ -96,22 +101,26 @@ class World(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WalRules:
-    """The rules; each may be dropped. R1 to R7 are those of docs/design/object-wal.md#safety-rules.
+    """The rules; a model may drop each. R1 to R7 are those of
+    docs/design/object-wal.md#safety-rules.
 
     Attributes:
-        opened_before_put: R1: a process puts nothing before the controller lists its log as open.
-        fenced: R2: a taker fences the hole at which it ends; otherwise it believes what it saw.
-        taken_is_read: R2: a key found taken is read back; otherwise it is taken for the own put that came twice.
-        acknowledged_in_order: R2: a slot is acknowledged when all below it are confirmed.
-        fence_stays: R3: whoever deletes the slots leaves the fence.
+        opened_before_put: R1: no put begins before the controller lists the log as open.
+        fenced: R2: a recoverer fences the gap at which it ends; without the rule it trusts its
+            reads.
+        taken_is_read: R2: a taken key is read back; without the rule it counts as the own put's
+            repetition.
+        acknowledged_in_order: R2: a slot is acknowledged when all earlier ones are confirmed.
+        fence_stays: R3: a fence is not deleted with the slots.
         deleted_after_commit: R4: a slot is deleted when the trim point above it is committed.
-        walks_from_trim: R4, R5: a walk begins at the trim point, not at the lowest slot that is listed.
-        trim_with_bump: R5: logs and trim points are those of the moment in which the old epoch lost its rights, not older ones.
-        only_open_logs: R5: what is not in the controller's list is left alone, whatever lies in the bucket.
+        walks_from_trim: R4, R5: a walk begins at the trim point, not at the lowest listed slot.
+        trim_with_bump: R5: logs and trim points are those at the end of the old epoch, not older
+            ones.
+        only_open_logs: R5: slots of logs that the controller does not list are ignored.
         old_epochs_refused: R6: nothing of an older node epoch is committed.
-        closed_when_all_done: R6: a log is closed when all of its streams are.
-        stream_epoch_filter: R7: a record is committed only under the stream epoch it was written in.
-        offset_filter: R7: what lies below the end of the stream is not committed again.
+        closed_when_all_done: R6: a log is closed when all its streams are.
+        stream_epoch_filter: R7: a record is committed only under its own stream epoch.
+        offset_filter: R7: records below the end of the stream are not committed again.
         opened_after_recovery: R7: a stream is opened when it is closed at all older epochs.
     """
 
@@ -135,7 +144,7 @@ ALL_RULES = WalRules()
 
 
 def committed(state: World, record: Record) -> World:
-    """The controller's part of a commit, and what is wrong with it."""
+    """The controller's part of a commit, and its violation if any."""
     stream = state.streams[record.stream]
     wrong = None
     if record in stream.content:
@@ -149,27 +158,27 @@ def committed(state: World, record: Record) -> World:
 
 
 def with_stream(state: World, at: int, stream: Stream) -> World:
-    """The state with another stream in a place."""
+    """The state with a replaced stream."""
     return state._replace(streams=(*state.streams[:at], stream, *state.streams[at + 1 :]))
 
 
 def with_process(state: World, epoch: int, process: Process) -> World:
-    """The state with another process of an epoch."""
+    """The state with a replaced process."""
     return state._replace(processes=(*state.processes[: epoch - 1], process, *state.processes[epoch:]))
 
 
 def with_job(state: World, epoch: int, number: int, job: Job) -> World:
-    """The state with another job of a process."""
+    """The state with a replaced job."""
     process = state.processes[epoch - 1]
     jobs = (*process.jobs[:number], job, *process.jobs[number + 1 :])
     return with_process(state, epoch, process._replace(jobs=jobs))
 
 
 def replaced(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
-    """A tuple with another value in a place."""
+    """A tuple with one replaced value."""
     return (*values[:at], value, *values[at + 1 :])
 
 
 def name(record: Record) -> str:
-    """a0.1 is what the process of epoch 1 wrote to offset 0 of stream a."""
+    """a0.1 is the record of epoch 1 at offset 0 of stream a."""
     return f"{STREAMS[record.stream]}{record.offset}.{record.writer}"

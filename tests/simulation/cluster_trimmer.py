@@ -1,6 +1,7 @@
-"""Somebody who writes into a topic that keeps little, deletes from its front, and remembers what it was told of the log's beginning.
+"""A client of a topic with short retention: it writes, deletes from the front, and records the log
+starts.
 
-What lives here: one client, and what must hold: the log start never goes back, nothing at or above it is lost, what is below it is gone.
+The log start never goes back, no record at or above it is lost, and no record below it is readable.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ RETRIABLE: Final = frozenset(
 
 
 class Trimmer:
-    """See the module's docstring. Its process never dies.
+    """The client. Its process never crashes.
 
     Attributes:
-        start_offset: the highest log start it was told.
-        deletions: DeleteRecords that were acknowledged.
-        retained: how often retention alone moved the start.
+        start_offset: the highest log start received.
+        deletions: acknowledged DeleteRecords requests.
+        retained: how often retention alone advanced the start.
     """
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ class Trimmer:
         self._number = 0
 
     async def run(self, runtime: Runtime) -> None:
-        """Until stopped, and once through the whole log after that."""
+        """Run until stopped, and then read the whole log."""
         while not self.is_finished:
             try:
                 client = await KafkaClient.connect(runtime, KAFKA_ADDRESS, "trimmer")
@@ -117,7 +118,7 @@ class Trimmer:
         await runtime.clock.sleep(randomness.uniform(0.005, 0.15))
 
     async def _produce(self, client: KafkaClient, now_ms: int, count: int) -> None:
-        """Not idempotent: what was not acknowledged may be there, and is not looked for."""
+        """Produce without idempotence; an unacknowledged record may be in the log."""
         values = [b"%d" % (self._number + index) * 300 for index in range(count)]
         self._number += count
         batch = memoryview(bytes(build_batch([(now_ms, None, value) for value in values])))
@@ -126,7 +127,7 @@ class Trimmer:
         response = await client.ask(request, 9, ProduceResponse, timeout_s=REQUEST_TIMEOUT_S)
         row = response.responses[0].partition_responses[0]
         if self._is_fine(row.error_code):
-            assert row.base_offset >= self.end_offset, f"{row.base_offset} was given out before"
+            assert row.base_offset >= self.end_offset, f"{row.base_offset} was assigned before"
             self._values.update(zip(range(row.base_offset, row.base_offset + count), values, strict=True))
             self.end_offset = row.base_offset + count
 
@@ -153,13 +154,15 @@ class Trimmer:
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             assert offset > self.end_offset, f"{offset} is below {self.end_offset}, which is acknowledged"
         elif self._is_fine(row.error_code):
-            assert row.low_watermark >= offset, f"{offset} was asked for, {row.low_watermark} is the start"
+            assert row.low_watermark >= offset, f"{offset} was requested, {row.low_watermark} is the start"
             assert row.low_watermark >= self.start_offset, "the log start fell"
             self.start_offset = row.low_watermark
             self.deletions += 1
 
     async def _read(self, client: KafkaClient, offset: int) -> bool:
-        """Some of the log from its beginning on; all of it once stopped. Returns whether it came to what was acknowledged."""
+        """Read from the log start; the whole log after the stop. Return whether it reached the
+        acknowledged end.
+        """
         while True:
             partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=8_000)
             request = FetchRequest(
@@ -171,7 +174,7 @@ class Trimmer:
             response = await client.ask(request, 11, FetchResponse, timeout_s=REQUEST_TIMEOUT_S)
             row = response.responses[0].partitions[0]
             if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                return False  # the start has moved on; it is asked for again
+                return False  # the start has advanced: request it again
             if not self._is_fine(row.error_code):
                 return False
             self._told_of_start(row.log_start_offset)
@@ -184,12 +187,14 @@ class Trimmer:
     def _compare(self, data: memoryview, offset: int) -> int:
         for batch in split_batches(data):
             batch.check_crc()
-            assert batch.base_offset <= offset, f"nothing is at {offset}, next is {batch.base_offset}"
+            assert batch.base_offset <= offset, (
+                f"no record is at {offset}, the next is at {batch.base_offset}"
+            )
             for record in batch.records(RECORD_BYTES_MAX):
                 expected = self._values.get(record.offset, record.value)
                 assert record.value == expected, f"another record is at {record.offset}"
             offset = batch.next_offset
-        assert data or offset >= self.end_offset, f"lost: {offset} of {self.end_offset} are there"
+        assert data or offset >= self.end_offset, f"lost: {offset} of {self.end_offset} are in the log"
         return offset
 
     def _is_fine(self, code: int) -> bool:

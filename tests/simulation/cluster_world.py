@@ -1,7 +1,4 @@
-"""A cluster whose machines crash, with clients that go on, and what must hold when everything is calm again.
-
-What lives here: the faults and the judgement. The cluster itself is `ponor_cluster_simulation.cluster.sim_cluster`, the clients are `cluster_producer` and `cluster_consumer`.
-"""
+"""A cluster whose machines crash while clients continue, and the checks when it is quiescent again."""
 
 from __future__ import annotations
 
@@ -34,9 +31,9 @@ from s3stream.stores.retrying import RetrySettings
 
 TOPIC: Final = "orders"
 CALM_S_MAX: Final = 120.0
-"""Virtual time within which everything must have come to rest after the last fault."""
+"""Virtual time in which the cluster must become quiescent after the last fault."""
 STOP_S_MAX: Final = 10.0
-"""The same for a process that was asked to stop, whatever else is down."""
+"""Virtual time in which a stopped process must end, whatever else is down."""
 SETTINGS: Final = ClusterSettings(
     controller=ControllerSettings(
         destroy_delay_ms=1_000,
@@ -76,7 +73,7 @@ SETTINGS: Final = ClusterSettings(
 
 
 class ClusterWorld:
-    """One run from one seed."""
+    """One run of one seed."""
 
     def __init__(
         self, seed: int, *, store_in_directory: bool = False, settings: ClusterSettings = SETTINGS
@@ -99,17 +96,17 @@ class ClusterWorld:
         self.crashes = 0
 
     def run(self) -> None:
-        """All of it."""
+        """Run the faults and the checks."""
         with self.cluster.watch.on():
             self.simulation.run(self._scenario())
 
     async def start(self) -> None:
-        """Begin everything; returns when somebody was answered."""
+        """Start everything; return after the first acknowledgement."""
         self._start_all()
-        await self._wait("somebody was answered", lambda: bool(self.history.acknowledged))
+        await self._wait("a record is acknowledged", lambda: bool(self.history.acknowledged))
 
     async def judge(self) -> None:
-        """No more faults: all comes to rest, and is right; and once more after everything lost its power."""
+        """End all faults, wait for quiescence, check; then check again after a power failure."""
         await self._calm_down()
         await self._check_log("reader")
         await self._check_images()
@@ -122,7 +119,7 @@ class ClusterWorld:
     async def _scenario(self) -> None:
         self._start_all()
         if self.chance.random() < 0.8:
-            await self._wait("somebody was answered", lambda: bool(self.history.acknowledged))
+            await self._wait("a record is acknowledged", lambda: bool(self.history.acknowledged))
         for _ in range(self.chance.randint(5, 11)):
             await asyncio.sleep(self.chance.choice((0.05, 0.5, 2.0)) * self.chance.random())
             await self._disturb()
@@ -146,7 +143,7 @@ class ClusterWorld:
         return process
 
     async def _observe(self, runtime: Runtime) -> None:
-        """Somebody who follows the metadata, and checks what every batch makes of it."""
+        """Follow the metadata, and validate the image after every batch."""
         observer = self.observer = SubscriptionClient(
             network=runtime.network,
             clock=runtime.clock,
@@ -204,7 +201,7 @@ class ClusterWorld:
                 self.cluster.start(name)
 
     async def _crash_in_operation(self, name: str) -> None:
-        """In the middle of the n-th disk operation from now on."""
+        """Crash during the n-th disk operation from now on."""
         process = self.cluster.processes[name]
         countdown = self.chance.randint(1, 40)
 
@@ -223,7 +220,7 @@ class ClusterWorld:
             self.cluster.start(name)
 
     async def _crash_after_resets(self) -> None:
-        """While the disk is slow: what clients sent is on its way to it, they connect again and repeat it, and then the power fails."""
+        """Crash while the disk is slow, after clients have reconnected and repeated their requests."""
         disk = self.cluster.processes["broker"].disk
         disk.speed = DiskSpeed(sync_s=(0.05, 0.4))
         await asyncio.sleep(0.2 * self.chance.random())
@@ -234,7 +231,7 @@ class ClusterWorld:
         await self._crash_and_restart("broker")
 
     async def _end_in_silence(self) -> None:
-        """Requests or answers stop arriving; what is there is uploaded; and then the broker ends, one way or the other."""
+        """Drop requests or answers, wait for the upload, and end the broker."""
         disk = self.cluster.processes["broker"].disk
         disk.speed = DiskSpeed(sync_s=(0.02, 0.3))
         await asyncio.sleep(0.5 * self.chance.random())
@@ -279,7 +276,7 @@ class ClusterWorld:
                 down=self.chance.random() < 0.15,
             )
 
-    # Calm
+    # Quiescence
 
     def _check_alive(self) -> None:
         self.cluster.check_alive()
@@ -289,7 +286,7 @@ class ClusterWorld:
             self.cluster.watch.saw(self.cluster.watch.controller.image)
 
     async def _calm_down(self) -> None:
-        """No more faults: everything runs, and everything that was begun must finish."""
+        """End all faults, start everything, and wait until all started requests are finished."""
         if self.cluster.store is not None:
             self.cluster.store.faults = StoreFaults()
         self.simulation.network.heal()
@@ -315,7 +312,7 @@ class ClusterWorld:
             raise AssertionError(f"not within {s_max} s: {what}") from error
 
     async def _check_log(self, name: str) -> None:
-        """Somebody new reads everything."""
+        """Read everything with a new consumer."""
         reader = Consumer(name, TOPIC, self.partitions, self.history)
         self._client(name, reader.run)
         await self._wait(f"{name} has read all", lambda: reader.is_at_end)
@@ -339,7 +336,7 @@ class ClusterWorld:
         validate(controller.image)
 
     async def _check_store(self) -> None:
-        """Garbage collection settles: the store holds the objects of committed rows, and no others."""
+        """Wait until the store holds exactly the objects of committed rows."""
         assert self.cluster.watch.controller is not None
         image = self.cluster.watch.controller.image
         deadline = self.simulation.loop.time() + CALM_S_MAX

@@ -1,7 +1,8 @@
-"""A controller that loses power again and again under a broker that never stops asking.
+"""A controller that loses power repeatedly while a broker sends operations.
 
-What lives here: the workload and what must hold after it; `test_controller_log_crashes` runs it over many seeds. The broker and the follower are the shipped
-clients on a simulated network, the controller is the shipped service on a disk that forgets what was not synced.
+`test_controller_log_crashes` runs it over many seeds. The broker and the follower are the shipped
+clients on a simulated network. The controller is the shipped service on a disk that loses unsynced
+data.
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ ROUNDS_PER_CHANGE = 6
 
 @dataclass
 class History:
-    """What was acknowledged, and what the run met."""
+    """Acknowledged operations, and counters of the run."""
 
     keys: dict[str, bytes] = field(default_factory=dict)
     producer_ids: list[tuple[int, int]] = field(default_factory=list)
     uploads: dict[int, int] = field(default_factory=dict)
-    """Stream id -> end offset that was acknowledged."""
+    """Stream id to its acknowledged end offset."""
     partitions: dict[bytes, int] = field(default_factory=dict)
-    """Topic id -> number of partitions that was acknowledged."""
+    """Topic id to its acknowledged number of partitions."""
     replicas: dict[bytes, list[str]] = field(default_factory=dict)
-    """Topic id -> items of its list setting that were acknowledged, in order."""
+    """Topic id to the acknowledged items of its list setting, in order."""
     commit_indices: list[int] = field(default_factory=list)
     crashes: int = 0
     fail_stops: int = 0
@@ -79,7 +80,9 @@ async def _controller(runtime: Runtime) -> None:
 
 
 class Broker:
-    """The session, and workers that each make streams grow, put keys, take producer ids and change settings."""
+    """A session with workers that extend streams, put keys, allocate producer ids and change
+    settings.
+    """
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -143,7 +146,9 @@ class Broker:
         return held.topic_id
 
     async def _alter_topic(self, topic_id: bytes, number: int, round_: int) -> None:
-        """A list grows by one item and the topic by one partition: both show whether a change was done twice, or not at all."""
+        """Add one item to a list and one partition to the topic; both show repeated and lost
+        changes.
+        """
         name, item = "leader.replication.throttled.replicas", f"{round_}:{number}"
         append = wire.ConfigChange(name=name, kind=wire.ConfigChange.KIND_APPEND, value=item)
         await self._submit(alter_topic_configs=wire.AlterTopicConfigs(topic_id=topic_id, changes=[append]))
@@ -187,10 +192,11 @@ async def _follower(runtime: Runtime, history: History) -> None:
 
 
 def run_controller(seed: int) -> tuple[History, str]:
-    """One run; the history and the hash of the trace.
+    """Run one seed. Return the history and the digest of the trace.
 
     Raises:
-        SimulationFailedError: something that was acknowledged is gone, or was done twice, or the images differ.
+        SimulationFailedError: an acknowledged operation is lost or was executed twice, or the
+            images differ.
     """
     history = History()
     simulation = Simulation(seed)
@@ -225,7 +231,7 @@ async def _scenario(
             controller.crash(power_loss=chance.random() < 0.8)
             history.crashes += 1
         else:
-            assert faulty, f"the controller ended by itself: {controller.failure!r}"
+            assert faulty, f"the controller stopped itself: {controller.failure!r}"
             history.fail_stops += 1
         controller.disk.faults.clear()
         await clock.sleep(chance.random() * 0.3)
@@ -239,7 +245,9 @@ async def _scenario(
 
 
 async def _check(controller: SimProcess, history: History) -> None:
-    """Restart by hand and compare with what was acknowledged and with what the follower saw."""
+    """Restart the controller and compare it with the acknowledged operations and the follower's
+    image.
+    """
     runtime = controller.runtime
     assert runtime is not None
     identity = await open_identity(controller.disk, DATA, "", _no_new_directory)
@@ -252,7 +260,7 @@ async def _check(controller: SimProcess, history: History) -> None:
     history.trimmed = recovered.tail.begin_index
     image, follower = recovered.image, history.follower
     digests = {image.index: image.digest}
-    for entry in stored.entries:  # of a sole voter, all of them are committed
+    for entry in stored.entries:  # with one voter all entries are committed
         if entry.index > image.index:
             image.apply_committed(entry.data)
             digests[entry.index] = image.digest
@@ -285,9 +293,9 @@ def _no_new_directory() -> DirectoryIdentity:
 
 
 def _check_once(image: MetadataImage, history: History) -> None:
-    """Every operation took effect exactly once: blocks of ids follow each other without a gap."""
+    """Check that every operation took effect once: the allocated blocks of ids have no gap."""
     expected = compose_id(ORDINAL, counters.FIRST_SEQUENCE)
     for first, count in sorted(history.producer_ids):
-        assert first == expected, f"producer ids from {expected} on are missing or were given twice"
+        assert first == expected, f"producer ids from {expected} on are missing or were allocated twice"
         expected = first + count
     assert counters.next_value(image, counters.PRODUCER) == expected

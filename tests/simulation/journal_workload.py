@@ -1,11 +1,12 @@
-"""A journal under crashes: producers that append, an owner that trims, and the history against which every restart is judged.
+"""A journal under crashes: producers append, an owner trims, and a history checks every restart.
 
-The invariants, checked at each open:
-1. an acknowledged entry that was not trimmed is there, with its bytes;
-2. nothing is there that was not appended under that sequence by the newest life that used it;
-3. sequences have no holes;
-4. an entry that one recovery reported is there in every later one;
-5. without bit rot no open is refused.
+The invariants at each open:
+
+    1. An acknowledged entry that was not trimmed is in the log with its bytes.
+    2. Every entry was appended under its sequence by the newest life that used it.
+    3. Sequences have no gaps.
+    4. An entry that one recovery reported is in every later one.
+    5. Without bit rot no open is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ IDENTITY = bytes(range(16))
 
 @dataclass
 class JournalHistory:
-    """What the world outside of the process knows."""
+    """What the owners of the journal appended, and what was acknowledged."""
 
     appended: dict[int, bytes] = field(default_factory=dict)
     acknowledged: dict[int, None] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class JournalHistory:
     full: int = 0
 
     def check(self, recovered: list[tuple[int, bytes]], journal: Journal) -> None:
-        """Judge what a recovery found, and go on from there."""
+        """Check the result of a recovery, and continue from it."""
         report = journal.recovery
         sequences = [sequence for sequence, _ in recovered]
         assert sequences == list(range(report.first_sequence, report.next_sequence)), (
@@ -160,10 +161,11 @@ class JournalOwner:
 
 
 def run_journal(seed: int, *, no_space: bool = False) -> tuple[JournalHistory, str]:
-    """Run one seed: several lives with crashes between them. The history, and the trace's hash.
+    """Run one seed: several lives with crashes between them. Return the history and the digest of
+    the trace.
 
-    With `no_space` the disk is full again and again, in the middle of live segments too, and nothing else is wrong with it: no life may
-    end because of that.
+    With `no_space` the disk is full repeatedly, also within live segments, and has no other fault.
+    No life may end because of that.
     """
     simulation = Simulation(seed)
     swarm = Swarm.draw(simulation.chance)
@@ -180,9 +182,10 @@ def run_journal(seed: int, *, no_space: bool = False) -> tuple[JournalHistory, s
 
 
 class SpaceFaults(list[DiskFault]):
-    """Lack of space for one to three writes or syncs in a row, every now and then, for ever.
+    """ENOSPC for one to three writes or syncs in a row, repeatedly.
 
-    Each starts at an operation on a live segment or on one that is being made; spares are opened under their old names.
+    A fault begins at an operation on a live segment or on one that is being created; spares are
+    opened under their old names.
     """
 
     def __init__(self, seed: str) -> None:
@@ -208,7 +211,7 @@ class SpaceFaults(list[DiskFault]):
 
 
 class CrashPoint:
-    """The moment at which a life ends: some time after a number of disk operations of one kind began."""
+    """The time at which a life ends: some time after a number of disk operations of one kind began."""
 
     def __init__(self, simulation: Simulation, process: SimProcess, swarm: Swarm) -> None:
         chance = simulation.chance

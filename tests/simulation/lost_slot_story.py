@@ -1,7 +1,7 @@
-"""A story: a broker dies, and the store has lost one slot of its write-ahead log that it had acknowledged.
+"""A scenario: a broker dies, and the store has lost an acknowledged slot of its write-ahead log.
 
-What lives here: the cluster and what happens to it. Nobody may go on as if the slot had never been: the partitions stay closed until an operator brings it back, and then everything that was
-acknowledged is there. What a mutant of the recovery makes of it is `test_lost_slot`'s.
+No process may continue as if the slot had never existed. The partitions stay closed until an
+operator restores the slot. Then everything acknowledged is readable.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PARTITIONS: Final = 4
 DEAD: Final = "broker-0"
 SLOTS_MIN: Final = 12
 LOOKED_AT_S: Final = 6.0
-"""Long enough to be fenced, assigned and read."""
+"""Long enough to fence the broker, assign its log and read it."""
 
 
 class LostSlotStory:
-    """Use it once: `run`, with an operator who restores the slot or without."""
+    """The scenario. Use it once."""
 
     def __init__(self, seed: int) -> None:
         self.simulation = Simulation(seed)
@@ -53,7 +53,7 @@ class LostSlotStory:
         self.reader = Consumer("reader", TOPIC, PARTITIONS, self.history, bootstrap=bootstrap)
 
     def run(self) -> None:
-        """All of it."""
+        """Run the scenario."""
         with self.cluster.watch.on():
             self.simulation.run(self._scenario())
 
@@ -77,7 +77,7 @@ class LostSlotStory:
             self.history.check_log(partition, log)
 
     async def _is_noticed(self) -> None:
-        """The log is given to a recoverer, which gives nothing up."""
+        """Check that the log is assigned to a recoverer, which trims nothing."""
         image = self.cluster.watch.controllers["controller"].image
         await wait_until(lambda: any(row.token for row in image[WALS]))
         loop = self.simulation.loop
@@ -86,10 +86,11 @@ class LostSlotStory:
         self.cluster.check_alive()
         assert any(row.token for row in image[WALS]), "the log of the dead broker was closed over a lost slot"
         node = self.cluster.node_of(DEAD)
-        assert any(row.open and row.node_id == node for row in image[STREAMS]), "streams were closed over it"
+        held = any(row.open and row.node_id == node for row in image[STREAMS])
+        assert held, "streams were closed over the lost slot"
 
     def _slots(self) -> list[str]:
-        """Of the broker that is going to die, in order."""
+        """Slots of the broker that will die, in order."""
         node = self.cluster.node_of(DEAD)
         return sorted(
             key for key in self.bucket.objects if is_slot(key) and parse_slot_key(key)[0].node_id == node
@@ -97,7 +98,7 @@ class LostSlotStory:
 
 
 def _settings(seed: int) -> ClusterSettings:
-    """Nothing is uploaded, so that the log has all of it."""
+    """Settings without uploads, so that all records are in the log."""
     settings = draw_settings(random.Random(f"lost slot {seed}"), draw_compaction(seed, has_bucket=False))
     storage = replace(
         settings.broker.storage,

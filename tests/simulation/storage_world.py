@@ -1,7 +1,9 @@
-"""The world of storage scenarios: one machine with the real storage on it, a bucket, a controller, and clients that remember.
+"""A simulated machine with the real storage, a bucket, a controller, and clients that record
+acknowledgements.
 
-The real storage (streams, file write-ahead log, upload, recovery) runs on the simulated disk and the simulated object store; the
-controller is the reference model, reached with delays, so that a process also dies between an operation and its answer.
+Streams, file write-ahead log, upload and recovery run on the simulated disk and object store. The
+controller is the reference model, reached with delays, so that a process may crash between an
+operation and its answer.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ RETRY = RetrySettings(attempts_max=4, deadline_ms=2_000, backoff_ms_first=5, bac
 
 @dataclass
 class History:
-    """What the clients of one stream know: payloads in the order they were appended, and which of them were acknowledged."""
+    """The records of one stream in the order of their appends, and which were acknowledged."""
 
     appended: list[bytes] = field(default_factory=list)
     acknowledged: set[bytes] = field(default_factory=set)
@@ -61,11 +63,11 @@ class History:
     """End offsets."""
 
     def give_up_behind(self, end_offset: int) -> None:
-        """Somebody accepted the loss of what is not committed."""
+        """Record that an operator accepted the loss of uncommitted records."""
         self.acknowledged = {each for each in self.acknowledged if self.ends[each] <= end_offset}
 
     def check(self, found: Sequence[bytes]) -> None:
-        """Acknowledged ones all there; what is there is in order and once; nothing that was never appended."""
+        """Check that acknowledged records are there, in order and once, and no others."""
         places = {payload: place for place, payload in enumerate(self.appended)}
         order = [places[payload] for payload in found]
         assert order == sorted(set(order)), "reordered or doubled"
@@ -74,7 +76,7 @@ class History:
 
 
 class SlowController:
-    """The cluster model behind a slow line."""
+    """The cluster model with delayed answers."""
 
     def __init__(self, node: ClusterNode, runtime: Runtime) -> None:
         self._node = node
@@ -137,7 +139,7 @@ class SlowController:
 
 
 class World:
-    """What outlives the processes: the cluster, the bucket, and the clients' memory."""
+    """What exists longer than the processes: the cluster, the bucket, and the clients' history."""
 
     def __init__(self, seed: int, settings: StorageSettings = SETTINGS) -> None:
         self.settings = settings
@@ -158,7 +160,7 @@ class World:
         self._operator = random.Random(f"operator {seed}")
 
     async def live(self, runtime: Runtime) -> None:
-        """One process: recover, check everything that is there, then append until told to stop."""
+        """One process: recover, check everything, then append until stopped."""
         self.lives += 1
         self.ready = False
         store: ObjectStore = wrap_object_store(self.store, runtime=runtime, retry=RETRY)
@@ -189,7 +191,9 @@ class World:
         assert not any(row.open for row in self.cluster.streams.values())
 
     async def work(self, runtime: Runtime, client: StreamClient, streams: list[Stream]) -> None:
-        """Clients of uneven streams; the last stream gets a snapshot with every upload of the first."""
+        """Append to streams of different rates; the last stream gets a snapshot with every upload
+        of the first.
+        """
         meta = streams[-1]
         client.on_upload(streams[0].stream_id, partial(self.snapshot, streams[0], meta))
         number = 0
@@ -207,7 +211,7 @@ class World:
                 await self.check(self.chance.choice(streams))
 
     async def check(self, stream: Stream) -> None:
-        """Read a stream from end to end, however often the store fails."""
+        """Read a whole stream, repeating failed reads."""
         while True:
             try:
                 found = payloads_of(await read_all(stream))
@@ -217,7 +221,7 @@ class World:
             return
 
     def append(self, stream: Stream, name: str, size: int) -> None:
-        """One append of a client that remembers its acknowledgement."""
+        """Append once and record the acknowledgement."""
         history = self.histories[stream.stream_id]
         payload = name.encode().ljust(size, b".")
         try:
@@ -229,7 +233,7 @@ class World:
         future.add_done_callback(partial(_remember, history, payload))
 
     def snapshot(self, data: Stream, meta: Stream) -> bool:
-        """A hook as a partition has it; every third of its calls does a part of the work alone."""
+        """A partition's hook; every third call does a part of the work alone."""
         self.hook_calls += 1
         if self.hook_calls % 3 == 0:
             return True
@@ -237,7 +241,9 @@ class World:
         return False
 
     def _accept_loss(self) -> None:
-        """An operator closes the streams of the dead node at their committed ends; the disk is there again later."""
+        """Close the streams of the dead node at their committed ends, as an operator does; the disk
+        returns later.
+        """
         for stream_id, history in self.histories.items():
             row = self.cluster.streams[stream_id]
             if row.open:
@@ -246,7 +252,7 @@ class World:
                 history.give_up_behind(row.end_offset)
 
     async def scenario(self) -> None:
-        """Some lives that end badly, and one that ends well."""
+        """Several lives that crash, and one that ends in order."""
         for _ in range(self.chance.randint(2, 5)):
             self.store.faults = StoreFaults(
                 before=self.chance.choice((0, 0.05, 0.3)),

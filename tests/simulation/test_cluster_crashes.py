@@ -1,9 +1,11 @@
-"""A whole cluster under power loss, resets, cut links and a store in trouble: nothing acknowledged is lost, doubled or reordered, and all comes to rest.
+"""A cluster under power loss, resets, cut links and store faults: no acknowledged record is lost,
+doubled or reordered.
 
-The controller, the broker and the garbage collector are the shipped services; producers and consumers speak Kafka's protocol to them. What is done to them, and
-what must hold, stands in `cluster_world`; half of the seeds keep objects in a bucket, the others in a directory on the broker's simulated disk.
+Controller, broker and garbage collector are the shipped services; producers and consumers use
+Kafka's protocol. `cluster_world` has the faults and checks. Half of the seeds store objects in a
+bucket, the others in a directory on the broker's simulated disk.
 
-A seed that fails prints itself and the last events. One seed again, alone and exactly as it was:
+A failing seed prints itself and the last events. To run one seed again:
 
     PONOR_SEED=17 .venv/bin/pytest tests/simulation/test_cluster_crashes.py -k every
 """
@@ -38,7 +40,7 @@ print(run_cluster(int(sys.argv[1])).simulation.trace.digest)
 
 
 def run_cluster(seed: int) -> ClusterWorld:
-    """One world from beginning to end."""
+    """Run one seed."""
     world = ClusterWorld(seed, store_in_directory=seed % 2 == 1)
     try:
         world.run()
@@ -50,7 +52,9 @@ def run_cluster(seed: int) -> ClusterWorld:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is kept of a world, so that each runs once however many tests ask. The numbers of a store are 0 where objects are in a directory."""
+    """The kept results of a run, so that tests share it. The store's numbers are 0 with a
+    directory.
+    """
 
     digest: str
     acknowledged: int
@@ -66,7 +70,7 @@ class Outcome:
 
 @cache
 def outcome(seed: int) -> Outcome:
-    """One world, and what became of it."""
+    """Run a seed once and return its outcome."""
     world = run_cluster(seed)
     bucket = world.cluster.store.bucket if world.cluster.store is not None else None
     return Outcome(
@@ -89,7 +93,7 @@ def test_every_acknowledged_record_is_there_once_in_order(first: int) -> None:
         outcome(seed)
 
 
-def test_the_workload_reaches_what_it_is_for() -> None:
+def test_the_workload_reaches_the_intended_states() -> None:
     outcomes = [outcome(seed) for seed in range(0, 12, 2)]
     assert sum(each.acknowledged for each in outcomes) > 1_000
     assert sum(each.crashes for each in outcomes) > 30
@@ -103,7 +107,7 @@ def test_the_workload_reaches_what_it_is_for() -> None:
 
 
 @pytest.mark.parametrize("seed", [9, 16])
-def test_a_seed_is_a_trace_however_python_hashes(seed: int) -> None:
+def test_a_seed_gives_one_trace_however_python_hashes(seed: int) -> None:
     digest = outcome(seed).digest
     assert run_cluster(seed).simulation.trace.digest == digest
     elsewhere = subprocess.run(
@@ -119,7 +123,9 @@ def test_a_seed_is_a_trace_however_python_hashes(seed: int) -> None:
 
 @pytest.mark.parametrize("down", ["store", "controller"])
 def test_a_broker_stops_in_time_whatever_else_is_down(down: str) -> None:
-    """With the store down, appends wait for room in memory that nobody makes; with the controller down, nobody closes streams."""
+    """With the store down no memory is freed for appends; with the controller down no stream is
+    closed.
+    """
     world = ClusterWorld(1)
     broker = world.cluster.processes["broker"]
 
@@ -129,7 +135,7 @@ def test_a_broker_stops_in_time_whatever_else_is_down(down: str) -> None:
             await asyncio.sleep(3.0)
             for producer in world.producers:
                 producer.stop = True
-            await asyncio.sleep(3.0)  # all is uploaded
+            await asyncio.sleep(3.0)  # everything is uploaded
             world.cluster.processes["controller"].crash()
         else:
             assert world.cluster.store is not None
@@ -151,7 +157,7 @@ def test_a_broker_stops_in_time_whatever_else_is_down(down: str) -> None:
 def test_a_planted_bug_is_caught(
     mutant: str, seed: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the recorded seed; after a change of timing anywhere, which moves it, by one of the first."""
+    """The recorded seed catches it. After a change of timing, one of the first seeds does."""
     MUTANTS[mutant].plant(monkeypatch)
     with pytest.raises(SimulationFailedError, match=message):
         for each in dict.fromkeys((seed, *range(LOOKED_THROUGH))):

@@ -1,8 +1,10 @@
-"""A whole cluster whose surroundings fail for a while, in virtual time: a store that is down or slow, a full disk, wall clocks that are set.
+"""A cluster in temporary trouble: a store that is down or slow, a full disk, wall clocks that are
+set.
 
-The services are the shipped ones, and nobody restarts them: when the trouble is over they go on by themselves. `cluster_world` judges at the end: every acknowledged record
-there once, in order, also after a loss of power; all images equal; the store holding the objects of committed rows and no others.
-`tests/acceptance/test_disasters.py` tells the same of real processes.
+No process is restarted: the services continue when the trouble ends. `cluster_world` checks at the
+end, and after a power loss, that every acknowledged record is there once and in order, that all
+images are equal, and that the store holds exactly the objects of committed rows.
+`tests/acceptance/test_disasters.py` does the same with real processes.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ SEEDS: Final = max(int(os.environ.get("PONOR_SEEDS", "25")) // 25, 1)
 HOUR_MS: Final = 3_600_000
 PROGRESS_S_MAX: Final = 60.0
 SLOW_S: Final = (0.2, 0.9)
-"""Latency of a store ten times slower than usual."""
+"""Latency of a store that is ten times slower than usual."""
 
-every_seed = pytest.mark.parametrize("seed", range(0, 2 * SEEDS, 2))  # even ones keep objects in a bucket
+every_seed = pytest.mark.parametrize("seed", range(0, 2 * SEEDS, 2))  # even seeds have a bucket
 
 
 class Story:
-    """A world that works, and how far its producers have come."""
+    """A running world, and the progress of its producers."""
 
     def __init__(self, seed: int) -> None:
         self.world = ClusterWorld(seed)
@@ -37,7 +39,7 @@ class Story:
         self.store = self.world.cluster.store
 
     def tell(self, trouble: Callable[[], Awaitable[None]]) -> None:
-        """Begin, let the trouble happen, and judge. No process may have ended by itself or been restarted until then."""
+        """Start, run the trouble, and check. No process may end or restart before that."""
 
         async def run() -> None:
             await self.world.start()
@@ -57,7 +59,7 @@ class Story:
         return len(self.world.history.acknowledged)
 
     async def goes_on(self, records: int) -> None:
-        """So many more are acknowledged."""
+        """Wait until `count` more records are acknowledged."""
         aim = self.acknowledged + records
         deadline = self.world.simulation.loop.time() + PROGRESS_S_MAX
         while self.acknowledged < aim:
@@ -66,7 +68,7 @@ class Story:
             await asyncio.sleep(0.05)
 
     def in_state(self, state: ObjectState) -> int:
-        """Objects of which the controller says so."""
+        """Number of objects in a state at the controller."""
         controller = self.world.cluster.watch.controller
         assert controller is not None
         return sum(row.state is state for row in controller.image[OBJECTS])
@@ -88,7 +90,7 @@ def test_a_store_that_is_down_holds_producers_back_and_loses_nothing(seed: int) 
 
 
 @every_seed
-def test_a_store_ten_times_slower_slows_producers_down_and_stops_nobody(seed: int) -> None:
+def test_a_store_ten_times_slower_slows_producers_down_and_stops_none(seed: int) -> None:
     story = Story(seed)
 
     async def trouble() -> None:
@@ -109,7 +111,7 @@ def test_a_full_disk_holds_producers_back_and_loses_nothing(seed: int) -> None:
         disk = story.processes["broker"].disk
         disk.capacity_bytes = disk.state.used_bytes()
         await story.goes_on(20)
-        story.store.faults = StoreFaults(down=True)  # now the log cannot use its segments again either
+        story.store.faults = StoreFaults(down=True)  # now the log cannot reuse its segments either
         await asyncio.sleep(15.0)
         disk.capacity_bytes = None
         story.store.faults = StoreFaults()
@@ -120,7 +122,7 @@ def test_a_full_disk_holds_producers_back_and_loses_nothing(seed: int) -> None:
 @every_seed
 @pytest.mark.parametrize("who", ["broker", "controller", "all"])
 def test_wall_clocks_that_are_set_an_hour_forth_and_back_change_nothing(seed: int, who: str) -> None:
-    """Uploads are slow, so that ids are always prepared and not yet committed while clocks jump."""
+    """Uploads are slow, so that some prepared ids are uncommitted whenever a clock jumps."""
     story = Story(seed)
 
     async def trouble() -> None:

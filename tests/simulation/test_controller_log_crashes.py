@@ -1,4 +1,8 @@
-"""The controller's log on a disk that forgets: acknowledged operations survive, exactly once, and snapshot and tail are the log."""
+"""The controller's log on a disk that loses unsynced data: acknowledged operations survive exactly
+once.
+
+Snapshot and tail together are the log.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ SEEDS = int(os.environ.get("PONOR_SEEDS", "30"))
 BATCH = 20
 
 once = cache(run_controller)
-"""Each seed runs once, however many tests ask."""
+"""Run a seed once; tests share the result."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
@@ -25,7 +29,7 @@ def test_acknowledged_operations_survive_every_crash_exactly_once(first: int) ->
         once(seed)
 
 
-def test_the_workload_reaches_what_it_is_for() -> None:
+def test_the_workload_reaches_the_intended_states() -> None:
     histories = [once(seed)[0] for seed in range(12)]
     assert sum(history.crashes for history in histories) > 30
     assert sum(history.fail_stops for history in histories) > 3
@@ -34,7 +38,7 @@ def test_the_workload_reaches_what_it_is_for() -> None:
     assert all(len(history.keys) == 150 for history in histories)
 
 
-def test_a_seed_is_a_trace() -> None:
+def test_a_seed_gives_one_trace() -> None:
     assert run_controller(5)[1] == once(5)[1]
     assert once(5)[1] != once(6)[1]
 
@@ -43,7 +47,7 @@ def test_a_seed_is_a_trace() -> None:
 def test_a_planted_bug_is_caught(
     mutant: str, seed: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within a few seeds: which of them catches it moves with every change of timing anywhere."""
+    """One of a few seeds catches it; a change of timing changes which one."""
     MUTANTS[mutant].plant(monkeypatch)
     with pytest.raises(SimulationFailedError, match=message):
         for seed in range(20):

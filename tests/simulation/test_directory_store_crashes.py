@@ -1,7 +1,7 @@
-"""The directory store on a disk that loses what was not synced: conformance, and crashes at any moment.
+"""The directory store on a disk that loses unsynced data: conformance, and crashes at any time.
 
-What must hold, whenever the power fails: an acknowledged object is there and whole; an unacknowledged one is whole or not there; an
-acknowledged deletion stays; nothing of a torn upload remains after the next start.
+After a power loss an acknowledged object is complete, an unacknowledged one is complete or absent,
+and an acknowledged deletion stays. Nothing of a torn upload remains after the next start.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PUTTERS = 4
 
 
 def content_of(key: str) -> bytes:
-    """What belongs under a key: 1 to 6 sectors, no two alike."""
+    """The contents of a key: 1 to 6 different sectors."""
     number = int(key.rpartition("/")[2])
     return f"{key}|".encode() * (30 + number * 37 % 250)
 
 
 class Ledger:
-    """What the world knows of a store, across the lives of the process that uses it."""
+    """Acknowledged puts and deletions, across the lives of the process."""
 
     def __init__(self) -> None:
         self.started: set[str] = set()
@@ -47,7 +47,7 @@ class Ledger:
         return key
 
     def victims(self) -> list[str]:
-        """Also what an earlier life began to delete: whether it is gone for good, nobody knows."""
+        """Keys of started deletions, also of earlier lives, whose result is unknown."""
         return sorted(self.stored - self.deleted)[:2]
 
 
@@ -70,11 +70,11 @@ async def deleter(runtime: Runtime, store: DirectoryObjectStore, ledger: Ledger)
 
 async def check(store: DirectoryObjectStore, ledger: Ledger, runtime: Runtime) -> None:
     listed = {info.key: info.size_bytes async for info in store.list("")}
-    assert set(listed) <= ledger.started, "an object that nobody put"
+    assert set(listed) <= ledger.started, "an object that was never put"
     for key, size in listed.items():
         assert size == len(content_of(key)), f"{key} is torn"
         assert await store.get(key, 0, size + 1) == content_of(key), f"{key} is torn"
-    assert ledger.stored - ledger.deleting <= set(listed), "an acknowledged object is gone"
+    assert ledger.stored - ledger.deleting <= set(listed), "an acknowledged object is missing"
     assert not ledger.deleted & set(listed), "an acknowledged deletion was undone"
     for key in ledger.deleted:
         with pytest.raises(ObjectNotFoundError):

@@ -1,7 +1,9 @@
-"""Consumer groups on a machine that crashes and loses power: committed offsets stay, a generation has one plan, nobody waits for ever.
+"""Consumer groups on a machine that crashes and loses power: committed offsets stay, and a
+generation has one plan.
 
-The real coordinator runs on real partitions, streams and write-ahead log, over the simulated disk and object store; only the controller is a model. Members
-live outside of the machine: they ask, wait a while, and ask again, as clients do.
+The real coordinator runs on real partitions, streams and write-ahead log, over the simulated disk
+and object store; the controller is a model. Members are outside the machine: they send requests,
+wait, and repeat them, as clients do.
 """
 
 from __future__ import annotations
@@ -66,14 +68,14 @@ STORAGE = StorageSettings(
 SETTINGS = GroupSettings(
     offsets_topic_partitions=OFFSETS_PARTITIONS,
     group_initial_rebalance_delay_ms=200,
-    # So small that logs are written anew and trimmed several times in every life.
+    # So small that logs are rewritten and trimmed several times in every life.
     offsets_rewrite_log_bytes_min=4 * KIB,
     offsets_rewrite_ratio=2,
 )
 
 
 class OpenOffsets:
-    """The partitions of `__consumer_offsets` of one process, as its partition manager shows them."""
+    """The partitions of `__consumer_offsets` of one process, as its partition manager returns them."""
 
     def __init__(self, partitions: list[Partition]) -> None:
         self._partitions = {partition.index: partition for partition in partitions}
@@ -106,7 +108,7 @@ class OpenOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit that was acknowledged."""
+    """An acknowledged commit."""
 
     group: str
     partition: int
@@ -117,10 +119,10 @@ class Commit:
 
 
 class GroupWorld:
-    """What outlives the broker: cluster, bucket, clients and what they were told."""
+    """What exists longer than the broker: cluster, bucket, clients and their history."""
 
     def __init__(self, seed: int) -> None:
-        # First in, first out, as asyncio promises: `Partition._appended` asserts that confirmations are seen in the order of the appends. That
+        # First in, first out, as asyncio guarantees: `Partition._appended` asserts that confirmations are seen in the order of the appends. That
         # the groups' own log does not need this is shown in services/broker/tests/groups (wake-ups told backwards).
         self.simulation = Simulation(seed, shuffle=False)
         self.chance: random.Random = self.simulation.chance
@@ -143,7 +145,7 @@ class GroupWorld:
     # --- the broker
 
     async def live(self, runtime: Runtime) -> None:
-        """One process: recover, open, serve until it dies."""
+        """One process: recover, open, serve until it crashes."""
         self.lives += 1
         wal = await FileWal.open(
             runtime.disk,
@@ -198,10 +200,10 @@ class GroupWorld:
             self.image[KEYS].put(KeyRow(key, value))
         return [value for _, value in puts]
 
-    # --- the wire
+    # --- requests
 
     async def ask(self, method: Callable[[GroupCoordinator], Awaitable[Any]], timeout_s: float) -> Any:
-        """A request; None when no answer came in time, as with a broken connection."""
+        """Send a request; None if no answer arrives in time."""
         if self.requests is None:
             await asyncio.sleep(0.1)
             return None
@@ -213,7 +215,9 @@ class GroupWorld:
     # --- the clients
 
     async def member(self, group: str, name: str) -> None:
-        """A consumer: joins, syncs, commits what it is assigned, heartbeats; sometimes leaves, sometimes is silent."""
+        """A consumer: it joins, syncs, commits its partitions and heartbeats; sometimes it leaves
+        or is silent.
+        """
         member_id = ""
         while not self.quiet:
             joined = await self._join(group, name, member_id)
@@ -264,7 +268,7 @@ class GroupWorld:
         return True
 
     async def _consume(self, group: str, claim: MemberClaim) -> bool:
-        """Until it must rejoin (False), or has left or was silent too long (True)."""
+        """Consume until the member must rejoin (False), or has left or was silent too long (True)."""
         share = self.plans[group, claim.generation][claim.member_id]
         while not self.quiet:
             await asyncio.sleep(self.chance.uniform(0.01, 0.5))
@@ -300,10 +304,10 @@ class GroupWorld:
             self.told.set()
         return error
 
-    # --- the judge
+    # --- checks
 
     async def check_offsets(self) -> None:
-        """Whatever was acknowledged is there, or something that was asked for later."""
+        """Check that each acknowledged offset, or a later requested one, is stored."""
         for group in GROUPS:
             found = await self._offsets(group)
             for (_, partition), committed in found:
@@ -311,7 +315,7 @@ class GroupWorld:
                     c.offset for c in self.commits if (c.group, c.partition) == (group, partition)
                 ]
                 if acknowledged:
-                    assert committed is not None, f"{group}: the offset of partition {partition} is gone"
+                    assert committed is not None, f"{group}: the offset of partition {partition} is lost"
                     assert committed.offset >= max(acknowledged), f"{group}: partition {partition} went back"
 
     async def _offsets(self, group: str) -> list[tuple[tuple[str, int], CommittedOffset | None]]:
@@ -323,14 +327,16 @@ class GroupWorld:
             await asyncio.sleep(0.1)  # still loading
 
     def check_generations(self) -> None:
-        """No commit was taken of a generation older than one whose commit had been acknowledged before it was sent."""
+        """Check that no commit of an older generation was accepted after an acknowledged commit of
+        a newer one.
+        """
         for later in self.commits:
             for earlier in self.commits:
                 if earlier.group == later.group and earlier.told_at < later.asked_at:
                     assert earlier.generation <= later.generation, (earlier, later)
 
     async def scenario(self) -> None:
-        """Lives that end badly, then quiet."""
+        """Run lives that crash, and then a quiet one."""
         members = [
             asyncio.ensure_future(self.member(group, f"{group}{n}")) for group in GROUPS for n in range(3)
         ]
@@ -354,7 +360,7 @@ class GroupWorld:
         self.check_generations()
 
     async def _next_acknowledgement(self) -> None:
-        """The worst moment for a crash: a client has just been told that its commit is safe."""
+        """Wait for the next acknowledged commit: the worst time for a crash."""
         self.told.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.told.wait(), 10.0)
@@ -364,7 +370,7 @@ class GroupWorld:
         await wait_until(lambda: self.requests is not None)
 
     async def _wait_stable(self) -> None:
-        """With everybody alive, every group comes to rest (for a moment: members go on leaving now and then)."""
+        """Wait until every group is stable; members continue to leave sometimes."""
         for group in GROUPS:
             for _ in range(600):
                 state = await self.ask(_immediately(lambda c, g=group: c.describe_group(g).state), 2.0)
@@ -372,7 +378,7 @@ class GroupWorld:
                     break
                 await asyncio.sleep(0.1)
             else:
-                raise AssertionError(f"{group} does not come to rest: {state}")
+                raise AssertionError(f"{group} does not become stable: {state}")
 
 
 def _immediately(call: Callable[..., Any]) -> Callable[[GroupCoordinator], Awaitable[Any]]:
@@ -393,7 +399,7 @@ async def _serve(
 
 
 def run_groups(seed: int) -> GroupWorld:
-    """One world from beginning to end."""
+    """Run one seed."""
     world = GroupWorld(seed)
     world.simulation.run(world.scenario())
     return world

@@ -1,4 +1,6 @@
-"""The journal on a disk that forgets: many seeds, the same trace for the same seed, and planted bugs that must be caught."""
+"""The journal on a disk that loses unsynced data: many seeds, equal traces for equal seeds, and
+planted bugs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ BATCH = 20
 ROOT = Path(__file__).parents[2]
 
 once = cache(run_journal)
-"""Each seed runs once, however many tests ask."""
+"""Run a seed once; tests share the result."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
@@ -30,19 +32,19 @@ def test_acknowledged_entries_survive_every_crash(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, max(SEEDS // 2, BATCH), BATCH))
-def test_a_disk_that_is_full_now_and_then_costs_no_entry_and_no_life(first: int) -> None:
+def test_a_repeatedly_full_disk_loses_no_entry_and_ends_no_process(first: int) -> None:
     histories = [run_journal(seed, no_space=True)[0] for seed in range(first, min(first + BATCH, SEEDS))]
     assert sum(history.full for history in histories) > len(histories) // 2
 
 
-def test_the_workload_reaches_what_it_is_for() -> None:
+def test_the_workload_reaches_the_intended_states() -> None:
     histories = [once(seed)[0] for seed in range(80)]
     assert sum(history.opens for history in histories) > 250
     assert sum(history.torn for history in histories) >= 5
     assert sum(history.recycled for history in histories) > 200
 
 
-def test_a_seed_is_a_trace_whatever_python_hashes() -> None:
+def test_a_seed_gives_one_trace_however_python_hashes() -> None:
     program = "from tests.simulation.journal_workload import run_journal; print(*[run_journal(s)[1] for s in (3, 4)])"
     traces = [
         subprocess.run(

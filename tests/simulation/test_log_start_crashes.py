@@ -1,4 +1,6 @@
-"""Retention and DeleteRecords while everything crashes: a log start that was told is never taken back, and nothing above it is lost."""
+"""Retention and DeleteRecords under crashes: an answered log start never goes back, and no record
+above it is lost.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from tests.simulation.mutants.table import MUTANTS
 SEEDS = int(os.environ.get("PONOR_SEEDS", "5"))
 BATCH = 5
 CAUGHT_WITHIN_SEEDS = (42, 43, 47, 59, *range(42))
-"""The recorded ones first."""
+"""The recorded seeds first."""
 QUICK = replace(SETTINGS, broker=replace(SETTINGS.broker, maintenance_interval_ms=100))
 
 
 class TrimmedWorld(ClusterWorld):
-    """The cluster and its faults, with a trimmer among the clients."""
+    """The cluster and its faults, with a trimmer as a client."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, store_in_directory=seed % 2 == 1, settings=QUICK)
@@ -36,10 +38,12 @@ class TrimmedWorld(ClusterWorld):
         self.trimmer.stop = True
         await super()._calm_down()
         await self._wait("the trimmer has read all", lambda: self.trimmer.is_finished)
-        await self._wait("what was deleted is given up", self._is_given_up)
+        await self._wait("deleted records are trimmed", self._is_given_up)
 
     def _is_given_up(self) -> bool:
-        """The controller knows that the stream begins at the log start: objects below are garbage, which `_check_store` looks for."""
+        """Whether the stream at the controller starts at the log start, so that older objects are
+        garbage.
+        """
         controller = self.cluster.watch.controller
         assert controller is not None
         topics = {row.topic_id.hex() for row in controller.image[TOPICS] if row.name == TOPIC}
@@ -62,7 +66,7 @@ def run_world(seed: int) -> TrimmedWorld:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-def test_a_log_start_is_never_taken_back(first: int) -> None:
+def test_a_log_start_never_goes_back(first: int) -> None:
     worlds = [run_world(seed) for seed in range(first, min(first + BATCH, SEEDS))]
     trimmers = [world.trimmer for world in worlds]
     assert sum(trimmer.deletions for trimmer in trimmers) > 5
@@ -70,9 +74,11 @@ def test_a_log_start_is_never_taken_back(first: int) -> None:
     assert sum(trimmer.reads for trimmer in trimmers) > 10
 
 
-@pytest.mark.timeout(1_800)  # should the recorded seeds move
-def test_a_start_that_is_told_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody sees it go back, or the stream was trimmed to a start that the crash undid, and the partition opens no more."""
+@pytest.mark.timeout(1_800)  # if the recorded seeds no longer catch it
+def test_a_start_answered_before_it_is_durable_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start goes back, or the stream is trimmed to a start that the crash undid, and the
+    partition cannot open.
+    """
     MUTANTS["broker_start_before_durable"].plant(monkeypatch)
     with pytest.raises(SimulationFailedError, match=r"the log start fell|the trimmer has read all"):
         for seed in CAUGHT_WITHIN_SEEDS:

@@ -1,4 +1,6 @@
-"""The store loses a slot of a write-ahead log: a recovery says so and gives nothing up; one that skips the gap is caught."""
+"""The store loses a slot of a write-ahead log: recovery reports it and trims nothing; a recovery
+that skips it is caught.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from tests.simulation.mutants.table import MUTANTS
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_given_up_over_a_lost_slot_and_all_is_there_when_it_is_back(seed: int) -> None:
+def test_nothing_is_trimmed_after_a_lost_slot_and_all_is_readable_when_it_is_restored(seed: int) -> None:
     LostSlotStory(seed).run()
 
 

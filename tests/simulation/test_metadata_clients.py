@@ -1,7 +1,8 @@
-"""Session and subscription clients on a network that breaks: every operation once, the image equal to the controller's.
+"""Session and subscription clients on a faulty network: every operation is executed once, and the
+images are equal.
 
-The controller here is a small one that keeps its log in memory; what it does with repeats is the rule of the protocol: a kept result is
-the answer. Connections are reset, calls are hung up in the middle, subscribers get a snapshot now and a resume then.
+The controller here is a small one that keeps its log in memory and answers repeats with the stored
+result. Connections are reset, calls end in the middle, and subscribers get snapshots or resume.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class SmallController:
             ]
             self.chance.shuffle(results)
             if self.chance.random() < 0.1:
-                return  # carried out, and nobody will hear of it on this connection
+                return  # executed, but its answer is lost with this connection
             answer = session_wire.SessionResponse(results=session_wire.ResultBatch(results=results))
             await connection.send(answer.SerializeToString())
 
@@ -161,7 +162,7 @@ class SmallController:
 
 
 class Node:
-    """A process with both clients, and many callers at once."""
+    """A process with both clients, and many concurrent callers."""
 
     def __init__(self) -> None:
         self.finished = False

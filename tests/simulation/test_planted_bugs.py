@@ -47,7 +47,9 @@ LOOKED_THROUGH = 60
 
 
 def could_show(mutant: str, seed: int) -> bool:
-    """Whether anything of the kind happens in a seed at all: drawing its plan costs nothing, running it seconds."""
+    """Whether the faults and clients of a seed can show the bug. Drawing a plan is cheap; running
+    it takes seconds.
+    """
     plan = draw_plan(seed)
     if mutant.startswith("move_"):
         return plan.mover_pause_s_max is not None
@@ -58,7 +60,7 @@ def could_show(mutant: str, seed: int) -> bool:
     return True
 
 
-@pytest.mark.timeout(1_800)  # should the recorded seeds move
+@pytest.mark.timeout(1_800)  # if the recorded seeds no longer catch them
 @pytest.mark.parametrize(("mutant", "seed", "message"), caught_by(Suite.SWARM))
 def test_a_planted_bug_is_caught(mutant: str, seed: int, message: str) -> None:
     failures: list[str] = []
@@ -68,11 +70,11 @@ def test_a_planted_bug_is_caught(mutant: str, seed: int, message: str) -> None:
             failures.append(run_seed(each, small=False).failure)
         if re.search(message, failures[-1]):
             return
-    pytest.fail("\n".join(filter(None, failures)) or "nobody noticed")
+    pytest.fail("\n".join(filter(None, failures)) or "no check failed")
 
 
 def reclaim_orphans() -> None:
-    """Orphaned streams and keys on one ledger."""
+    """Reclaim orphaned streams and keys on one ledger."""
     ledger = Ledger()
     orphans(ledger, ledger.register(0))
 
@@ -89,10 +91,16 @@ STORIES: dict[str, Callable[[], object]] = {
     "silence_counts_own_absence": lambda: move_under_pause(1),
     "refused_hello_not_confirmed": lambda: deposed_leader(7, isolated=False),
 }
-"""Bugs that the swarm meets too rarely: they need a group whose coordinator is cut off from the controllers alone, a sole controller that is paused at the right moment, a node that asks the wrong controller, a silent one or one of another cluster, a store that fails for good while parts are uploaded, a key that its broker left behind when the topic was deleted, or a batch that arrives just while the streams of a moving partition are closed."""
+"""Bugs that the swarm shows too rarely. Each needs a special event.
+
+Examples: a group coordinator that only the controllers cannot reach, a sole controller that is
+paused at a certain time, a node that contacts the wrong or a silent controller or one of another
+cluster, a store that fails during a multipart upload, a key left at the deletion of its topic, a
+batch that arrives while a moving partition closes.
+"""
 
 
 @pytest.mark.parametrize("mutant", STORIES)
-def test_a_planted_bug_is_caught_by_a_story(mutant: str) -> None:
+def test_a_planted_bug_is_caught_by_a_scenario(mutant: str) -> None:
     with MUTANTS[mutant].planted(), pytest.raises((AssertionError, SimulationFailedError)):
         STORIES[mutant]()

@@ -1,4 +1,7 @@
-"""Bugs in identity that are planted, and the stories that catch them: the swarm shares no store between clusters and restores no copies."""
+"""Planted identity bugs, and the scenarios that catch them.
+
+The swarm neither shares a store between clusters nor restores copies of directories.
+"""
 
 from __future__ import annotations
 

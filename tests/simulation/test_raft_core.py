@@ -1,9 +1,12 @@
-"""The Raft core in groups of one to six, under crashes, broken networks, slow disks, pauses and operators: many seeds, and planted bugs that must be caught.
+"""The Raft core in groups of one to six, under crashes, faulty networks and disks, pauses and
+operators.
 
-What must hold stands in `ponor_cluster_simulation.raft_cluster.invariants`, and every history of the clients must be linearizable; after the faults every group recovers. A
-seed that fails prints itself, what its swarm was, and the last events. One seed again:
+`ponor_cluster_simulation.raft_cluster.invariants` has the invariants. The clients' histories must
+be linearizable, and every group recovers after the faults. A failing seed prints itself, its
+parameters and the last events. To run one seed again:
 
-    .venv/bin/python -c 'from ponor_cluster_simulation.raft_cluster.cluster import run_raft; run_raft(17)'
+    .venv/bin/python -c 'from ponor_cluster_simulation.raft_cluster.cluster import run_raft;
+    run_raft(17)'
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ print(*[run_raft(seed).trace.digest for seed in (3, 4)])
 
 @cache
 def coverage_of(seed: int) -> Counter[str]:
-    """Each seed runs once, however many tests ask."""
+    """Run a seed once; tests share the result."""
     return Counter(run_raft(seed).coverage)
 
 
@@ -44,7 +47,7 @@ def test_every_invariant_holds_and_every_group_recovers(first: int) -> None:
         coverage_of(seed)
 
 
-def test_the_seeds_reach_what_they_are_for() -> None:
+def test_the_seeds_reach_the_intended_states() -> None:
     coverage: Counter[str] = Counter()
     for seed in range(40):
         coverage.update(coverage_of(seed))
@@ -80,7 +83,7 @@ def test_the_seeds_reach_what_they_are_for() -> None:
     assert not missing, f"(reached, wanted): {missing}"
 
 
-def test_a_seed_is_a_trace_whatever_python_hashes() -> None:
+def test_a_seed_gives_one_trace_however_python_hashes() -> None:
     traces = [
         subprocess.run(
             [sys.executable, "-c", PRINT_DIGESTS],
@@ -100,7 +103,7 @@ def test_a_seed_is_a_trace_whatever_python_hashes() -> None:
 def test_a_planted_bug_is_caught(
     mutant: str, seed: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the seed that is written here; when a change of the core moves it, by another one within the first two hundred."""
+    """The recorded seed catches it. After a change of the core, one of the first two hundred does."""
     MUTANTS[mutant].plant(monkeypatch)
     with pytest.raises(SimulationFailedError, match=message):
         for each in (seed, *range(MUTANT_SEEDS_MAX)):

@@ -1,4 +1,6 @@
-"""Pipelining producers of a partition whose storage refuses at random, and a planted bug that changes their order."""
+"""Pipelining producers of a partition whose storage refuses at random, and a planted bug that
+changes their order.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ STEPS = 150
 
 
 async def run_producers(seed: int) -> None:
-    """Three producers send, requests arrive, and the storage is full or not, as the dice say.
+    """Three producers send, requests arrive, and the storage is full or not, at random.
 
     Raises:
-        AssertionError: a batch was refused for good.
+        AssertionError: a batch was refused permanently.
     """
     chance = random.Random(seed)
     rig = PartitionRig()
@@ -37,7 +39,7 @@ async def run_producers(seed: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_no_producer_is_refused_for_good() -> None:
+async def test_no_producer_is_refused_permanently() -> None:
     for seed in range(SEEDS):
         await run_producers(seed)
 

@@ -1,4 +1,6 @@
-"""A storage node whose machine crashes and loses power at random moments: nothing acknowledged is lost, doubled or reordered."""
+"""A storage node that crashes and loses power at random times: no acknowledged record is lost,
+doubled or reordered.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ BATCH = 20
 
 
 def run_storage(seed: int) -> World:
-    """One world from beginning to end."""
+    """Run one seed."""
     world = World(seed)
     world.simulation.run(world.scenario())
     return world
@@ -26,7 +28,7 @@ def run_storage(seed: int) -> World:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is kept of a world, so that each runs once however many tests ask."""
+    """The kept results of a run, so that tests share it."""
 
     digest: str
     acknowledged: int
@@ -39,7 +41,7 @@ class Outcome:
 
 @cache
 def outcome(seed: int) -> Outcome:
-    """One world, and what became of it."""
+    """Run a seed once and return its outcome."""
     world = run_storage(seed)
     carried = [commit for commit in world.cluster.commits if commit.stream_objects]
     alone = sum(commit.stream_set_object is None for commit in carried)
@@ -60,17 +62,17 @@ def test_every_acknowledged_append_is_there_once_in_order(first: int) -> None:
         outcome(seed)
 
 
-def test_the_workload_reaches_what_it_is_for() -> None:
+def test_the_workload_reaches_the_intended_states() -> None:
     outcomes = [outcome(seed) for seed in range(30)]
     assert sum(each.acknowledged for each in outcomes) > 3_000
     assert sum(each.recovered for each in outcomes) > 300
     assert sum(each.carried_alone for each in outcomes) > 10, "rests were carried"
     assert sum(each.carried_beside for each in outcomes) > 10
     assert any(each.has_failed_puts for each in outcomes)
-    assert sum(each.losses for each in outcomes) > 20, "the loss of what a log held was accepted"
+    assert sum(each.losses for each in outcomes) > 20, "the loss of a log's contents was accepted"
 
 
-def test_a_seed_is_a_trace() -> None:
+def test_a_seed_gives_one_trace() -> None:
     assert run_storage(3).simulation.trace.digest == outcome(3).digest
     assert outcome(3).digest != outcome(4).digest
 

@@ -1,7 +1,8 @@
-"""What a storage node does when its surroundings fail for a while: a full disk, a store that is down or slow, clocks that jump.
+"""A storage node in temporary trouble: a full disk, a store that is down or slow, clocks that jump.
 
-In every story clients go on appending. Nothing that was acknowledged is lost, memory and log stay within their bounds, who cannot be served is
-told to try again later, and when the trouble is over the node goes on by itself: no restart, no help.
+Clients append all the time. No acknowledged record is lost, memory and log stay within their
+bounds, and refused clients get a retriable error. When the trouble ends, the node continues without
+a restart.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from tests.simulation.storage_world import SETTINGS, World
 STORY_SEEDS = max(int(os.environ.get("PONOR_SEEDS", "200")) // 200, 1)
 PAYLOAD_BYTES = 2 * KIB
 IN_FLIGHT_MAX = 16
-"""Appends of one client that wait for their acknowledgement."""
+"""Unacknowledged appends of one client."""
 
 DISK = "ponor_journal_retained_bytes"
 MEMORY = "ponor_log_cache_bytes"
 
 
 class SteadyWorld(World):
-    """Clients that append all the time, and a watchman over the bounds."""
+    """Clients that append all the time, and a check of the bounds."""
 
     def __init__(self, seed: int, settings: StorageSettings = SETTINGS) -> None:
         super().__init__(seed, settings)
@@ -94,17 +95,17 @@ class SteadyWorld(World):
         assert self.acknowledged > 100
 
     async def ended(self) -> None:
-        """Everything is read and compared, closed, and after a loss of power there is nothing to recover."""
+        """Read, compare and close everything; after a power loss there is nothing to recover."""
         self.stop = True
         await wait_until(lambda: self.process.finished or not self.process.running, timeout_s=120)
         assert self.process.failure is None, repr(self.process.failure)
         assert self.waiting == 0
-        # A hook's record may be charged beyond the budget, and a group in flight retained beyond the window, by design: one of each.
+        # By design one hook's record may exceed the budget, and one group in flight may exceed the window.
         assert self.highest[MEMORY] <= self.settings.log_cache_bytes_max + 4 * KIB
         assert self.highest[DISK] <= self.settings.wal_bytes_max + self.settings.wal_segment_bytes
 
     async def goes_on(self, count: int, *, within_s: float) -> None:
-        """So many appends more are acknowledged."""
+        """Wait until `count` more appends are acknowledged."""
         aim = self.acknowledged + count
         await wait_until(lambda: self.acknowledged >= aim, timeout_s=within_s)
 
@@ -119,7 +120,7 @@ def tell(story: Callable[[SteadyWorld], object], settings: StorageSettings = SET
         world.simulation.run(run())
 
 
-def test_a_log_that_has_its_segments_does_not_notice_a_full_disk() -> None:
+def test_a_log_with_all_segments_works_on_a_full_disk() -> None:
     async def story(world: SteadyWorld) -> None:
         await world.started()
         world.process.disk.capacity_bytes = world.process.disk.state.used_bytes()
@@ -132,7 +133,7 @@ def test_a_log_that_has_its_segments_does_not_notice_a_full_disk() -> None:
 
 
 def test_a_full_disk_holds_appends_back_until_there_is_space() -> None:
-    """The store is down as well, so that the log must grow; then the disk alone is to blame; then everything is well."""
+    """The store is down too, so the log must grow. Then only the disk is full. Then all faults end."""
 
     async def story(world: SteadyWorld) -> None:
         await world.started()
@@ -144,7 +145,7 @@ def test_a_full_disk_holds_appends_back_until_there_is_space() -> None:
         operations: list[str] = []
         disk.watch = lambda operation, _: operations.append(operation)
         await asyncio.sleep(60)
-        assert world.acknowledged == before, "nothing is acknowledged that is not in the log"
+        assert world.acknowledged == before, "every acknowledged record is in the log"
         assert world.waiting > 0
         assert operations, "it tries again"
         assert len(operations) < 200, "and does not spin"
@@ -157,8 +158,10 @@ def test_a_full_disk_holds_appends_back_until_there_is_space() -> None:
     tell(story)
 
 
-def test_a_log_that_meets_the_end_of_its_disk_makes_its_own_space() -> None:
-    """The disk is smaller than the log's window and nobody will ever free any: what is durable is uploaded early, and its segments go round."""
+def test_a_log_on_a_small_disk_frees_its_own_space() -> None:
+    """The disk is smaller than the log's window. Durable records are uploaded early, and their
+    segments are reused.
+    """
 
     async def story(world: SteadyWorld) -> None:
         world.process.disk.capacity_bytes = 3 * world.settings.wal_segment_bytes
@@ -170,7 +173,7 @@ def test_a_log_that_meets_the_end_of_its_disk_makes_its_own_space() -> None:
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_a_node_that_dies_on_a_full_disk_comes_back_with_everything(*, power_loss: bool) -> None:
+def test_a_node_that_crashes_on_a_full_disk_recovers_everything(*, power_loss: bool) -> None:
     async def story(world: SteadyWorld) -> None:
         await world.started()
         disk = world.process.disk
@@ -179,7 +182,7 @@ def test_a_node_that_dies_on_a_full_disk_comes_back_with_everything(*, power_los
         await asyncio.sleep(30)
         world.process.crash(power_loss=power_loss)
         world.store.faults = StoreFaults()
-        for history in world.histories.values():  # what was not acknowledged may be there or not
+        for history in world.histories.values():  # unacknowledged records may be stored or not
             history.appended = [each for each in history.appended if each in history.acknowledged]
         disk.capacity_bytes = None
         world.ready = False
@@ -192,7 +195,9 @@ def test_a_node_that_dies_on_a_full_disk_comes_back_with_everything(*, power_los
 
 
 def test_a_store_that_is_down_for_a_minute_costs_no_record() -> None:
-    """Until the window of the log or the cache is full nobody notices; then it is 'try again later'; then everything is uploaded."""
+    """Appends succeed until the log's window or the cache is full, then get a retriable error, and
+    finally all is uploaded.
+    """
 
     async def story(world: SteadyWorld) -> None:
         await world.started()
@@ -226,7 +231,7 @@ def test_a_store_ten_times_slower_is_waited_for() -> None:
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_wall_clock_that_is_set_changes_nothing(hours: int) -> None:
-    """Ages, leases and retries are measured with the monotonic clock alone: the same seed does the same."""
+    """Ages, leases and retries use the monotonic clock: the same seed gives the same trace."""
 
     def digest_of(offset_ms: int) -> str:
         world = SteadyWorld(7)
@@ -244,11 +249,11 @@ def test_a_wall_clock_that_is_set_changes_nothing(hours: int) -> None:
 
 
 def test_a_machine_that_was_suspended_for_an_hour_prepares_anew() -> None:
-    """Its prepared ids expired while it slept: uploads start again under fresh ids, and timers that were set fire late, not never."""
+    """Its prepared ids expired: uploads start again under new ids, and due timers fire late."""
 
     async def story(world: SteadyWorld) -> None:
         await world.started()
-        world.store.faults = StoreFaults(latency_s=(2.0, 3.0))  # something is on its way to the store
+        world.store.faults = StoreFaults(latency_s=(2.0, 3.0))  # an upload is in progress
         await asyncio.sleep(2)
         prepared_before = world.store.bucket.calls["put"]
         world.process.clock.leap(3_600)

@@ -1,7 +1,8 @@
-"""Whole clusters under a swarm of faults: the first seeds of what `make simulate` runs by hundreds.
+"""Whole clusters under a swarm of faults: a few of the seeds that `make simulate` runs by hundreds.
 
-Three controllers or one, one to three brokers and a garbage collector, the shipped services, with clients that remember; what is done to them is drawn from the seed. A seed that fails prints its schedule of faults, the
-smallest part of it that still fails, and the command that shows it again:
+One or three controllers, one to three brokers, a garbage collector and recording clients; the seed
+draws the faults. A failing seed prints its schedule of faults, the smallest part of it that still
+fails, and the command that runs it again:
 
     ponor simulate --seed 17 --faults '3,7'
 """
@@ -23,7 +24,9 @@ SEEDS = int(os.environ.get("PONOR_SWARM_SEEDS", "6"))
 REPLAYED_SEEDS = (
     range(int(os.environ["PONOR_REPLAYED_SEEDS"])) if "PONOR_REPLAYED_SEEDS" in os.environ else (2, 5)
 )
-"""Without a wish, two that are over soon and have it all between them: one controller and three, two brokers and three, somebody who moves partitions, groups, compactors."""
+"""By default two short seeds, which together have one and three controllers, two and three brokers,
+moves, groups and compactors.
+"""
 BATCH = 3
 ROOT = Path(__file__).parents[2]
 PRINT_TRACES = """\
@@ -37,19 +40,19 @@ for seed in map(int, sys.argv[1:]):
 
 @cache
 def run(seed: int) -> SeedResult:
-    """One seed; a failure is told in full."""
+    """Run a seed once; a failure is reported in full."""
     result = run_seed(seed)
     assert not result.failure, "\n".join(failure_lines(result, commit=""))
     return result
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-def test_a_cluster_keeps_its_promises_and_comes_to_rest(first: int) -> None:
+def test_a_cluster_keeps_all_invariants_and_becomes_quiescent(first: int) -> None:
     for seed in range(first, min(first + BATCH, SEEDS)):
         run(seed)
 
 
-def test_the_swarm_reaches_what_it_is_for() -> None:
+def test_the_swarm_reaches_the_intended_states() -> None:
     coverage = Coverage()
     for seed in range(6):
         coverage.add(run(seed).coverage)
@@ -97,10 +100,10 @@ def test_the_swarm_reaches_what_it_is_for() -> None:
         29,
         *range(30, 39),
     ):
-        assert coverage.checks[number] > 0, f"nobody looked at invariant {number}"
+        assert coverage.checks[number] > 0, f"invariant {number} was never checked"
 
 
-def test_some_seeds_have_workers_that_err_some_too_little_memory_and_some_nothing_to_do() -> None:
+def test_other_seeds_have_wrong_plans_small_memory_and_settled_tasks() -> None:
     coverage = Coverage()
     for seed in (22, 33, 39):
         coverage.add(run(seed).coverage)
@@ -110,15 +113,15 @@ def test_some_seeds_have_workers_that_err_some_too_little_memory_and_some_nothin
     assert coverage.states["linearizable reads at one controller"] > 20
 
 
-def test_a_seed_is_a_trace_however_python_hashes() -> None:
-    """`make simulate-replay` does so with twenty."""
+def test_a_seed_gives_one_trace_however_python_hashes() -> None:
+    """`make simulate-replay` does the same with twenty seeds."""
     traces = [_traces_elsewhere(hash_seed) for hash_seed in ("0", "4711")]
     assert traces[0] == traces[1]
     assert len(traces[0].splitlines()) == len(REPLAYED_SEEDS)
 
 
-def test_a_part_of_a_schedule_is_the_same_run_twice() -> None:
-    """What the minimiser does: some faults, and nothing of the rest."""
+def test_a_part_of_a_schedule_gives_one_trace() -> None:
+    """The reduction of schedules relies on this."""
     one, other = (run_seed(11, only=[0, 1]) for _ in range(2))
     assert one.trace == other.trace
     assert len(one.faults) == 2

@@ -1,4 +1,6 @@
-"""A takeover while a forced recovery of the controllers waits for confirmation: the slots stay, and a planted bug that deletes them is caught."""
+"""A takeover while a forced recovery of the controllers waits for confirmation: slots stay; a bug
+that deletes them is caught.
+"""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_messages_wait_for_the_process() -> None:
     assert got == [b"\0", b"\1", b"\2"]
 
 
-def test_a_paused_process_can_die() -> None:
+def test_a_paused_process_can_crash() -> None:
     simulation, seen = Simulation(3), list[float]()
     process = simulation.process("p", lambda runtime: _tick(runtime, seen))
 
@@ -87,7 +87,7 @@ def test_a_paused_process_can_die() -> None:
     assert len(seen) == 2
 
 
-def test_a_clock_that_drifts_never_jumps() -> None:
+def test_a_drifting_clock_does_not_jump() -> None:
     simulation = Simulation(4)
     process = simulation.process("p", lambda _: asyncio.sleep(0))
 

@@ -70,7 +70,7 @@ def test_a_process_crash_keeps_what_was_written_but_not_the_lock() -> None:
     simulation.run(run())
 
 
-def test_names_come_and_go_with_power_until_their_directory_is_synced() -> None:
+def test_names_may_be_lost_until_their_directory_is_synced() -> None:
     seen = set()
     for seed in range(40):
         simulation = Simulation(seed)
@@ -88,7 +88,7 @@ def test_names_come_and_go_with_power_until_their_directory_is_synced() -> None:
     assert seen == {("safe",), ("made", "safe"), ("made", "renamed")}
 
 
-def test_a_failed_sync_loses_the_pages_for_good() -> None:
+def test_a_failed_sync_loses_the_pages_permanently() -> None:
     simulation = Simulation(1)
 
     async def run() -> bytes:
@@ -106,7 +106,7 @@ def test_a_failed_sync_loses_the_pages_for_good() -> None:
     assert simulation.run(run()) == b""
 
 
-def test_a_full_disk_says_so() -> None:
+def test_a_full_disk_raises_enospc() -> None:
     simulation = Simulation(1)
 
     async def run() -> None:

@@ -13,7 +13,7 @@ from ponor_simulation.process import wait_until
 from ponor_simulation.simulation import Simulation, SimulationFailedError
 
 
-def test_a_year_takes_no_time() -> None:
+def test_a_virtual_year_takes_no_real_time() -> None:
     simulation = Simulation(1)
 
     async def run() -> float:
@@ -23,7 +23,7 @@ def test_a_year_takes_no_time() -> None:
     assert simulation.run(run()) == 365 * 86_400
 
 
-def test_timeouts_come_when_they_are_due() -> None:
+def test_timeouts_fire_when_due() -> None:
     simulation = Simulation(1)
 
     async def run() -> None:
@@ -35,7 +35,7 @@ def test_timeouts_come_when_they_are_due() -> None:
     simulation.run(run())
 
 
-def test_timers_come_in_their_order_however_many_were_cancelled() -> None:
+def test_timers_fire_in_order_after_many_were_cancelled() -> None:
     simulation = Simulation(1)
     came: list[int] = []
 
@@ -77,13 +77,13 @@ def wake_order(seed: int, *, shuffle: bool = True) -> list[int]:
     return order
 
 
-def test_the_order_of_waking_depends_on_the_seed_alone() -> None:
+def test_the_order_of_waking_depends_only_on_the_seed() -> None:
     assert wake_order(1) == wake_order(1)
     assert wake_order(1) != wake_order(2)
     assert wake_order(3, shuffle=False) == list(range(10))
 
 
-def test_waiting_for_nothing_is_an_error_with_the_story() -> None:
+def test_waiting_without_a_timer_is_an_error_with_the_trace() -> None:
     simulation = Simulation(7)
     simulation.trace.record(0.0, "somebody", "did", "this")
     with pytest.raises(
@@ -120,7 +120,7 @@ def test_threads_and_sockets_are_refused() -> None:
     simulation.run(run())
 
 
-def test_a_lost_exception_fails_the_run() -> None:
+def test_an_unhandled_exception_of_a_task_fails_the_run() -> None:
     simulation = Simulation(1)
 
     async def run() -> None:
@@ -135,7 +135,7 @@ def test_a_lost_exception_fails_the_run() -> None:
         simulation.run(run())
 
 
-def test_a_crash_runs_no_line_of_the_program_any_more() -> None:
+def test_a_crashed_program_runs_no_further_line() -> None:
     simulation = Simulation(1)
     said: list[str] = []
 

@@ -72,7 +72,7 @@ class Echo:
                 await runtime.clock.sleep(0.1)
 
 
-def test_peers_learn_that_a_process_died_and_reach_its_next_life() -> None:
+def test_peers_detect_a_crash_and_reach_the_restarted_process() -> None:
     echo = Echo(1)
 
     async def run() -> None:

@@ -80,7 +80,7 @@ def test_a_failed_call_may_have_been_applied_or_not() -> None:
     simulation.run(run())
 
 
-def test_reads_come_back_short() -> None:
+def test_reads_may_be_short() -> None:
     simulation = Simulation(1)
     store = simulation.object_store()
 
@@ -94,7 +94,7 @@ def test_reads_come_back_short() -> None:
     simulation.run(run())
 
 
-def test_what_is_under_way_when_a_process_dies_may_land_afterwards() -> None:
+def test_a_call_in_flight_may_be_applied_after_its_process_crashed() -> None:
     landed = set()
     for seed in range(20):
         simulation = Simulation(seed)
@@ -120,7 +120,7 @@ def test_what_is_under_way_when_a_process_dies_may_land_afterwards() -> None:
     assert {"0->1", "1->1"} <= landed
 
 
-def test_a_listing_has_pages_between_which_objects_come_and_go() -> None:
+def test_objects_may_change_between_the_pages_of_a_listing() -> None:
     simulation = Simulation(9)
     store = simulation.object_store()
     store.listing_page_keys = 2

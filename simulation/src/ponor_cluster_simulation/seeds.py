@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -16,7 +16,6 @@ from typing import Final
 
 from ponor_cluster_simulation.coverage import Coverage
 from ponor_cluster_simulation.faults.fault import Fault
-from ponor_cluster_simulation.faults.minimise import minimise
 from ponor_cluster_simulation.run.cluster_run import ClusterRun, RunResult
 from ponor_cluster_simulation.run.plan import RunPlan, draw_plan
 
@@ -112,3 +111,37 @@ def _smallest(plan: RunPlan, faults: Sequence[Fault], failure: str) -> tuple[tup
 def _signature(failure: str) -> str:
     """The common part of equal failures: the text without numbers."""
     return re.sub(r"[0-9a-f]*\d[0-9a-f]*", "#", failure)[:SIGNATURE_CHARACTERS]
+
+
+def minimise(
+    numbers: Sequence[int], fails: Callable[[Sequence[int]], bool], *, tries_max: int
+) -> tuple[int, ...]:
+    """Return a part of `numbers` that fails. No single number can be left out, unless the tries ran
+    out.
+
+    This is delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002).
+
+    Args:
+        numbers: the whole schedule, which fails.
+        fails: runs a part and returns whether it fails.
+        tries_max: bound of the calls of `fails`.
+    """
+    left = tuple(numbers)
+    pieces = 2
+    tries = 0
+    while left and tries < tries_max:
+        size = max(len(left) // pieces, 1)
+        for begin in range(0, len(left), size):
+            rest = left[:begin] + left[begin + size :]
+            tries += 1
+            if fails(rest):
+                left = rest
+                pieces = max(pieces - 1, 2)
+                break
+            if tries >= tries_max:
+                break
+        else:
+            if size == 1:
+                break
+            pieces = min(pieces * 2, len(left))
+    return left

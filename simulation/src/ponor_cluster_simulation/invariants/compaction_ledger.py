@@ -23,7 +23,7 @@ from s3stream.objects.keys import object_key
 from ponor_cluster_simulation.invariants.object_ledger import Life, ObjectLedger, ObjectPage
 from ponor_cluster_simulation.invariants.registry import Checks
 from ponor_cluster_simulation.invariants.stream_ledger import Actor, StreamLedger
-from ponor_cluster_simulation.protocols.swaps import Swap
+from ponor_cluster_simulation.protocols.compaction_steps import Swap
 
 
 class Stored(NamedTuple):

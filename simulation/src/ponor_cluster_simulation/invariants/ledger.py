@@ -19,7 +19,7 @@ from ponor_cluster_simulation.invariants.registry import Checks, InvariantBroken
 from ponor_cluster_simulation.invariants.stream_ledger import Actor, StreamLedger
 from ponor_cluster_simulation.invariants.wal_ledger import WalLedger
 from ponor_cluster_simulation.protocols.committed_steps import CommittedSteps
-from ponor_cluster_simulation.protocols.swaps import Swap, find_swaps
+from ponor_cluster_simulation.protocols.compaction_steps import Swap, find_swaps
 
 STREAM_KINDS: Final = frozenset(
     {
@@ -81,7 +81,7 @@ class Ledger:
         self.wals = WalLedger(checks, self.streams, bucket)
         self.compactions = CompactionLedger(checks, self.streams, self.objects, bucket)
         self.snapshots = SnapshotLedger(checks, self.objects, pinned_bytes_max)
-        self.objects.before_removal = self.snapshots.require_unpinned
+        self.objects.before_removal = self.compactions.require_unpinned
         self._operations: dict[tuple[int, int, int], bytes] = {}
         self._steps = CommittedSteps(destroy_delay_ms)
         self.producer_ids_end = -1

@@ -17,11 +17,10 @@ from ponor.metadata.v1 import records_pb2 as records
 from ponor_metadata.tables.ranges import PackedRanges
 
 from ponor_cluster_simulation.protocols import objects, partitions, streams, wals
-from ponor_cluster_simulation.protocols.compaction_steps import CompactionSteps
+from ponor_cluster_simulation.protocols.compaction_steps import CompactionSteps, Swap, find_swaps
 from ponor_cluster_simulation.protocols.objects import Object, Phase
 from ponor_cluster_simulation.protocols.partitions import Partition
 from ponor_cluster_simulation.protocols.streams import NotAllowedError, Stream
-from ponor_cluster_simulation.protocols.swaps import Swap, find_swaps
 from ponor_cluster_simulation.protocols.wals import Wal
 
 Caller = tuple[int, int]

@@ -7,13 +7,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from ponor.metadata.v1 import records_pb2 as records
 
-from ponor_cluster_simulation.protocols import compactions, snapshots
+from ponor_cluster_simulation.protocols import compactions
 from ponor_cluster_simulation.protocols.compactions import Held, StartOf, Task
 from ponor_cluster_simulation.protocols.streams import NotAllowedError
-from ponor_cluster_simulation.protocols.swaps import Swap
+
+COMMITS: Final = ("stream_object_committed", "stream_set_object_committed")
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """The swap of one task.
+
+    Attributes:
+        destroyed: the remaining sources, and unneeded outputs.
+        outputs: the committed objects.
+    """
+
+    task_id: int
+    destroyed: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def find_swaps(batch: Sequence[records.Record]) -> dict[int, Swap]:
+    """Map the position of each record of a swap to the swap."""
+    found: dict[int, Swap] = {}
+    for at, record in enumerate(batch):
+        if record.WhichOneof("kind") != "compaction_ended":
+            continue
+        destroyed: list[int] = []
+        outputs: list[int] = []
+        first = at
+        while first > 0 and batch[first - 1].WhichOneof("kind") in COMMITS:
+            first -= 1
+            kind = batch[first].WhichOneof("kind")
+            outputs.append(getattr(batch[first], str(kind)).object_id)
+        while first > 0 and batch[first - 1].WhichOneof("kind") == "objects_destroyed":
+            first -= 1
+            destroyed.extend(batch[first].objects_destroyed.object_ids)
+        if first < at:
+            swap = Swap(record.compaction_ended.task_id, tuple(destroyed), tuple(outputs))
+            found.update(dict.fromkeys(range(first, at + 1), swap))
+    return found
+
 
 Caller = tuple[int, int]
 
@@ -108,4 +147,4 @@ class CompactionSteps:
     def require_unpinned(self, object_id: int, destroyed_at: int) -> None:
         """Check that no lease keeps an object that is claimed."""
         if object_id in self._held:
-            snapshots.require_unpinned(destroyed_at, self._leases.values())
+            compactions.require_unpinned(destroyed_at, self._leases.values())

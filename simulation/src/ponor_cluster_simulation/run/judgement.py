@@ -8,6 +8,7 @@ read again.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
@@ -30,7 +31,6 @@ from ponor_cluster_simulation.histories.linearizability import Register, find_an
 from ponor_cluster_simulation.invariants.ledger import is_slot
 from ponor_cluster_simulation.invariants.quiescence import abandoned_objects, unexplained
 from ponor_cluster_simulation.invariants.registry import LIVENESS
-from ponor_cluster_simulation.run.rot_check import check_rot
 from ponor_cluster_simulation.run.run_world import RunWorld
 from ponor_cluster_simulation.workload.cold_reader import ColdReader
 from ponor_cluster_simulation.workload.keyed import KeyedWriter
@@ -40,6 +40,7 @@ from ponor_cluster_simulation.workload.stale_commits import StaleCommitter
 from ponor_cluster_simulation.workload.wrong_compactions import WrongCompactor
 
 LEADER_S_MAX: Final = 5.0
+ANSWER_S_MAX: Final = 20.0
 CALM_S_MAX: Final = 120.0
 """Virtual time in which the cluster must become quiescent after the last fault."""
 CALM_S_MIN: Final = 2.0
@@ -70,7 +71,7 @@ class Judgement:
             reader.stop = True
         await self._survives_a_power_cut()
         if len(self._cluster.controllers) == 1:
-            await check_rot(self._world)
+            await _check_rot(self._world)
 
     async def _is_settled(self) -> None:
         """Check that moves and recoveries are over, images are equal, and the store is clean."""
@@ -329,3 +330,41 @@ class Judgement:
                 self._cluster.start(name)
         await self._log_is_whole("reader-after-power-cut")
         self._world.supervisor.check()
+
+
+async def _check_rot(world: RunWorld) -> None:
+    """Stop the only controller, flip a bit of its disk, start it, and compare its state.
+
+    There is no second copy, so it must refuse to start, or start with everything committed. The orderly stop
+    makes its log end with a proof of what was synced; even a damaged last entry is then detected.
+
+    Raises:
+        InvariantBrokenError: the controller serves less than was committed.
+    """
+    cluster, (name,) = world.cluster, world.cluster.controllers
+    process = cluster.processes[name]
+    cluster.stop(name)
+    await world.wait(LIVENESS, f"{name} has stopped", lambda: not process.running, s_max=ANSWER_S_MAX)
+    before = cluster.watch.controllers[name].image.index
+    place = process.disk.rot(random.Random(f"rot {world.plan.seed}").randrange(1 << 40))
+    assert place is not None, "a controller stores something"
+    cluster.rotten[name] = place
+    await world.wait(
+        LIVENESS,
+        f"{name} serves or refuses after {place}",
+        lambda: name in world.supervisor.refused or cluster.has_leader,
+        s_max=ANSWER_S_MAX,
+    )
+    if name in world.supervisor.refused:
+        return
+    cluster.coverage.states["starts on a rotten disk that lost nothing"] += 1
+    image, observer = cluster.watch.controllers[name].image, world.observer
+    assert observer is not None
+    world.checks.require(3, image.index >= before, f"{name} has {image.index} of {before}: {place}")
+    # The observer has the image from before. A controller that lost a part of it would send another history, or
+    # nothing at all.
+    await world.wait(
+        LIVENESS, "the observer follows", lambda: observer.image.index == image.index, s_max=ANSWER_S_MAX
+    )
+    same = snapshot.encode(observer.image) == snapshot.encode(image)
+    world.checks.require(10, same, f"{name} has another state at {image.index}: {place}")
