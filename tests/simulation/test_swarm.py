@@ -74,6 +74,14 @@ def test_the_swarm_reaches_the_intended_states() -> None:
     assert coverage.states["broker: cleaner_records_removed"] > 10
     assert coverage.effects["processes ended by a fault"] > 5
     assert coverage.effects["files that a power loss tore"] > 0
+    for kind in (
+        "stream_opened",
+        "stream_closed",
+        "objects_prepared",
+        "operation_completed",
+        "node_registered",
+    ):
+        assert coverage.states[f"protocol steps: {kind}"] > 10
     for number in (
         1,
         3,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -81,7 +82,7 @@ class Ledger:
         self.wals = WalLedger(checks, self.streams, bucket)
         self.compactions = CompactionLedger(checks, self.streams, self.objects, bucket)
         self.snapshots = SnapshotLedger(checks, self.objects, pinned_bytes_max)
-        self.objects.before_removal = self.compactions.require_unpinned
+        self.objects.before_removal = self.snapshots.require_unpinned
         self._operations: dict[tuple[int, int, int], bytes] = {}
         self._steps = CommittedSteps(destroy_delay_ms)
         self.producer_ids_end = -1
@@ -112,6 +113,11 @@ class Ledger:
         self.objects.destroyed_are_dead(destroyed)
         for step in self._steps.take(batch):
             raise InvariantBrokenError(f"the protocol rules do not allow this step: {step}")
+
+    @property
+    def steps_taken(self) -> Counter[str]:
+        """Number of steps that the protocol rules allowed, by kind of record."""
+        return self._steps.taken
 
     def _record(self, record: records.Record, place: _Place) -> None:
         kind = record.WhichOneof("kind")

@@ -50,6 +50,8 @@ def count_effects(world: RunWorld) -> None:
     states["offsets committed by groups"] += sum(each.commits for each in clients.committers)
     states["coordinators that groups changed to"] += sum(each.coordinators for each in clients.committers)
     _count_compaction(world)
+    for kind, count in world.ledger.steps_taken.items():
+        states[f"protocol steps: {kind}"] += count
     states["moves asked for"] += sum(each.asked for each in clients.movers)
     states["moves begun"] += world.ledger.partitions.moves_begun
     states["moves called off"] += world.ledger.partitions.moves_cancelled
